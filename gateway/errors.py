@@ -1,0 +1,191 @@
+"""The one error table.
+
+    GatewayError
+    ├── ProviderAuthentication           401  EACCES
+    ├── ProviderInvalidModel             404  ENOENT
+    ├── ProviderModelNotLoaded           503  EAGAIN      transient
+    ├── ProviderUnavailable              503  EHOSTDOWN   transient
+    ├── ProviderRateLimit                429  EBUSY       transient
+    ├── ProviderInvalidRequest           400  EINVAL
+    ├── ProviderUnsupportedContentBlock  400  EOPNOTSUPP
+    ├── ProviderInvalidResponse          502  EPROTO
+    ├── StructuredOutputInvalid          422  EBADMSG
+    └── InternalError                    500  EIO
+
+The first nine are the categories of OpenArmature §7; the last is a bug of ours.
+Every face renders an error from the columns here and from nowhere else.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+Category = Literal[
+    "provider_authentication",
+    "provider_invalid_model",
+    "provider_model_not_loaded",
+    "provider_unavailable",
+    "provider_rate_limit",
+    "provider_invalid_request",
+    "provider_unsupported_content_block",
+    "provider_invalid_response",
+    "structured_output_invalid",
+    "internal_error",
+]
+
+
+class GatewayError(Exception):
+    """An error with a category. `str(error)` is safe to show to a client.
+
+    code: overrides the class's machine-readable code (e.g. `context_length_exceeded`).
+    param: the request field at fault, as OpenAI writes it (`messages[0].role`).
+    retry_after: seconds after which a retry may succeed.
+    status: overrides the class's HTTP status where HTTP is more precise than the category (413, 405).
+    details: further public fields of the error body (e.g. both token counts).
+    """
+
+    category: ClassVar[Category]
+    default_status: ClassVar[int]
+    type: ClassVar[str]
+    default_code: ClassVar[str]
+    errno: ClassVar[int]
+    exit_code: ClassVar[int]
+    transient: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+        status: int | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or self.default_code
+        self.param = param
+        self.retry_after = retry_after
+        self.status = status or self.default_status
+        self.details = dict(details or {})
+
+    def body(self) -> dict[str, Any]:
+        """The error in OpenAI's shape: `{"error": {message, type, code, param, category, …}}`."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "code": self.code,
+                "param": self.param,
+                "category": self.category,
+                **self.details,
+            }
+        }
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        if self.retry_after is None:
+            return []
+        return [(b"retry-after", str(max(1, round(self.retry_after))).encode())]
+
+
+class ProviderAuthentication(GatewayError):
+    category = "provider_authentication"
+    default_status = 401
+    type = "authentication_error"
+    default_code = "invalid_api_key"
+    errno = errno.EACCES
+    exit_code = 13
+
+
+class ProviderInvalidModel(GatewayError):
+    category = "provider_invalid_model"
+    default_status = 404
+    type = "invalid_request_error"
+    default_code = "model_not_found"
+    errno = errno.ENOENT
+    exit_code = 1
+
+
+class ProviderModelNotLoaded(GatewayError):
+    category = "provider_model_not_loaded"
+    default_status = 503
+    type = "server_error"
+    default_code = "model_not_loaded"
+    errno = errno.EAGAIN
+    exit_code = 69
+    transient = True
+
+
+class ProviderUnavailable(GatewayError):
+    """The engine can't be reached, or (status 502) it answered badly."""
+
+    category = "provider_unavailable"
+    default_status = 503
+    type = "server_error"
+    default_code = "engine_unavailable"
+    errno = errno.EHOSTDOWN
+    exit_code = 69
+    transient = True
+
+
+class ProviderRateLimit(GatewayError):
+    category = "provider_rate_limit"
+    default_status = 429
+    type = "rate_limit_error"
+    default_code = "rate_limit_exceeded"
+    errno = errno.EBUSY
+    exit_code = 69
+    transient = True
+
+
+class ProviderInvalidRequest(GatewayError):
+    category = "provider_invalid_request"
+    default_status = 400
+    type = "invalid_request_error"
+    default_code = "invalid_request"
+    errno = errno.EINVAL
+    exit_code = 2
+
+
+class ProviderUnsupportedContentBlock(GatewayError):
+    category = "provider_unsupported_content_block"
+    default_status = 400
+    type = "invalid_request_error"
+    default_code = "unsupported_content_block"
+    errno = errno.EOPNOTSUPP
+    exit_code = 2
+
+
+class ProviderInvalidResponse(GatewayError):
+    category = "provider_invalid_response"
+    default_status = 502
+    type = "server_error"
+    default_code = "invalid_response"
+    errno = errno.EPROTO
+    exit_code = 1
+
+
+class StructuredOutputInvalid(GatewayError):
+    category = "structured_output_invalid"
+    default_status = 422
+    type = "invalid_request_error"
+    default_code = "structured_output_invalid"
+    errno = errno.EBADMSG
+    exit_code = 1
+
+
+class InternalError(GatewayError):
+    """A bug of ours: the message never carries the cause, the log does."""
+
+    category = "internal_error"
+    default_status = 500
+    type = "server_error"
+    default_code = "internal_error"
+    errno = errno.EIO
+    exit_code = 70
+
+
+CATEGORIES: Mapping[Category, type[GatewayError]] = {cls.category: cls for cls in GatewayError.__subclasses__()}
