@@ -1,0 +1,31 @@
+"""What is wrong with a configuration file, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`line` and `column` count from 1; 0 where the problem has no place in a file."""
+
+    message: str
+    cure: str = ""
+    file: Path | None = None
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}: " if self.line else f"{self.file}: " if self.file else ""
+        return f"{place}{self.message}" + (f"\n    {self.cure}" if self.cure else "")
+
+
+class ConfigError(Exception):
+    """Everything that is wrong with the file, in the order of its lines."""
+
+    exit_code = 2
+
+    def __init__(self, problems: tuple[Problem, ...]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems

