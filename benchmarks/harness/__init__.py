@@ -1,0 +1,1 @@
+"""Parts the benchmarks share: scripted upstream, load, processes, the stacks, the report."""

@@ -1,0 +1,205 @@
+"""The proxies to compare, each in front of one OpenAI upstream: where they come from, how they start."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.harness.answers import MODEL
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Unavailable(Exception):
+    """This stack can't run on this machine; the message says why."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one run of a stack lives: its ports, a scratch folder, its virtual environment."""
+
+    upstream: int
+    port: int
+    folder: Path
+    venv: Path
+
+    def write(self, name: str, text: str) -> str:
+        path = self.folder / name
+        path.write_text(text)
+        return str(path)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One row of the comparison. `packages` are installed into a venv of its own; `overrides` are
+    requirements of theirs whose pins are lifted. `effort` scales the work of one round."""
+
+    name: str
+    command: Callable[[Place], list[str]]
+    packages: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    ready: str = "/health"
+    start_timeout: float = 20.0
+    effort: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """Name and version for the table."""
+        if self.name == "nginx":
+            return f"nginx {_nginx_version()}"
+        return f"{self.name} {self.packages[0].partition('==')[2]}".strip()
+
+    def prepare(self, cache: Path) -> Path:
+        """Installs the packages if need be; returns the venv. Raises `Unavailable`."""
+        if self.name == "nginx":
+            _nginx_version()
+        venv = cache / self.name
+        if self.packages:
+            _install(venv, self.packages, self.overrides)
+        return venv
+
+
+def _nginx(place: Place) -> list[str]:
+    config = f"""
+daemon off;
+worker_processes 1;
+pid {place.folder}/nginx.pid;
+error_log stderr error;
+events {{ worker_connections 2048; }}
+http {{
+    access_log off;
+    client_body_temp_path {place.folder}/body;
+    proxy_temp_path {place.folder}/proxy;
+    fastcgi_temp_path {place.folder}/fastcgi;
+    uwsgi_temp_path {place.folder}/uwsgi;
+    scgi_temp_path {place.folder}/scgi;
+    upstream engine {{
+        server 127.0.0.1:{place.upstream};
+        keepalive 256;
+        keepalive_requests 100000000;
+    }}
+    server {{
+        listen 127.0.0.1:{place.port};
+        keepalive_requests 100000000;
+        location = /health {{ return 200; }}
+        location / {{
+            proxy_pass http://engine;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_buffering off;
+        }}
+    }}
+}}
+"""
+    return [_nginx_path(), "-p", str(place.folder), "-e", "stderr", "-c", place.write("nginx.conf", config)]
+
+
+def _ctxgate(place: Place) -> list[str]:
+    config = f"""
+active_model: {MODEL}
+models:
+  {MODEL}:
+    runtime: openai
+    base_url: "http://127.0.0.1:{place.upstream}"
+    tool_call_format: pythonic
+    model_name: {MODEL}
+"""
+    # fmt: off
+    return [sys.executable, "-m", "gateway", "serve",
+            "--config", place.write("config.yaml", config), "--port", str(place.port)]
+    # fmt: on
+
+
+def _rust_router(command: str, *arguments: str) -> Callable[[Place], list[str]]:
+    def build(place: Place) -> list[str]:
+        # fmt: off
+        return [str(place.venv / "bin" / command), *arguments,
+                "--host", "127.0.0.1", "--port", str(place.port),
+                "--worker-urls", f"http://127.0.0.1:{place.upstream}",
+                "--policy", "round_robin", "--log-level", "error",
+                "--prometheus-host", "127.0.0.1", "--prometheus-port", "0"]
+        # fmt: on
+
+    return build
+
+
+def _litellm(place: Place) -> list[str]:
+    config = f"""
+model_list:
+  - model_name: {MODEL}
+    litellm_params:
+      model: openai/{MODEL}
+      api_base: http://127.0.0.1:{place.upstream}/v1
+      api_key: bench
+litellm_settings:
+  telemetry: false
+"""
+    # fmt: off
+    return [str(place.venv / "bin/litellm"), "--config", place.write("litellm.yaml", config),
+            "--host", "127.0.0.1", "--port", str(place.port)]
+    # fmt: on
+
+
+STACKS = {
+    stack.name: stack
+    for stack in (
+        Stack("nginx", _nginx),
+        Stack("ctxgate", _ctxgate, env={"PYTHONPATH": str(REPOSITORY)}),
+        Stack("vllm-router", _rust_router("vllm-router"), ("vllm-router==0.1.17",)),
+        Stack("smg", _rust_router("smg", "launch", "--backend", "openai"), ("smg==1.13.0",)),
+        Stack(
+            "litellm",
+            _litellm,
+            ("litellm[proxy]==1.109.1",),
+            # Pinned to releases of the same week that a registry mirror may not hold yet: a bundle
+            # of certificates and database migrations, neither on the path of a request.
+            overrides=("certifi", "litellm-proxy-extras"),
+            # Else it fetches a price list from the network before it starts.
+            env={"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"},
+            ready="/health/liveliness",
+            start_timeout=90.0,
+            effort=0.2,
+        ),
+    )
+}
+
+
+def _nginx_path() -> str:
+    path = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if path is None:
+        raise Unavailable("nginx is not installed: apt-get install nginx-light")
+    return path
+
+
+def _nginx_version() -> str:
+    run = subprocess.run([_nginx_path(), "-v"], capture_output=True, text=True, check=True)
+    match = re.search(r"nginx/(\S+)", run.stderr)
+    return match[1] if match else ""
+
+
+def _install(venv: Path, packages: tuple[str, ...], overrides: tuple[str, ...]) -> None:
+    """A venv with exactly these packages, kept until the list changes."""
+    wanted = "\n".join((*packages, *overrides))
+    done = venv / "installed"
+    if done.exists() and done.read_text() == wanted:
+        return
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    if uv is None:
+        raise Unavailable(f"{packages[0]} is installed with uv, which is missing: pip install uv")
+    venv.parent.mkdir(parents=True, exist_ok=True)
+    lifted = venv.parent / f"{venv.name}.overrides"
+    lifted.write_text("\n".join(overrides))
+    python = str(venv / "bin/python")
+    for command in (
+        [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(venv)],
+        [uv, "pip", "install", "--quiet", "--python", python, "--override", str(lifted), *packages],
+    ):
+        run = subprocess.run(command, capture_output=True, text=True, timeout=900)
+        if run.returncode:
+            raise Unavailable(f"{packages[0]} can't be installed: {run.stderr.strip()[-400:]}")
+    done.write_text(wanted)
