@@ -1,0 +1,1 @@
+"""The OpenAI face: `/v1/*`, health and errors over HTTP."""

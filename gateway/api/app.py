@@ -1,0 +1,140 @@
+"""The ASGI application: the hot route first, everything else through Starlette's router."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway import __version__
+from gateway.api.chat import INTERNAL, Chat, Receive, Scope, Send, log, respond_error
+from gateway.core import Gateway
+from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest
+from gateway.wire.chat import encode
+
+OPEN_PATHS = ("/health",)
+"""Answered without a key: a supervisor has none."""
+
+
+class API:
+    """`gateway` over HTTP. With `server.api_keys`, every path but `/health` asks for one of them."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._chat = Chat(gateway)
+        self._keys = [_digest(key.get_secret_value().encode()) for key in gateway.config.server.api_keys]
+        self._others = _router(gateway)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._others(scope, receive, send)
+            return
+        started = False
+
+        async def tracked(message: object) -> None:
+            nonlocal started
+            started = True
+            await send(message)  # type: ignore[arg-type]
+
+        path: str = scope["path"]
+        try:
+            if self._keys and path not in OPEN_PATHS:
+                self._authenticate(scope["headers"])
+            if path in ("/v1/chat/completions", "/chat/completions"):
+                if scope["method"] != "POST":
+                    raise _method_not_allowed(scope["method"], path, "POST")
+                await self._chat(scope, receive, tracked)
+            else:
+                if path.startswith("/v1/"):
+                    scope["path"] = path.removeprefix("/v1")
+                await self._others(scope, receive, tracked)
+        except GatewayError as error:
+            await respond_error(send, error)
+        except Exception:
+            log.exception("%s %s failed", scope["method"], path)
+            if started:
+                raise
+            await respond_error(send, INTERNAL)
+
+    def _authenticate(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        given = next((value for name, value in headers if name == b"authorization"), b"")
+        scheme, _, key = given.partition(b" ")
+        digest = _digest(key.strip())
+        # Every key is compared, so that the time taken tells nothing.
+        matches = [hmac.compare_digest(digest, known) for known in self._keys]
+        if scheme.lower() != b"bearer" or not any(matches):
+            raise ProviderAuthentication("a valid API key is needed: send it as 'Authorization: Bearer KEY'")
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _method_not_allowed(method: str, path: str, allowed: str) -> GatewayError:
+    return ProviderInvalidRequest(f"{method} {path}: use {allowed}", code="method_not_allowed", status=405)
+
+
+def _router(gateway: Gateway) -> Starlette:
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "version": __version__, "active_model": gateway.config.active_model})
+
+    listing = encode({"object": "list", "data": [_model_object(gateway, name) for name in gateway.routes]})
+
+    async def models(request: Request) -> Response:
+        return Response(listing, media_type="application/json")
+
+    async def model(request: Request) -> Response:
+        name = gateway.route(request.path_params["name"]).model.name
+        return JSONResponse(_model_object(gateway, name))
+
+    async def gateway_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, GatewayError)
+        headers = {name.decode(): value.decode() for name, value in error.headers()}
+        return JSONResponse(error.body(), error.status, headers)
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        where = f"{request.method} {request.url.path}"
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "another method")
+            failure = _method_not_allowed(request.method, request.url.path, allowed)
+        else:
+            failure = ProviderInvalidRequest(f"{where}: no such endpoint", code="not_found", status=error.status_code)
+        return JSONResponse(failure.body(), failure.status, error.headers)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with gateway:
+            yield
+
+    return Starlette(
+        routes=[
+            Route("/health", health),
+            Route("/models", models),
+            Route("/models/{name:path}", model),
+        ],
+        exception_handlers={GatewayError: gateway_error, HTTPException: http_error},
+        lifespan=lifespan,
+    )
+
+
+def _model_object(gateway: Gateway, name: str) -> dict[str, object]:
+    """A model as `/v1/models` shows it, from the configuration alone."""
+    model = gateway.config.models[name]
+    return {
+        "id": name,
+        "object": "model",
+        "created": int(gateway.config.source.stat().st_mtime) if gateway.config.source.exists() else 0,
+        "owned_by": model.runtime,
+        "active": name == gateway.config.active_model,
+        "context_window": model.context_window,
+        "tool_call_format": model.tool_call_format,
+        "capabilities": list(model.capabilities),
+    }

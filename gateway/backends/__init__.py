@@ -1,0 +1,29 @@
+"""One small module for each kind of engine server; the table makes them plug-ins."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from gateway.backends.base import Address, Backend, Mender, Reply
+from gateway.errors import ProviderInvalidRequest
+
+BACKENDS = {
+    "openai": "gateway.backends.openai:OpenAIBackend",
+    "llama.cpp": "gateway.backends.llamacpp:LlamaCppBackend",
+    "llama-cpp-python": "gateway.backends.llama_cpp_python:LlamaCppPythonBackend",
+    "mlx": "gateway.backends.mlx:MLXBackend",
+    "ollama": "gateway.backends.ollama:OllamaBackend",
+    "echo": "gateway.backends.echo:EchoBackend",
+}
+
+__all__ = ["BACKENDS", "Address", "Backend", "Mender", "Reply", "load"]
+
+
+def load(runtime: str) -> type[Backend]:
+    """The backend class for a runtime of the table, or for `pkg.mod:Class`."""
+    module, _, name = BACKENDS.get(runtime, runtime).partition(":")
+    try:
+        backend: type[Backend] = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ProviderInvalidRequest(f"runtime {runtime!r} can't be loaded: {error}", param="runtime") from error
+    return backend

@@ -1,0 +1,114 @@
+"""The seam between the gateway and an engine's server.
+
+A backend knows one kind of server: how to ask it, how to tell that it is ready, what it gets wrong and
+what its errors mean. `gateway.core` opens a Reply, `gateway.normalize` reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+from urllib.parse import urlsplit
+
+from msgspec import Raw
+
+from gateway.config import Model
+from gateway.errors import GatewayError
+from gateway.wire.chat import ChatRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an engine listens: a TCP host and port, or a Unix socket. `prefix` stands before `/v1/...`."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    uds: str | None = None
+    tls: bool = False
+    prefix: str = ""
+
+    @classmethod
+    def parse(cls, base_url: str) -> Self:
+        """From `http[s]://host[:port][/prefix]`; `/v1` is not part of the prefix."""
+        url = urlsplit(base_url)
+        tls = url.scheme == "https"
+        return cls(url.hostname or "", url.port or (443 if tls else 80), None, tls, url.path.rstrip("/"))
+
+    def __str__(self) -> str:
+        if self.uds is not None:
+            return f"unix:{self.uds}"
+        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}{self.prefix}"
+
+
+class Mender:
+    """Puts an engine's own mistakes right, before the answer is normalised; one object for each answer.
+
+    The laws that hold for every engine (call ids, indices, argument strings, finish_reason) are not a
+    mender's work: `gateway.normalize` holds them. What a mender changes is a fact about that engine,
+    with a test from its recorded or running self.
+    """
+
+    every_chunk = False
+    """True where chunks of plain text need mending too; else only chunks that carry tool calls, a
+    finish_reason or no choice at all are shown to `chunk`."""
+
+    def answer(self, answer: dict[str, Any]) -> None:
+        """Mends a whole answer in place."""
+
+    def chunk(self, chunk: dict[str, Any]) -> None:
+        """Mends a streamed chunk in place."""
+
+
+class Reply(Protocol):
+    """One answer of an engine, whole or streamed as the request asked."""
+
+    mender: Mender | None
+    done: bool
+    """The engine said `[DONE]`."""
+
+    async def whole(self) -> bytes:
+        """The JSON body of a whole answer."""
+        ...
+
+    async def payloads(self) -> list[bytes]:
+        """The JSON payloads that arrived since the last call, at least one; [] once the stream has ended.
+
+        Raises ProviderUnavailable where the engine went away, ProviderInvalidResponse where it didn't
+        speak server-sent events.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends the answer. An unfinished one is cancelled in the engine. Idempotent, never blocks."""
+        ...
+
+
+class Backend(Protocol):
+    """How one kind of engine server is used. `runtime: pkg.mod:Class` in config.yaml names another."""
+
+    def __init__(self, model: Model, address: Address | None) -> None: ...
+
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Reply:
+        """Sends the request. `fields` is this call's own copy of the request's fields, defaults filled in.
+
+        Raises a GatewayError if the engine refuses before the first byte of an answer.
+        """
+        ...
+
+    def error(self, status: int, body: bytes) -> GatewayError:
+        """What an error of the engine means; in a stream, where it has no status, `status` is 500."""
+        ...
+
+    async def ready(self) -> None:
+        """Returns if the next `open` is expected to succeed.
+
+        Raises ProviderModelNotLoaded while the engine loads, ProviderUnavailable where nothing answers,
+        ProviderInvalidModel where the server doesn't have the model.
+        """
+        ...
+
+    async def takes_tools(self) -> bool:
+        """Whether the model's chat template has a place for tools."""
+        ...
+
+    async def aclose(self) -> None: ...

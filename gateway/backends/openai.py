@@ -1,0 +1,159 @@
+"""Any server that speaks OpenAI's chat completions: the base of the other HTTP backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.backends.base import Address, Mender
+from gateway.config import Model
+from gateway.errors import (
+    GatewayError,
+    ProviderAuthentication,
+    ProviderInvalidModel,
+    ProviderInvalidRequest,
+    ProviderInvalidResponse,
+    ProviderModelNotLoaded,
+    ProviderRateLimit,
+    ProviderUnavailable,
+)
+from gateway.upstream import Response, Upstream
+from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.sse import EventTooLarge, SSEReader
+
+MAX_ERROR_BODY = 1024 * 1024
+
+
+class HTTPReply:
+    """A `Reply` read from an upstream response."""
+
+    __slots__ = ("_ended", "_reader", "_response", "_seen", "done", "mender")
+
+    def __init__(self, response: Response, mender: Mender | None) -> None:
+        self.mender = mender
+        self._response = response
+        self._reader = SSEReader()
+        self._seen = False
+        self._ended = False
+        self.done = False
+
+    async def whole(self) -> bytes:
+        return await self._response.read()
+
+    async def payloads(self) -> list[bytes]:
+        while not self._ended:
+            data = await self._response.receive()
+            try:
+                events = self._reader.feed(data) if data else self._reader.finish()
+            except EventTooLarge as error:
+                raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from error
+            if not data:
+                self._ended = True
+                if not self._seen and not events:
+                    raise ProviderInvalidResponse("the engine answered 200 with an empty stream")
+            if events and events[-1] == b"[DONE]":
+                events.pop()
+                self.done = self._ended = True
+            if events:
+                self._seen = True
+                return events
+        return []
+
+    def close(self) -> None:
+        if self.done:
+            self._response.finish()
+        else:
+            self._response.close()
+
+
+class OpenAIBackend:
+    """Hooks for a particular engine: `adapt`, `error`, `mender`, `ready`, `takes_tools` and the two paths."""
+
+    chat_path = "/v1/chat/completions"
+    ready_path = "/v1/models"
+
+    def __init__(self, model: Model, address: Address | None) -> None:
+        if address is None:
+            raise ProviderInvalidRequest(f"model {model.name!r}: runtime {model.runtime} needs a base_url or a port")
+        self.model = model
+        self.address = address
+        self.upstream = Upstream(address, connect_timeout=model.connect_timeout, silence_timeout=model.request_timeout)
+        secret = model.api_key
+        self._auth = [("Authorization", f"Bearer {secret.get_secret_value()}")] if secret is not None else []
+        self._chat_head = self.upstream.head(
+            "POST",
+            address.prefix + self.chat_path,
+            [*self._auth, ("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream")],
+        )
+        self._name = Raw(encode(model.upstream_name))
+
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
+        fields["model"] = self._name
+        self.adapt(fields)
+        response = await self.upstream.request(self._chat_head, encode(fields))
+        if response.status != 200:
+            try:
+                body = await response.read(MAX_ERROR_BODY)
+            finally:
+                response.close()
+            raise self.error(response.status, body)
+        return HTTPReply(response, self.mender())
+
+    async def ready(self) -> None:
+        status, body = await self.get(self.ready_path)
+        if status != 200:
+            raise self.error(status, body)
+
+    async def takes_tools(self) -> bool:
+        return True
+
+    async def aclose(self) -> None:
+        await self.upstream.aclose()
+
+    def adapt(self, fields: dict[str, Raw]) -> None:
+        """Changes a request's fields where the engine wants them otherwise."""
+
+    def mender(self) -> Mender | None:
+        return None
+
+    def error(self, status: int, body: bytes) -> GatewayError:
+        """What an error reply of the engine means (OpenArmature §8.1.3)."""
+        message, code = error_message(body)
+        message = f"the engine answered {status}: {message}" if message else f"the engine answered {status}"
+        if status in (401, 403):
+            return ProviderAuthentication(message)
+        if status == 404:
+            return ProviderInvalidModel(message)
+        if status == 429:
+            return ProviderRateLimit(message)
+        if status == 503 and (code == "model_not_loaded" or "loading" in message.lower()):
+            return ProviderModelNotLoaded(message, retry_after=1)
+        if 400 <= status < 500:
+            return ProviderInvalidRequest(message, code=code)
+        if status >= 500:
+            return ProviderUnavailable(message, status=502)
+        return ProviderInvalidResponse(message)
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """A small request off the hot path, e.g. a readiness probe."""
+        head = self.upstream.head("GET", self.address.prefix + path, self._auth)
+        response = await self.upstream.request(head)
+        try:
+            return response.status, await response.read(MAX_ERROR_BODY)
+        finally:
+            response.close()
+
+
+def error_message(body: bytes) -> tuple[str, str | None]:
+    """The message and code of an error body in any of the shapes engines use; the text itself where it isn't JSON."""
+    try:
+        value: Any = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return body[:500].decode("utf-8", "replace").strip(), None
+    error = value.get("error", value) if isinstance(value, dict) else value
+    if isinstance(error, dict):
+        code = error.get("code")
+        return str(error.get("message") or error), code if isinstance(code, str) else None
+    return str(error), None

@@ -1,0 +1,186 @@
+"""The centre: every face reads one stream of clean payloads from one object, `Gateway`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from msgspec import Raw
+
+from gateway import backends
+from gateway.backends import Address, Backend, Reply
+from gateway.config import Config, Model
+from gateway.engines import Engine, for_model
+from gateway.errors import GatewayError
+from gateway.normalize import Answer, EngineError
+from gateway.prompting import tools_into_prompt
+from gateway.wire.chat import ChatRequest, encode
+from normalizers import registry
+
+
+class Route:
+    """How requests for one model are answered."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.spec = registry.get(model.tool_call_format)
+        self.engine: Engine | None = for_model(model)
+        self._defaults = {name: Raw(encode(value)) for name, value in model.defaults.items()}
+        self._backend: Backend | None = None
+        self._address: Address | None = None
+
+    async def backend(self) -> Backend:
+        """The backend of a running engine; starts the engine if that is ours to do.
+
+        Raises what `Engine.ensure` raises.
+        """
+        engine = self.engine
+        if engine is None:
+            if self._backend is None:
+                self._backend = backends.load(self.model.runtime)(self.model, address_of(self.model))
+            return self._backend
+        address = engine.address or await engine.ensure()
+        if self._backend is None or self._address != address:
+            old, self._backend = self._backend, backends.load(self.model.runtime)(self.model, address)
+            self._address = address
+            if old is not None:
+                await old.aclose()
+        return self._backend
+
+    async def open(self, request: ChatRequest) -> Run:
+        """Sends the request and returns once the engine has accepted it."""
+        backend = await self.backend()
+        fields = {**self._defaults, **request.fields}
+        if "max_completion_tokens" in fields and "max_tokens" not in request.fields:
+            fields.pop("max_tokens", None)
+        if request.tools is not None:
+            if request.tool_choice == "none":
+                # The engine must not be tempted: several write their calls as plain text then.
+                del fields["tools"]
+                fields.pop("tool_choice", None)
+            elif not self.spec.untouched and await self._tools_need_prompt(backend):
+                tools_into_prompt(fields, self.spec)
+        reply = await backend.open(request, fields)
+        return Run(self.model, reply, Answer(request, self.spec, reply.mender), backend)
+
+    async def aclose(self) -> None:
+        if self._backend is not None:
+            await self._backend.aclose()
+        if self.engine is not None:
+            await self.engine.stop()
+
+    async def _tools_need_prompt(self, backend: Backend) -> bool:
+        if self.model.tool_prompt == "auto":
+            return not await backend.takes_tools()
+        return self.model.tool_prompt == "system"
+
+
+class Run:
+    """One answer on its way. Read it with `whole` or `payloads` as the request asked, then `close` it."""
+
+    __slots__ = ("_answer", "_backend", "_ended", "_failed", "_reply", "model")
+
+    def __init__(self, model: Model, reply: Reply, answer: Answer, backend: Backend) -> None:
+        self.model = model
+        self._reply = reply
+        self._answer = answer
+        self._backend = backend
+        self._failed: GatewayError | None = None
+        self._ended = False
+
+    async def whole(self) -> bytes:
+        """The clean JSON body."""
+        body = await self._reply.whole()
+        try:
+            return self._answer.whole(body)
+        except EngineError as error:
+            raise self._backend.error(500, error.payload) from None
+
+    async def payloads(self) -> list[bytes]:
+        """The clean `chat.completion.chunk` payloads that are next, at least one; [] at the end.
+
+        If the engine fails, what had come before is handed out first, and the next call raises.
+        """
+        while not self._ended:
+            if self._failed is not None:
+                raise self._failed
+            try:
+                came = await self._reply.payloads()
+                if came:
+                    clean = self._answer.feed(came)
+                else:
+                    self._ended = True
+                    clean = self._answer.finish(done=self._reply.done)
+            except EngineError as error:
+                self._failed = self._backend.error(500, error.payload)
+                clean = self._answer.rest()
+            except GatewayError as error:
+                self._failed = error
+                self._ended = False
+                clean = self._answer.rest()
+            if clean:
+                return clean
+        return []
+
+    def close(self) -> None:
+        """Ends the run; an unfinished one is cancelled in the engine. Idempotent, never blocks."""
+        self._reply.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Gateway:
+    """All configured models behind one door. Use as an async context manager, or `aclose` it."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.routes: Mapping[str, Route] = {name: Route(model) for name, model in config.models.items()}
+
+    def route(self, name: str | None) -> Route:
+        """The route of a model; None, "" and "default" mean the active one. Raises ProviderInvalidModel."""
+        return self.routes[self.config.resolve(name).name]
+
+    def models(self) -> list[Model]:
+        """The configured models, in the file's order; no engine is asked."""
+        return list(self.config.models.values())
+
+    async def ready(self, name: str | None = None) -> None:
+        """Returns if the next chat with the model is expected to succeed; starts its engine if need be."""
+        backend = await self.route(name).backend()
+        await backend.ready()
+
+    async def chat(self, request: ChatRequest) -> Run:
+        """Opens an answer. Raises a GatewayError until the engine has accepted the request."""
+        return await self.route(request.model).open(request)
+
+    async def aclose(self) -> None:
+        """Closes every connection and stops every engine that the gateway started."""
+        results = await asyncio.gather(*(route.aclose() for route in self.routes.values()), return_exceptions=True)
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            raise BaseExceptionGroup("while closing", failures)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def address_of(model: Model) -> Address | None:
+    """Where an external server of the model listens, as its configuration says."""
+    if model.uds is not None:
+        return Address(uds=str(model.uds))
+    if model.base_url is None:
+        return None
+    return Address.parse(model.base_url)

@@ -1,0 +1,50 @@
+"""Tools for models whose chat template has no place for them: the list goes into the system message (ADR-003)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Raw
+from normalizers.render import render_calls, render_result, render_tools
+
+from gateway.wire.chat import decode, encode
+from normalizers import FormatSpec
+from normalizers.events import ToolCall
+
+
+def tools_into_prompt(fields: dict[str, Raw], spec: FormatSpec) -> None:
+    """Moves `tools` into the system message of `messages`, and past calls and results into plain text.
+
+    Such a template would drop them without a word.
+    """
+    messages: list[dict[str, Any]] = decode(fields["messages"])
+    prompt = render_tools(spec, decode(fields.pop("tools")))
+    fields.pop("tool_choice", None)
+    fields.pop("parallel_tool_calls", None)
+    names: dict[str, str] = {}
+    written = [_as_text(message, spec, names) for message in messages]
+    if written and written[0].get("role") == "system" and isinstance(written[0].get("content"), str):
+        written[0] = {**written[0], "content": f"{written[0]['content']}\n\n{prompt}"}
+    else:
+        written.insert(0, {"role": "system", "content": prompt})
+    fields["messages"] = Raw(encode(written))
+
+
+def _as_text(message: dict[str, Any], spec: FormatSpec, names: dict[str, str]) -> dict[str, Any]:
+    """`names` collects call id -> tool name on the way, for the results that refer to it."""
+    if calls := message.get("tool_calls"):
+        native = []
+        for call in calls:
+            function = call.get("function") or {}
+            arguments = function.get("arguments") or "{}"
+            text = arguments if isinstance(arguments, str) else encode(arguments).decode()
+            names[call.get("id", "")] = name = function.get("name", "")
+            native.append(ToolCall(call.get("id", ""), name, text))
+        others = {key: value for key, value in message.items() if key != "tool_calls"}
+        return {**others, "content": (message.get("content") or "") + render_calls(spec, native)}
+    if message.get("role") == "tool":
+        name = message.get("name") or names.get(message.get("tool_call_id", ""), "")
+        content = message.get("content")
+        text = content if isinstance(content, str) else encode(content).decode()
+        return {"role": "user", "content": render_result(spec, name, text)}
+    return message

@@ -1,0 +1,369 @@
+"""The HTTP/1.1 client of the hot path.
+
+httptools parses, we keep the connections: a last-in-first-out pool for each engine, reading paused while
+the reader lags, cancel = abort. Everything off the hot path uses httpx.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Protocol
+
+import httptools
+
+from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
+
+HIGH_WATER = 256 * 1024
+"""Bytes of an answer held for a reader that lags before the engine's socket is no longer read."""
+
+MAX_BODY = 256 * 1024 * 1024
+MAX_IDLE = 64
+SWEEP_SECONDS = 1.0
+LINGER_SECONDS = 1.0
+
+
+class Target(Protocol):
+    """What `gateway.backends.base.Address` offers to this module."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def uds(self) -> str | None: ...
+    @property
+    def tls(self) -> bool: ...
+
+
+class Response:
+    """One answer. `status` and `headers` (lower-case names) stand from the start, the body comes as it arrives."""
+
+    __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "ended", "headers", "status")
+
+    def __init__(self, connection: _Connection) -> None:
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.ended = False
+        self._connection: _Connection | None = connection
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def receive(self) -> bytes:
+        """The bytes that arrived since the last call, at least one; b"" once the body has ended.
+
+        Raises ProviderUnavailable if the engine went away before the end, ProviderInvalidResponse if it
+        broke HTTP. Bytes that arrived before the failure are handed out first.
+        """
+        while not self._parts:
+            if self._error is not None:
+                raise self._error
+            if self.ended:
+                return b""
+            await self._wait()
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        if self._connection is not None:
+            self._connection.resume()
+        return data
+
+    async def read(self, limit: int = MAX_BODY) -> bytes:
+        """The whole body. Raises as `receive`, and ProviderInvalidResponse for a body above `limit` bytes."""
+        parts: list[bytes] = []
+        size = 0
+        while data := await self.receive():
+            size += len(data)
+            if size > limit:
+                self.close()
+                raise ProviderInvalidResponse(f"the engine's answer exceeds {limit} bytes")
+            parts.append(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def close(self) -> None:
+        """Ends the exchange. An unfinished one is aborted at once, which cancels the engine's work."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not self.ended:
+            connection.abort()
+
+    def finish(self) -> None:
+        """The reader has all it needs: what is left (the end of the last chunk) is read and dropped, within a second,
+        so that the connection can be used again."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not self.ended:
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, connection.abort_if_on, self)
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    async def _started(self) -> None:
+        while not self.status and self._error is None:
+            await self._wait()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        if not self.ended and self._error is None:
+            self._error = error
+            self._wake()
+
+
+class _Connection(asyncio.Protocol):
+    __slots__ = (
+        "_chunked",
+        "_header_done",
+        "_length",
+        "_loop",
+        "_parser",
+        "_paused",
+        "_touched",
+        "closed",
+        "heard",
+        "response",
+        "transport",
+        "upstream",
+    )
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.upstream = upstream
+        self._loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport
+        self.response: Response | None = None
+        self.closed = False
+        self.heard = 0.0
+        self._paused = False
+
+    def send(self, data: bytes) -> Response:
+        self._parser = httptools.HttpResponseParser(self)
+        self._touched = self._header_done = False
+        self._chunked = self._length = False
+        self.response = response = Response(self)
+        self.heard = self._loop.time()
+        self.transport.write(data)
+        return response
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the engine has sent nothing at all for the current request."""
+        return not self._touched
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            self.heard = self._loop.time()
+            self.transport.resume_reading()
+
+    def abort(self) -> None:
+        self.response = None
+        self.upstream._forget(self)
+        self.transport.abort()
+
+    def abort_if_on(self, response: Response) -> None:
+        if self.response is response:
+            self.abort()
+
+    def silent_since(self, limit: float) -> bool:
+        """Nothing came since `limit`, though we were listening."""
+        return self.response is not None and not self._paused and self.heard < limit
+
+    # asyncio.Protocol
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        response = self.response
+        if response is None:
+            # Bytes that answer nothing: the connection can't be trusted any more.
+            self.upstream._forget(self)
+            self.transport.abort()
+            return
+        self._touched = True
+        self.heard = self._loop.time()
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self.response = None
+            self.upstream._forget(self)
+            self.transport.abort()
+            response._fail(ProviderInvalidResponse(f"{self.upstream.target} broke HTTP: {error}"))
+            return
+        if response._parts:
+            if response._size > HIGH_WATER and not self._paused and not response.ended:
+                self._paused = True
+                self.transport.pause_reading()
+            response._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self.upstream._forget(self)
+        response, self.response = self.response, None
+        if response is None or response.ended:
+            return
+        if exc is None and self._header_done and not self._chunked and not self._length:
+            # The end of a body without a length is the end of the connection (HTTP/1.0 servers).
+            response.ended = True
+            response._wake()
+            return
+        what = "in the middle of its answer" if self._touched else "before it answered"
+        response._fail(ProviderUnavailable(f"the engine at {self.upstream.target} went away {what}", status=502))
+
+    # httptools callbacks
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert self.response is not None
+        name = name.lower()
+        if name == b"transfer-encoding":
+            self._chunked = b"chunked" in value.lower()
+        elif name == b"content-length":
+            self._length = True
+        self.response.headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        assert self.response is not None
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        self._header_done = True
+        self.response.status = status
+        self.response._wake()
+
+    def on_body(self, body: bytes) -> None:
+        response = self.response
+        if response is not None:
+            response._parts.append(body)
+            response._size += len(body)
+
+    def on_message_complete(self) -> None:
+        response = self.response
+        if response is None or not self._header_done:
+            return
+        self.response = None
+        response.ended = True
+        response._connection = None
+        if self._paused:
+            self._paused = False
+            self.transport.resume_reading()
+        if self._parser.should_keep_alive():
+            self.upstream._release(self)
+        else:
+            self.upstream._forget(self)
+            self.transport.close()
+        response._wake()
+
+
+class Upstream:
+    """The connections to one engine.
+
+    connect_timeout: seconds for a connection to stand. silence_timeout: seconds without a byte from an
+    engine that was asked, after which its answer fails.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        connect_timeout: float = 5.0,
+        silence_timeout: float = 600.0,
+    ) -> None:
+        self.target = target
+        self._connect_timeout = connect_timeout
+        self._silence_timeout = silence_timeout
+        self._idle: list[_Connection] = []
+        self._busy: set[_Connection] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._tls = ssl.create_default_context() if target.tls else None
+        name = "localhost" if target.uds is not None else target.host
+        self._host = name if target.port in (0, 443 if target.tls else 80) else f"{name}:{target.port}"
+        self._closed = False
+
+    def head(self, method: str, path: str, headers: list[tuple[str, str]]) -> bytes:
+        """The constant part of a request's head, for `request`; values may not hold line breaks."""
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}", *(f"{name}: {value}" for name, value in headers)]
+        if any("\r" in line or "\n" in line for line in lines):
+            raise ValueError("a request line or header holds a line break")
+        return "\r\n".join(lines).encode("latin-1")
+
+    async def request(self, head: bytes, body: bytes = b"") -> Response:
+        """Sends a request and returns once the response's head has come.
+
+        A request on a kept connection that the engine had closed meanwhile is sent again on a fresh one,
+        only if not a single byte was sent back. Raises ProviderUnavailable, ProviderInvalidResponse.
+        """
+        data = b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+        while True:
+            connection, fresh = (self._idle.pop(), False) if self._idle else (await self._connect(), True)
+            self._busy.add(connection)
+            if self._sweeper is None:
+                self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+            response = connection.send(data)
+            try:
+                await response._started()
+            except BaseException:
+                response.close()
+                raise
+            if response.status:
+                return response
+            if fresh or not connection.untouched or not connection.closed:
+                assert response._error is not None
+                raise response._error
+
+    async def aclose(self) -> None:
+        """Closes every connection; answers in flight fail."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for connection in [*self._idle, *self._busy]:
+            connection.transport.abort()
+        self._idle.clear()
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        target = self.target
+        if self._closed:
+            raise ProviderUnavailable(f"the connection to {target} is closed")
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                if target.uds is not None:
+                    _, connection = await loop.create_unix_connection(lambda: _Connection(self), target.uds)
+                else:
+                    _, connection = await loop.create_connection(
+                        lambda: _Connection(self), target.host, target.port, ssl=self._tls
+                    )
+        except TimeoutError:
+            raise ProviderUnavailable(f"{target} took no connection within {self._connect_timeout:g} s") from None
+        except OSError as error:
+            raise ProviderUnavailable(f"nothing answers at {target}: {error.strerror or error}") from error
+        return connection
+
+    def _release(self, connection: _Connection) -> None:
+        self._busy.discard(connection)
+        if self._closed or len(self._idle) >= MAX_IDLE:
+            connection.transport.close()
+        else:
+            self._idle.append(connection)
+
+    def _forget(self, connection: _Connection) -> None:
+        self._busy.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        limit = loop.time() - self._silence_timeout
+        for connection in [c for c in self._busy if c.silent_since(limit)]:
+            response = connection.response
+            connection.abort()
+            if response is not None:
+                response._fail(
+                    ProviderUnavailable(f"the engine at {self.target} sent nothing for {self._silence_timeout:g} s")
+                )
+        self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._busy else None

@@ -1,0 +1,1 @@
+"""Formats without I/O: bytes in, values out, and back."""

@@ -1,0 +1,134 @@
+"""OpenAI chat completions on the wire: the request, a streamed chunk, a whole answer.
+
+Only the fields that the gateway acts on are read; every other field is kept as the bytes that came
+and goes out again untouched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.errors import ProviderInvalidRequest
+
+
+class _Message(Struct):
+    role: str
+
+
+class _Function(Struct):
+    name: str
+
+
+class _Tool(Struct):
+    type: str = "function"
+    function: _Function | None = None
+
+
+class _StreamOptions(Struct):
+    include_usage: bool | None = None
+
+
+class _Known(Struct):
+    """The fields whose types are checked before an engine sees them."""
+
+    messages: list[_Message]
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    tools: list[_Tool] | None = None
+    tool_choice: Raw | None = None
+    parallel_tool_calls: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+
+
+_decode_known = msgspec.json.Decoder(_Known).decode
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder().decode
+
+_EMPTY: tuple[Raw, ...] = (Raw(b"null"), Raw(b"[]"))
+
+
+class ChatRequest:
+    """A checked request.
+
+    fields: every field of the request object as JSON bytes, unknown ones included; a copy is given
+    to the backend, which may change it.
+    """
+
+    __slots__ = ("fields", "include_usage", "model", "parallel_tool_calls", "stream", "tool_choice")
+
+    def __init__(self, fields: dict[str, Raw], known: _Known) -> None:
+        self.fields = fields
+        self.model = known.model
+        self.stream = bool(known.stream)
+        options = known.stream_options
+        self.include_usage = bool(options and options.include_usage)
+        self.parallel_tool_calls = known.parallel_tool_calls is not False
+        self.tool_choice: str | dict[str, Any] | None = decode(known.tool_choice) if known.tool_choice else None
+
+    @classmethod
+    def parse(cls, body: bytes) -> ChatRequest:
+        """Raises ProviderInvalidRequest, which names the field at fault."""
+        try:
+            known = _decode_known(body)
+            fields = _decode_fields(body)
+        except msgspec.ValidationError as error:
+            reason, _, where = str(error).partition(" - at `$")
+            param = where.rstrip("`").lstrip(".") or None
+            place = f"{param}: " if param else "the request body: "
+            raise ProviderInvalidRequest(f"{place}{reason[:1].lower()}{reason[1:]}", param=param) from None
+        except msgspec.DecodeError as error:
+            raise ProviderInvalidRequest(f"the request body is not valid JSON: {error}") from None
+        except UnicodeDecodeError:
+            raise ProviderInvalidRequest("the request body is not valid UTF-8") from None
+        if not known.messages:
+            raise ProviderInvalidRequest("messages: at least one message is needed", param="messages")
+        return cls(fields, known)
+
+    @property
+    def tools(self) -> bytes | None:
+        """The JSON array of tools, or None where none is declared."""
+        raw = self.fields.get("tools")
+        return None if raw is None or raw in _EMPTY else bytes(raw)
+
+
+class FunctionDelta(Struct, omit_defaults=True):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCallDelta(Struct, omit_defaults=True):
+    index: int | None = None
+    id: str | None = None
+    function: FunctionDelta | None = None
+
+
+class Delta(Struct):
+    content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+
+
+class ChoiceDelta(Struct):
+    delta: Delta | None = None
+    index: int = 0
+    finish_reason: str | None = None
+
+
+class Chunk(Struct):
+    """The view of a streamed chunk that decides whether it has to be touched at all."""
+
+    choices: list[ChoiceDelta] | None = None
+    error: Any = None
+
+
+decode_chunk = msgspec.json.Decoder(Chunk).decode

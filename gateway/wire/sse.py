@@ -1,0 +1,55 @@
+"""Server-sent events, incrementally."""
+
+from __future__ import annotations
+
+DEFAULT_MAX_EVENT_SIZE = 8 * 1024 * 1024
+"""Bytes held for one unfinished event. Far above any real chunk, it bounds what a broken engine can make us hold."""
+
+DONE = b"data: [DONE]\n\n"
+
+
+class EventTooLarge(ValueError):
+    pass
+
+
+class SSEReader:
+    """Bytes in any split in, the `data` of each finished event out.
+
+    Comments and the fields `event`, `id` and `retry` are dropped: OpenAI's streams carry all in `data`.
+    Lines may end in LF or CRLF. Raises EventTooLarge.
+    """
+
+    __slots__ = ("_data", "_max", "_rest")
+
+    def __init__(self, max_event_size: int = DEFAULT_MAX_EVENT_SIZE) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+        self._max = max_event_size
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self._rest:
+            data = self._rest + data
+        lines = data.split(b"\n")
+        self._rest = lines.pop()
+        events: list[bytes] = []
+        held = self._data
+        for line in lines:
+            if line.startswith(b"data: "):
+                held.append(line[6:])
+            elif line == b"" or line == b"\r":
+                if held:
+                    events.append((held[0] if len(held) == 1 else b"\n".join(held)).rstrip(b"\r"))
+                    held.clear()
+            elif line.startswith(b"data:"):
+                held.append(line[5:])
+        if len(self._rest) > self._max or (held and sum(map(len, held)) > self._max):
+            raise EventTooLarge(f"a server-sent event exceeds {self._max} bytes")
+        return events
+
+    def finish(self) -> list[bytes]:
+        """The event that the end of the stream completes, if any: some engines leave out the last blank line."""
+        return self.feed(b"\n\n") if self._rest or self._data else []
+
+
+def event(payload: bytes) -> bytes:
+    return b"data: " + payload + b"\n\n"
