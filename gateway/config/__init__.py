@@ -1,6 +1,6 @@
 """`_models/config.yaml`, read once and passed down as a value."""
 
-from gateway.config.load import find, load
+from gateway.config.loader import find, load
 from gateway.config.problems import ConfigError, Problem
 from gateway.config.values import Config, Model, PullSource, Runtime, Server
 

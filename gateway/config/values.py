@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, SecretStr
 
+from gateway.config.address import is_loopback
+from gateway.config.problems import Problem
 from gateway.errors import ProviderInvalidModel
 
 ToolPrompt = Literal["auto", "template", "system"]
@@ -121,6 +123,12 @@ class Server(Value):
     """A request must carry one of them as its bearer token; empty: none is asked for."""
     max_body_bytes: int = 32 * 1024 * 1024
 
+    def unsafe(self) -> str | None:
+        """What is wrong with listening there, or None: who isn't on this machine must show a key."""
+        if self.uds is not None or self.api_keys or is_loopback(self.host):
+            return None
+        return f"{self.host} can be reached from other machines, and no key is asked for"
+
 
 class Config(Value):
     source: Path
@@ -130,6 +138,8 @@ class Config(Value):
     """In the file's order."""
     models_dir: Path | None = None
     server: Server = Server()
+    notes: tuple[Problem, ...] = ()
+    """What is allowed and still worth a look: keys that are ignored, ports that are shared."""
 
     def resolve(self, name: str | None) -> Model:
         """The model of that name; None, `""` and `"default"` mean the active one.

