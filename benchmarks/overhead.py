@@ -54,9 +54,7 @@ def measure(stack: Stack, upstream: int, venv: Path, *, seconds: float, core: in
         command = stack.command(place)
         with proc.on_core(core):
             spawned = time.monotonic()
-            server = proc.Server.start(
-                command, place.port, Path(folder) / "log", env=stack.env, cwd=Path(folder)
-            )
+            server = proc.Server.start(command, place.port, Path(folder) / "log", env=stack.env, cwd=Path(folder))
         try:
             server.wait_ready(stack.ready, stack.start_timeout)
             found = {"start": time.monotonic() - spawned}
@@ -69,10 +67,12 @@ def measure(stack: Stack, upstream: int, venv: Path, *, seconds: float, core: in
             found["ttft"] = (run(load.first_token(place.port, times=50)) - direct) * 1000
             found["request"] = run(load.requests(place.port, cpu, connections=CONNECTIONS, seconds=seconds)).micros
             for count in report.PACED:
-                script = Script(chunks, EVERY_MS, together=count)
-                found[f"paced_{count}"] = run(load.streams(place.port, cpu, count=count, script=script)).micros
-            script = Script(chunks * 4, 0, together=CONNECTIONS)
-            found["unpaced"] = run(load.streams(place.port, cpu, count=CONNECTIONS, script=script)).micros
+                script = Script(chunks, EVERY_MS)
+                found[f"paced_{count}"] = run(
+                    load.streams(place.port, upstream, cpu, count=count, script=script)
+                ).micros
+            script = Script(chunks * 4)
+            found["unpaced"] = run(load.streams(place.port, upstream, cpu, count=CONNECTIONS, script=script)).micros
             found["rss"] = proc.rss_mb(server.pids())
             return found
         except* BadAnswer as bad:
@@ -88,7 +88,8 @@ class Comparison:
     labels: dict[str, str] = field(default_factory=dict)
     rounds: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    busy: float = 0.0
+    others: float = 0.0
+    """Share of the machine that other processes used meanwhile."""
 
     def medians(self) -> dict[str, dict[str, float]]:
         return {name: report.medians(rounds) for name, rounds in self.rounds.items() if name not in self.failures}
@@ -112,7 +113,7 @@ def compare(stacks: Sequence[Stack], *, rounds: int, seconds: float, pin: bool, 
     cores = sorted(os.sched_getaffinity(0))
     # The load and the upstream share one core, the proxy has another for itself.
     near, far = (cores[0], cores[1]) if pin and len(cores) > 1 else (None, None)
-    comparison.busy = proc.busy_share(1.0)
+    begun, machine_before, own_before = time.monotonic(), proc.machine_cpu_seconds(), proc.own_cpu_seconds()
     with tempfile.TemporaryDirectory() as folder, proc.on_core(near):
         upstream_port = proc.free_port()
         command = [sys.executable, "-m", "benchmarks.harness.upstream", "--port", str(upstream_port)]
@@ -134,6 +135,8 @@ def compare(stacks: Sequence[Stack], *, rounds: int, seconds: float, pin: bool, 
                     say(f"round {number}/{rounds} {stack.name}: {figures}")
         finally:
             upstream.stop()
+    others = (proc.machine_cpu_seconds() - machine_before) - (proc.own_cpu_seconds() - own_before)
+    comparison.others = max(0.0, others / (time.monotonic() - begun) / (os.cpu_count() or 1))
     return comparison
 
 
@@ -158,10 +161,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     medians = comparison.medians()
     goals = report.goals(medians)
     print(f"{proc.machine()}; {time.strftime('%Y-%m-%d')}; {rounds} rounds of {seconds:g} s, interleaved, medians.")
-    print(f"Other processes used {comparison.busy:.0%} of the machine just before. Widest spread between quartiles: "
+    print(f"Other processes used {comparison.others:.0%} of the machine meanwhile. Widest spread between quartiles: "
           f"requests {comparison.spread('request'):.0%}, paced chunks "
           f"{max(comparison.spread(f'paced_{n}') for n in report.PACED):.0%}.\n")  # fmt: skip
-    print(report.table(comparison.labels, medians, comparison.failures), "\n")
+    print(report.table(comparison.labels, medians, comparison.failures), end="\n\n")
     print("\n".join(map(str, goals)))
     if args.json:
         args.json.write_text(json.dumps({"rounds": comparison.rounds, "failures": comparison.failures}, indent=1))

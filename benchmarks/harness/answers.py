@@ -39,13 +39,13 @@ class BadAnswer(Exception):
 class Script:
     """One streamed answer: `chunks` deltas of text, one each `every_ms` (0: as fast as they go).
 
-    With `together` > 1 the first delta goes out at once and the others wait until that many
-    streams are open, so that a measurement sees all of them from the same moment on.
+    A `held` one stops after its first delta until `GET /go`, so that a measurement can begin when
+    all its streams are open and idle.
     """
 
     chunks: int
     every_ms: float = 0.0
-    together: int = 1
+    held: bool = False
     tool_call: bool = False
 
 

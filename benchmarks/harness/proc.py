@@ -74,17 +74,15 @@ def rss_mb(pids: Sequence[int]) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def busy_share(seconds: float) -> float:
-    """How much of the machine's CPU time was in use over the next `seconds`, 0 to 1."""
+def machine_cpu_seconds() -> float:
+    """CPU seconds that everything on this machine has used since it booted."""
+    user, nice, system, _idle, _iowait, irq, softirq = (_PROC / "stat").read_text().split(maxsplit=8)[1:8]
+    return sum(map(int, (user, nice, system, irq, softirq))) / os.sysconf("SC_CLK_TCK")
 
-    def read() -> tuple[int, int]:
-        fields = [int(f) for f in (_PROC / "stat").read_text().split("\n", 1)[0].split()[1:9]]
-        return sum(fields), fields[3] + fields[4]
 
-    total, idle = read()
-    time.sleep(seconds)
-    total_after, idle_after = read()
-    return 1 - (idle_after - idle) / (total_after - total)
+def own_cpu_seconds() -> float:
+    """CPU seconds of this process and of its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def machine() -> str:
@@ -143,10 +141,8 @@ class Server:
 
     def stop(self, grace: float = 10.0) -> None:
         self.process.terminate()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(grace)
-        except subprocess.TimeoutExpired:
-            pass
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(grace)

@@ -88,20 +88,21 @@ def goals(results: Mapping[str, Round]) -> list[Goal]:
 
 
 def table(labels: Mapping[str, str], results: Mapping[str, Round], failures: Mapping[str, str]) -> str:
-    """Markdown, one row a stack in the order of `labels`; a stack without figures says why."""
+    """Markdown, one row a stack in the order of `labels`; below it, why a stack has no figures."""
     nginx = results.get("nginx", {}).get("request")
     rows = [["stack", *(column.title for column in COLUMNS)]]
     for name, label in labels.items():
         if name not in results:
-            rows.append([label, f"not measured: {failures.get(name, 'no rounds')}", *[""] * (len(COLUMNS) - 1)])
+            rows.append([label, *["not measured"] * len(COLUMNS)])
             continue
         cells = [f"{results[name][c.key]:,.{c.digits}f}" if c.key in results[name] else "" for c in COLUMNS]
         times = ratio(results[name].get("request"), nginx)
         if times is not None:
             cells[0] += f" ({times:.1f}x)"
         rows.append([label, *cells])
-    width = [max(len(row[i]) for row in rows if not row[1].startswith("not measured")) for i in range(len(rows[0]))]
+    width = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     rule = ["-" * width[0], *("-" * (w - 1) + ":" for w in width[1:])]
     lines = [[row[0].ljust(width[0]), *(cell.rjust(w) for cell, w in zip(row[1:], width[1:], strict=True))]
              for row in (rows[0], rule, *rows[1:])]  # fmt: skip
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return text + "".join(f"\n\n{labels[name]} was not measured: {why}" for name, why in failures.items())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.harness.answers import MODEL
+from benchmarks.harness.proc import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -122,7 +123,7 @@ def _rust_router(command: str, *arguments: str) -> Callable[[Place], list[str]]:
                 "--host", "127.0.0.1", "--port", str(place.port),
                 "--worker-urls", f"http://127.0.0.1:{place.upstream}",
                 "--policy", "round_robin", "--log-level", "error",
-                "--prometheus-host", "127.0.0.1", "--prometheus-port", "0"]
+                "--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
         # fmt: on
 
     return build
@@ -150,8 +151,8 @@ STACKS = {
     for stack in (
         Stack("nginx", _nginx),
         Stack("ctxgate", _ctxgate, env={"PYTHONPATH": str(REPOSITORY)}),
-        Stack("vllm-router", _rust_router("vllm-router"), ("vllm-router==0.1.17",)),
-        Stack("smg", _rust_router("smg", "launch", "--backend", "openai"), ("smg==1.13.0",)),
+        Stack("vllm-router", _rust_router("vllm-router"), ("vllm-router==0.1.17",), ready="/readiness"),
+        Stack("smg", _rust_router("smg", "launch", "--backend", "openai"), ("smg==1.13.0",), ready="/readiness"),
         Stack(
             "litellm",
             _litellm,
@@ -159,8 +160,11 @@ STACKS = {
             # Pinned to releases of the same week that a registry mirror may not hold yet: a bundle
             # of certificates and database migrations, neither on the path of a request.
             overrides=("certifi", "litellm-proxy-extras"),
-            # Else it fetches a price list from the network before it starts.
-            env={"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"},
+            env={
+                "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # no price list from the network
+                "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",  # no key check, as the others
+                "LITELLM_LOG": "ERROR",
+            },
             ready="/health/liveliness",
             start_timeout=90.0,
             effort=0.2,
