@@ -6,14 +6,16 @@ Old spellings, variables, `~` and relative paths are gone here: `gateway.config.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, SecretStr
+from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.config.address import is_loopback
 from gateway.config.problems import Problem
 from gateway.errors import ProviderInvalidModel
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
 
 ToolPrompt = Literal["auto", "template", "system"]
 
@@ -21,11 +23,8 @@ DEFAULT = "default"
 """The model name that means `active_model`, in requests."""
 
 
-class Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
-class PullSource(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullSource:
     """Where `ctxgate pull` gets a model's weights.
 
     hub:     `name` is a Hugging Face repository, `version` its revision, `file` the file in it (None: all of it).
@@ -41,7 +40,8 @@ class PullSource(Value):
     """Hex digest of the file in its place; None: only what the source itself promises is checked."""
 
 
-class Runtime(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
     """How the gateway starts an engine.
 
     With `command`, `command + args` is the whole command line. Without, the engine's built-in recipe is used and
@@ -73,7 +73,8 @@ PLACEHOLDERS = ("model_path", "model_name", "mmproj_path", "host", "port", "cont
 """What `args` may hold in braces."""
 
 
-class Model(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
     name: str
     """The key in the file and the id in `/v1/models`."""
     runtime: str
@@ -95,7 +96,7 @@ class Model(Value):
     """A canonical name of `normalizers.registry`."""
     tool_prompt: ToolPrompt = "auto"
     """Who tells the model its tools: its chat template, the system message, or whichever of them can."""
-    defaults: Mapping[str, Any] = {}
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     """Request fields, filled in where the caller left them out."""
     api_key: SecretStr | None = None
     """Of the engine's server, sent as a bearer token."""
@@ -114,7 +115,8 @@ class Model(Value):
         return self.model_name or self.name
 
 
-class Server(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
     host: str = "127.0.0.1"
     port: int = 4000
     uds: Path | None = None
@@ -130,7 +132,8 @@ class Server(Value):
         return f"{self.host} can be reached from other machines, and no key is asked for"
 
 
-class Config(Value):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
     source: Path
     """The file."""
     active_model: str

