@@ -1,0 +1,113 @@
+"""The conversation as values (OpenArmature §3): messages, content blocks, tool calls.
+
+Building a value never fails: `complete()` checks the whole conversation before it sends anything (see
+`gateway.provider.validation`). Lists given to a constructor are kept as tuples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+Detail = Literal["auto", "low", "high"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """Text in a user message (§3.1.1); not empty."""
+
+    text: str
+    type: Literal["text"] = field(default="text", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UrlSource:
+    """An image by `http(s):` or `data:` URL (§3.1.3). Goes to the server unchanged; nothing is fetched here."""
+
+    url: str
+    type: Literal["url"] = field(default="url", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class InlineSource:
+    """An image as base64 text (§3.1.3), passed on unread. The block needs a `media_type`."""
+
+    base64_data: str
+    type: Literal["inline"] = field(default="inline", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBlock:
+    """An image in a user message (§3.1.2).
+
+    media_type: IANA type such as `image/png`; required for an InlineSource, ignored for a UrlSource.
+    detail: fidelity hint; left out of the request when None, and then the server's default applies.
+    """
+
+    source: UrlSource | InlineSource
+    media_type: str | None = None
+    detail: Detail | None = None
+    type: Literal["image"] = field(default="image", init=False)
+
+
+ContentBlock: TypeAlias = TextBlock | ImageBlock
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's request to run a tool (§3).
+
+    id: as the server wrote it, never rewritten.
+    arguments: parsed, and conforming to the tool's schema; None only in a Response whose
+        finish_reason is `error`, where the server's text was no JSON object (`Response.raw` has it).
+    """
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SystemMessage:
+    """Instructions; only at the head of a conversation."""
+
+    content: str
+    role: Literal["system"] = field(default="system", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class UserMessage:
+    """A person's turn: text, or content blocks in the order in which the model shall see them (§3.1.4)."""
+
+    content: str | Sequence[ContentBlock]
+    role: Literal["user"] = field(default="user", init=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.content, list):
+            object.__setattr__(self, "content", tuple(self.content))
+
+
+@dataclass(frozen=True, slots=True)
+class AssistantMessage:
+    """The model's turn. `content` may be empty only beside tool calls; a server's null is kept as ''."""
+
+    content: str = ""
+    tool_calls: Sequence[ToolCall] = ()
+    role: Literal["assistant"] = field(default="assistant", init=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tool_calls, list):
+            object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolMessage:
+    """A tool's result as text, for the ToolCall of that id in an earlier assistant message."""
+
+    content: str
+    tool_call_id: str
+    role: Literal["tool"] = field(default="tool", init=False)
+
+
+Message: TypeAlias = SystemMessage | UserMessage | AssistantMessage | ToolMessage

@@ -1,0 +1,118 @@
+"""The contract without `await`, for scripts and notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from gateway.provider.contract import Provider
+from gateway.provider.messages import Message
+from gateway.provider.request import RuntimeConfig, Tool, ToolChoice
+from gateway.provider.response import Response
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+ModelT = TypeVar("ModelT", bound="BaseModel")
+ResultT = TypeVar("ResultT")
+
+
+class SyncProvider:
+    """A Provider whose calls block. Any number of threads may call at once; Ctrl-C cancels the call it interrupts.
+
+    Owns the provider: `close()`, or leaving `with`, closes it and ends the event loop that it ran on.
+    """
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="provider", daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
+        if not self._thread.is_alive():
+            call.close()
+            raise RuntimeError("this provider is closed")
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return future.result()
+        finally:
+            future.cancel()  # of no effect on a call that has ended
+
+    def ready(self) -> None:
+        """See `Provider.ready`."""
+        self._run(self._provider.ready())
+
+    @overload
+    def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        config: RuntimeConfig | None = None,
+        response_schema: None = None,
+        tool_choice: ToolChoice | None = None,
+    ) -> Response[None]: ...
+
+    @overload
+    def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        config: RuntimeConfig | None = None,
+        *,
+        response_schema: type[ModelT],
+        tool_choice: ToolChoice | None = None,
+    ) -> Response[ModelT | None]: ...
+
+    @overload
+    def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        config: RuntimeConfig | None = None,
+        *,
+        response_schema: Mapping[str, Any],
+        tool_choice: ToolChoice | None = None,
+    ) -> Response[dict[str, Any] | None]: ...
+
+    def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        config: RuntimeConfig | None = None,
+        response_schema: Any = None,
+        tool_choice: ToolChoice | None = None,
+    ) -> Response[Any]:
+        """See `Provider.complete`."""
+        call = self._provider.complete(
+            messages, tools, config, response_schema=response_schema, tool_choice=tool_choice
+        )
+        return self._run(call)
+
+    def close(self) -> None:
+        """Idempotent. Calls still under way in other threads are cancelled."""
+        if self._thread.is_alive():
+            self._run(self._shut_down())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
+
+    async def _shut_down(self) -> None:
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        if close := getattr(self._provider, "aclose", None):
+            await close()
+        await self._loop.shutdown_asyncgens()
+
+    def __enter__(self) -> SyncProvider:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
