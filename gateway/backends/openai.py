@@ -52,7 +52,7 @@ class HTTPReply:
             if not data:
                 self._ended = True
                 if not self._seen and not events:
-                    raise ProviderInvalidResponse("the engine answered 200 with an empty stream")
+                    raise await self.empty()
             if events and events[-1] == b"[DONE]":
                 events.pop()
                 self.done = self._ended = True
@@ -60,6 +60,10 @@ class HTTPReply:
                 self._seen = True
                 return events
         return []
+
+    async def empty(self) -> GatewayError:
+        """What a 200 with a stream that holds no event means."""
+        return ProviderInvalidResponse("the engine answered 200 with an empty stream")
 
     def close(self) -> None:
         if self.done:
@@ -99,7 +103,7 @@ class OpenAIBackend:
             finally:
                 response.close()
             raise self.error(response.status, body)
-        return HTTPReply(response, self.mender())
+        return self.reply(response, fields)
 
     async def ready(self) -> None:
         status, body = await self.get(self.ready_path)
@@ -117,6 +121,10 @@ class OpenAIBackend:
 
     def mender(self) -> Mender | None:
         return None
+
+    def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
+        """The reply read from a 200; `fields` are those that were sent."""
+        return HTTPReply(response, self.mender())
 
     def error(self, status: int, body: bytes) -> GatewayError:
         """What an error reply of the engine means (OpenArmature §8.1.3)."""

@@ -1,0 +1,102 @@
+"""The built-in echo: answers with the last user message. For trying a client without any model."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Generator
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.backends.base import Address, Mender
+from gateway.config import Model
+from gateway.errors import GatewayError, InternalError
+from gateway.wire.chat import ChatRequest, decode, encode
+
+
+class EchoBackend:
+    """Needs no server and no weights. Words are its tokens."""
+
+    def __init__(self, model: Model, address: Address | None) -> None:
+        self.model = model
+
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> EchoReply:
+        messages: list[dict[str, Any]] = decode(fields["messages"])
+        limit = fields.get("max_completion_tokens") or fields.get("max_tokens")
+        return EchoReply(
+            self.model.name,
+            said=[_text(message) for message in messages],
+            answer=next((_text(m) for m in reversed(messages) if m.get("role") == "user"), ""),
+            limit=msgspec.json.decode(limit, type=int | None) if limit else None,
+            usage=request.include_usage,
+        )
+
+    def error(self, status: int, body: bytes) -> GatewayError:
+        return InternalError("the echo has no errors")
+
+    async def ready(self) -> None:
+        """Always."""
+
+    async def takes_tools(self) -> bool:
+        return True
+
+    async def aclose(self) -> None:
+        """Holds nothing."""
+
+
+class EchoReply:
+    """A `Reply` word by word, the white space with the word that it follows."""
+
+    mender: Mender | None = None
+
+    def __init__(self, model: str, *, said: list[str], answer: str, limit: int | None, usage: bool) -> None:
+        words = re.findall(r"\s*\S+\s*", answer) or ([answer] if answer else [])
+        cut = limit is not None and 0 < limit < len(words)
+        self._words = words[:limit] if cut else words
+        self._reason = "length" if cut else "stop"
+        self._include_usage = usage
+        prompt = sum(len(text.split()) for text in said)
+        self._usage = {
+            "prompt_tokens": prompt,
+            "completion_tokens": len(self._words),
+            "total_tokens": prompt + len(self._words),
+        }
+        self._shell = {"id": "chatcmpl-echo", "created": int(time.time()), "model": model}
+        self._chunks = self._stream()
+        self.done = False
+
+    async def whole(self) -> bytes:
+        message = {"role": "assistant", "content": "".join(self._words)}
+        choice = {"index": 0, "message": message, "finish_reason": self._reason}
+        return encode({**self._shell, "object": "chat.completion", "choices": [choice], "usage": self._usage})
+
+    async def payloads(self) -> list[bytes]:
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            self.done = True
+            return []
+        return [chunk]
+
+    def close(self) -> None:
+        self._chunks.close()
+
+    def _stream(self) -> Generator[bytes]:
+        yield self._chunk({"role": "assistant", "content": ""})
+        for word in self._words:
+            yield self._chunk({"content": word})
+        yield self._chunk({}, self._reason)
+        if self._include_usage:
+            yield encode({**self._shell, "object": "chat.completion.chunk", "choices": [], "usage": self._usage})
+
+    def _chunk(self, delta: dict[str, str], reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta": delta, "finish_reason": reason}
+        return encode({**self._shell, "object": "chat.completion.chunk", "choices": [choice]})
+
+
+def _text(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,120 @@
+"""llama-cpp-python's server (`python -m llama_cpp.server`)."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+from msgspec import Raw
+
+from gateway.backends import messages
+from gateway.backends.context import context_length_exceeded
+from gateway.backends.openai import MAX_ERROR_BODY, HTTPReply, OpenAIBackend, error_message
+from gateway.errors import (
+    GatewayError,
+    ProviderInvalidRequest,
+    ProviderInvalidResponse,
+)
+from gateway.upstream import Response
+from gateway.wire.chat import encode
+
+_FALSE = Raw(b"false")
+_ONE = Raw(b"1")
+
+_needs_edit = messages.needs(
+    messages.DEVELOPER,
+    messages.TOOL_CALLS,
+    messages.NULL_CONTENT,
+    messages.CONTENT_PARTS,
+)
+
+BAD_INPUT = (
+    "validation error",
+    "not found in tools",
+    "can only concatenate str",
+    "has no attribute 'items'",
+    "Conversation roles must alternate",
+)
+"""What a 500 says if the request is to blame."""
+
+
+class LlamaCppPythonBackend(OpenAIBackend):
+    """A grammar, or a schema that becomes one, is never passed on: one that doesn't parse ends the process."""
+
+    def adapt(self, fields: dict[str, Raw]) -> None:
+        if fields.get("grammar", b"null") != b"null":
+            raise ProviderInvalidRequest(
+                "grammar: runtime llama-cpp-python takes none, since a faulty one ends it; use runtime llama.cpp",
+                param="grammar",
+            )
+        _check_response_format(fields.get("response_format"))
+        # Ignored otherwise, and the answer runs to the end of the context.
+        if "max_completion_tokens" in fields:
+            fields["max_tokens"] = fields.pop("max_completion_tokens")
+        if _needs_edit(fields["messages"]):
+            messages.edit(fields, messages.developer_is_system, messages.content_is_text, messages.arguments_are_text)
+
+    def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
+        return _Stream(response, self, fields)
+
+    async def why_empty(self, fields: dict[str, Raw]) -> GatewayError:
+        """What a stream that held nothing would have said: the same request, whole, is refused in words."""
+        whole = {name: value for name, value in fields.items() if name != "stream_options"}
+        response = await self.upstream.request(self._chat_head, encode({**whole, "stream": _FALSE, "max_tokens": _ONE}))
+        try:
+            if response.status != 200:
+                return self.error(response.status, await response.read(MAX_ERROR_BODY))
+        finally:
+            response.close()
+        return ProviderInvalidResponse("the engine answered 200 with an empty stream")
+
+    def error(self, status: int, body: bytes) -> GatewayError:
+        message, code = error_message(body)
+        if code == "context_length_exceeded":
+            window = re.search(r"maximum context length is (\d+)", message)
+            prompt = re.search(r"\((\d+) in the messages", message) or re.search(r"requested (\d+) tokens", message)
+            if window and prompt:
+                return context_length_exceeded(int(prompt[1]), int(window[1]))
+        if status == 500 and any(words in message for words in BAD_INPUT):
+            text, param = _told(message)
+            return ProviderInvalidRequest(f"the engine refused the request: {text}", param=param)
+        return super().error(status, body)
+
+
+class _Stream(HTTPReply):
+    """An oversize prompt is answered with 200 and a stream that holds nothing, not even `[DONE]`."""
+
+    __slots__ = ("_backend", "_fields")
+
+    def __init__(self, response: Response, backend: LlamaCppPythonBackend, fields: dict[str, Raw]) -> None:
+        super().__init__(response, backend.mender())
+        self._backend = backend
+        self._fields = fields
+
+    async def empty(self) -> GatewayError:
+        return await self._backend.why_empty(self._fields)
+
+
+def _check_response_format(raw: Raw | None) -> None:
+    value = msgspec.json.decode(raw) if raw is not None else None
+    if isinstance(value, dict) and value.get("type") == "json_schema":
+        raise ProviderInvalidRequest(
+            "response_format: runtime llama-cpp-python can't hold an answer to a schema; use runtime llama.cpp",
+            param="response_format",
+        )
+
+
+def _told(message: str) -> tuple[str, str | None]:
+    """The first of pydantic's complaints and the field it is about; never the server's file names."""
+    place = re.search(r"'loc': \('body'(?:, )?([^)]*)\)", message)
+    reason = re.search(r"""'msg': (?:'([^']*)'|"([^"]*)")""", message)
+    if place is None or reason is None:
+        return message.partition("\n\n  File ")[0], None
+    param = ""
+    for part in place[1].split(", "):
+        if part.strip("'").isdigit():
+            param += f"[{part}]"
+        elif part.startswith("'") and not part.startswith(("'ChatCompletion", "'literal")):
+            param += ("." if param else "") + part.strip("'")
+    text = reason[1] or reason[2]
+    return (f"{param}: {text}" if param else text), param or None

@@ -1,0 +1,73 @@
+"""Request messages put the way an engine can read them.
+
+Most requests need none of this: a pattern over the raw bytes decides whether they are decoded at all. A false alarm
+costs time and changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Raw
+
+from gateway.errors import ProviderUnsupportedContentBlock
+from gateway.wire.chat import decode, encode
+
+Edit = Callable[[dict[str, Any], int], None]
+"""Changes one message in place; the number is its position in `messages`."""
+
+DEVELOPER = rb'"developer"'
+TOOL_CALLS = rb'"tool_calls"'
+NULL_CONTENT = rb'"content"\s*:\s*null'
+CONTENT_PARTS = rb'"content"\s*:\s*\['
+OBJECT_ARGUMENTS = rb'"arguments"\s*:\s*\{'
+
+
+def needs(*patterns: bytes) -> Callable[[bytes], re.Match[bytes] | None]:
+    """A test of raw messages for any of the patterns."""
+    return re.compile(b"|".join(patterns)).search
+
+
+def edit(fields: dict[str, Raw], *edits: Edit) -> None:
+    messages = decode(fields["messages"])
+    for position, message in enumerate(messages):
+        for change in edits:
+            change(message, position)
+    fields["messages"] = Raw(encode(messages))
+
+
+def developer_is_system(message: dict[str, Any], position: int) -> None:
+    """OpenAI's newer name of the role is unknown to chat templates."""
+    if message.get("role") == "developer":
+        message["role"] = "system"
+
+
+def content_is_text(message: dict[str, Any], position: int) -> None:
+    """Text parts joined, no content as the empty text.
+
+    Raises ProviderUnsupportedContentBlock for any other part.
+    """
+    content = message.get("content")
+    if content is None:
+        message["content"] = ""
+    elif isinstance(content, list):
+        texts = []
+        for at, part in enumerate(content):
+            if not isinstance(part, dict) or part.get("type") != "text":
+                kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+                raise ProviderUnsupportedContentBlock(
+                    f"this model's engine reads text only, not content of type {kind!r}",
+                    param=f"messages[{position}].content[{at}]",
+                )
+            texts.append(str(part.get("text", "")))
+        message["content"] = "".join(texts)
+
+
+def arguments_are_text(message: dict[str, Any], position: int) -> None:
+    """Past calls' arguments as OpenAI writes them: JSON in a string."""
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and not isinstance(function.get("arguments"), str):
+            function["arguments"] = encode(function.get("arguments") or {}).decode()

@@ -1,0 +1,116 @@
+"""mlx_lm.server, on Apple silicon and on Linux."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.backends import messages
+from gateway.backends.base import Address, Mender
+from gateway.backends.context import context_length_exceeded
+from gateway.backends.menders import RoleOnce
+from gateway.backends.openai import OpenAIBackend, error_message
+from gateway.config import Model
+from gateway.errors import (
+    GatewayError,
+    ProviderInvalidModel,
+    ProviderInvalidRequest,
+    ProviderUnavailable,
+    ProviderUnsupportedContentBlock,
+)
+from gateway.wire.chat import encode
+
+OWN_MODEL = Raw(b'"default_model"')
+"""The model that the server was started with, by whatever name. Any other name it tries to load."""
+
+_needs_edit = messages.needs(messages.DEVELOPER)
+
+MODEL_TROUBLE = (
+    "cached snapshot folder",
+    "Repository Not Found",
+    "Client Error",
+    "No safetensors found",
+    "No such file or directory",
+    "is not a local folder",
+    "Model type",
+)
+"""What a 404 says if it is about the model; every other one is about the request."""
+
+
+class MLXBackend(OpenAIBackend):
+    ready_path = "/health"
+
+    def __init__(self, model: Model, address: Address | None) -> None:
+        super().__init__(model, address)
+        if model.path is not None or model.model_name is None:
+            self._name = OWN_MODEL
+        self._takes_tools: bool | None = None
+
+    def adapt(self, fields: dict[str, Raw]) -> None:
+        if _needs_edit(fields["messages"]):
+            messages.edit(fields, messages.developer_is_system)
+
+    def mender(self) -> Mender:
+        return _Mender(self.model.name)
+
+    async def takes_tools(self) -> bool:
+        """Read once from the model's folder; for a server that isn't ours, which tells nothing, assumed."""
+        if self._takes_tools is None:
+            folder = self.model.path
+            self._takes_tools = True if folder is None else await asyncio.to_thread(_supports_tools, folder)
+        return self._takes_tools
+
+    def error(self, status: int, body: bytes) -> GatewayError:
+        message, _ = error_message(body)
+        if status == 503:
+            return ProviderUnavailable(f"mlx_lm.server is not ready: {message}", retry_after=1)
+        if numbers := re.search(r"request \((\d+) tokens\) exceeds the available context size \((\d+)", message):
+            return context_length_exceeded(int(numbers[1]), int(numbers[2]))
+        if status == 404 and body.startswith(b"{"):
+            # It answers 404 to whatever goes wrong before the first token.
+            if "generation thread died" in message:
+                return ProviderUnavailable(f"mlx_lm.server: {message}", status=502)
+            if "Only 'text' content" in message:
+                return ProviderUnsupportedContentBlock(f"the model can't read this: {message}", param="messages")
+            if any(words in message for words in MODEL_TROUBLE):
+                return ProviderInvalidModel(f"mlx_lm.server has no such model: {message}", param="model")
+            return ProviderInvalidRequest(f"the engine refused the request: {message}")
+        return super().error(status, body)
+
+
+class _Mender(RoleOnce):
+    """It calls every model `default_model`, and the chunk with the usage a whole completion."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def answer(self, answer: dict[str, Any]) -> None:
+        answer["model"] = self._name
+
+    def chunk(self, chunk: dict[str, Any]) -> None:
+        super().chunk(chunk)
+        chunk["model"] = self._name
+        chunk["object"] = "chat.completion.chunk"
+
+
+def _supports_tools(folder: Path) -> bool:
+    """Whether the chat template mentions tools, wherever the folder keeps it."""
+    try:
+        return "tools" in (folder / "chat_template.jinja").read_text("utf-8")
+    except FileNotFoundError:
+        pass
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        try:
+            template: Any = msgspec.json.decode((folder / name).read_bytes()).get("chat_template")
+        except FileNotFoundError:
+            continue
+        if template is not None:
+            # One template, or a list of named ones.
+            return b"tools" in encode(template) or b"tool_use" in encode(template)
+    return False

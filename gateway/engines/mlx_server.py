@@ -1,0 +1,58 @@
+"""mlx_lm.server with three things that a gateway has to know.
+
+- A prompt above `--context-window` is refused with both token counts, and an answer ends there: mlx_lm itself
+  reads prompts of any length, for minutes.
+- `/health` says 200 only once the model is loaded.
+- A dead generation thread ends the process, which otherwise would answer nothing but errors from then on.
+
+Run as a script, by path: standard library and mlx_lm alone; all other arguments are mlx_lm.server's own. The
+overridden methods are those of mlx-lm 0.32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="mlx_server", add_help=False)
+    parser.add_argument("--context-window", type=int)
+    own, rest = parser.parse_known_args()
+    sys.argv = [sys.argv[0], *rest]
+
+    from mlx_lm import server
+
+    base: Any = server.ResponseGenerator
+    missing = [name for name in ("_tokenize", "_run_generate", "generation_available") if not hasattr(base, name)]
+    if missing:
+        sys.exit(f"this mlx-lm has no {', '.join(missing)}: install 'mlx-lm>=0.32,<0.33'")
+
+    class ResponseGenerator(base):  # type: ignore[misc]
+        @property
+        def is_healthy(self) -> bool:
+            return bool(self.generation_available()) and self.model_provider.model is not None
+
+        def _run_generate(self) -> None:
+            super()._run_generate()
+            if self._generation_failed:
+                sys.stderr.flush()
+                os._exit(1)
+
+        def _tokenize(self, tokenizer: Any, request: Any, args: Any) -> Any:
+            result = super()._tokenize(tokenizer, request, args)
+            prompt, window = len(result[0]), own.context_window
+            if window is not None:
+                if prompt >= window:
+                    raise ValueError(f"request ({prompt} tokens) exceeds the available context size ({window} tokens)")
+                args.max_tokens = min(args.max_tokens, window - prompt)
+            return result
+
+    server.ResponseGenerator = ResponseGenerator
+    server.main()
+
+
+if __name__ == "__main__":
+    main()

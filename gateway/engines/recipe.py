@@ -1,0 +1,201 @@
+"""How an engine is started: a model and a machine in, a command line out. No I/O."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateway.backends.base import Address
+from gateway.config import Model
+from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+
+HOST = "127.0.0.1"
+STARTABLE = ("llama.cpp", "llama-cpp-python", "mlx")
+"""Runtimes whose engine the gateway can start from a model's `path`."""
+
+_HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What recipes need to know of a machine; see `gateway.engines.machine.this_machine`.
+
+    which: the path of a program, None where it isn't installed. has: whether Python can import a module.
+    free_port: a TCP port that the system has just found free.
+    """
+
+    cores: int
+    which: Callable[[str], str | None]
+    has: Callable[[str], bool]
+    free_port: Callable[[], int]
+    python: str = sys.executable
+
+    @property
+    def threads(self) -> int:
+        """One core stays free: engine threads spin while they wait for each other, and starve on a full machine."""
+        return max(1, self.cores - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A command to start.
+
+    address: where it will listen; None: the process announces `host` and `port` once it does.
+    env: added to the gateway's own environment.
+    ready_timeout: seconds within which the engine must be ready.
+    """
+
+    engine: str
+    argv: tuple[str, ...]
+    address: Address | None
+    ready_timeout: float
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def recipe(model: Model, machine: Machine, port: int | None) -> Recipe:
+    """The way to start `model`'s engine on `port`, or on a port of the system's choice.
+
+    Raises ProviderUnavailable where the engine isn't installed, naming the cure.
+    """
+    if model.engine.command is not None:
+        return _configured(model, machine, port)
+    if model.runtime == "llama.cpp":
+        return _llama_cpp(model, machine, port)
+    if model.runtime == "llama-cpp-python":
+        return _llama_cpp_python(model, machine, port)
+    if model.runtime == "mlx":
+        return _mlx(model, machine, port)
+    raise ProviderInvalidRequest(
+        f"model {model.name!r}: an engine for runtime {model.runtime!r} can't be started here; it needs a base_url",
+        param="runtime",
+    )
+
+
+def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
+    options = _options(
+        ("--model", model.path),
+        ("--mmproj", model.mmproj_path),
+        ("--alias", model.upstream_name),
+        ("--host", HOST),
+        ("--threads", _threads(model, machine)),
+    )
+    window, slots = model.context_window, model.engine.parallel
+    if program := machine.which("llama-server"):
+        port = port or machine.free_port()
+        # llama-server divides its context by the slots that it is told; its own choice of slots shares one.
+        size = window * (slots or 1) if window else None
+        options += _options(("--port", port), ("--ctx-size", size), ("--parallel", slots))
+        return _built(model, machine, "llama-server", [program, *options, "--jinja"], port)
+    if machine.has("xllamacpp"):
+        options += _options(("--port", port or 0), ("--ctx-size", window), ("--parallel", slots))
+        script = str(_HERE / "xllamacpp_server.py")
+        return _built(model, machine, "xllamacpp", [machine.python, "-P", script, *options], port)
+    raise ProviderUnavailable(
+        f"model {model.name!r} needs an engine: pip install 'ctxgate[llama]', or put llama-server on the PATH",
+        code="engine_missing",
+    )
+
+
+def _llama_cpp_python(model: Model, machine: Machine, port: int | None) -> Recipe:
+    _need(model, machine, "llama_cpp", "llama-cpp-python")
+    port = port or machine.free_port()
+    options = _options(
+        ("--model", model.path),
+        ("--model_alias", model.upstream_name),
+        ("--host", HOST),
+        ("--port", port),
+        ("--n_ctx", model.context_window),
+        ("--n_threads", _threads(model, machine)),
+        # Otherwise each new request cuts the answer in flight short.
+        ("--interrupt_requests", "false"),
+    )
+    return _built(model, machine, "llama_cpp.server", [machine.python, "-P", "-m", "llama_cpp.server", *options], port)
+
+
+def _mlx(model: Model, machine: Machine, port: int | None) -> Recipe:
+    _need(model, machine, "mlx_lm", "mlx")
+    port = port or machine.free_port()
+    window = model.context_window
+    options = _options(
+        ("--model", model.path),
+        ("--host", HOST),
+        ("--port", port),
+        ("--context-window", window),
+        # Its own default cuts every answer at 512 tokens.
+        ("--max-tokens", window or 32768),
+        ("--decode-concurrency", model.engine.parallel),
+    )
+    script = str(_HERE / "mlx_server.py")
+    return _built(model, machine, "mlx_lm.server", [machine.python, "-P", script, *options], port)
+
+
+def _built(model: Model, machine: Machine, engine: str, argv: list[str], port: int | None) -> Recipe:
+    address = Address(HOST, port) if port else None
+    values = _values(model, machine, port)
+    argv += model.engine.arguments(values)
+    return Recipe(engine, tuple(argv), address, model.engine.startup_timeout_seconds, _environment(model))
+
+
+def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:
+    """`command` and `args` of config.yaml are the whole command line."""
+    runtime = model.engine
+    assert runtime.command is not None
+    name = runtime.command[0]
+    program = machine.which(name)
+    if program is None:
+        raise ProviderUnavailable(
+            f"model {model.name!r}: its engine's command {name!r} is not on the PATH", code="engine_missing"
+        )
+    if not any("{port}" in arg for arg in runtime.args):
+        port = _written_port(runtime.args) or port
+        if port is None:
+            raise ProviderUnavailable(
+                f"model {model.name!r}: its engine's args must hold {{port}}, or the model must name its port",
+                code="engine_misconfigured",
+            )
+    port = port or machine.free_port()
+    argv = (program, *runtime.command[1:], *runtime.arguments(_values(model, machine, port)))
+    return Recipe(name, argv, Address(HOST, port), runtime.startup_timeout_seconds, _environment(model))
+
+
+def _environment(model: Model) -> Mapping[str, str]:
+    # Weights are where config.yaml says: no engine fetches any by itself.
+    return {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"} if model.runtime == "mlx" else {"PYTHONUNBUFFERED": "1"}
+
+
+def _written_port(args: tuple[str, ...]) -> int | None:
+    """The port in args like `--port 8080` or `--port=8080`."""
+    found = re.search(r"(?:^|\0)--port[=\0](\d+)(?:\0|$)", "\0".join(args))
+    return int(found[1]) if found else None
+
+
+def _values(model: Model, machine: Machine, port: int | None) -> Mapping[str, object]:
+    return {
+        "model_path": model.path,
+        "model_name": model.upstream_name,
+        "mmproj_path": model.mmproj_path or "",
+        "host": HOST,
+        "port": port or 0,
+        "context_window": model.context_window or 0,
+        "threads": _threads(model, machine),
+        "parallel": model.engine.parallel or 1,
+    }
+
+
+def _threads(model: Model, machine: Machine) -> int:
+    return model.engine.threads or machine.threads
+
+
+def _need(model: Model, machine: Machine, module: str, extra: str) -> None:
+    if not machine.has(module):
+        raise ProviderUnavailable(
+            f"model {model.name!r} needs an engine: pip install 'ctxgate[{extra}]'", code="engine_missing"
+        )
+
+
+def _options(*pairs: tuple[str, object]) -> list[str]:
+    """Command-line options for the pairs that have a value."""
+    return [part for name, value in pairs if value is not None for part in (name, str(value))]

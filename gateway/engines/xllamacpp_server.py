@@ -1,0 +1,70 @@
+"""llama-server's own HTTP API out of the wheel `xllamacpp`.
+
+Run as a script, by path, in a process of its own: standard library and xllamacpp alone. The address that the system
+chose is announced on standard output once the model is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from urllib.parse import urlsplit
+
+SLOTS = 4
+"""Requests decoded side by side where config.yaml names no number; they share one context window."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="xllamacpp_server")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--mmproj", default="")
+    parser.add_argument("--alias")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--ctx-size", type=int, default=0, help="of each slot; 0: what the model was trained for")
+    parser.add_argument("--parallel", type=int, help="slots, each with a context of its own")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--gpu-layers", type=int, default=-1)
+    parser.add_argument("--verbosity", type=int, default=2)
+    args = parser.parse_args()
+    # Before xllamacpp starts its threads, so that none of them takes the signal.
+    endings = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, endings)
+
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = args.model
+    if args.mmproj:
+        params.mmproj.path = args.mmproj
+    if args.alias:
+        params.model_alias = {args.alias}
+    params.hostnames = [args.host]
+    params.port = args.port
+    params.n_parallel = args.parallel or SLOTS
+    # llama.cpp divides n_ctx by the slots unless they share it.
+    params.kv_unified = args.parallel is None
+    params.n_ctx = args.ctx_size * (args.parallel or 1)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = args.threads
+    params.n_gpu_layers = args.gpu_layers
+    params.use_jinja = True
+    params.verbosity = args.verbosity
+    # Only the gateway asks this server; a web page has no business here.
+    params.cors_origins = "localhost"
+    params.ui = False
+
+    server = xllamacpp.Server(params)
+    url = urlsplit(server.listening_address)
+    sys.stdout.write(json.dumps({"ctxgate": {"host": url.hostname, "port": url.port}}) + "\n")
+    sys.stdout.flush()
+    signal.sigwait(endings)
+    # Tearing the model down takes longer than giving its memory back.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
