@@ -14,10 +14,7 @@ from gateway.config import address, explain
 from gateway.config.file import IMPORT_STRING, REQUEST_FIELDS, File, ModelEntry, PullEntry, RuntimeEntry, ServerEntry
 from gateway.config.secret import BadSecret, secret
 from gateway.config.source import Document, KeyPath
-from gateway.config.values import Config, Model, PullSource, Runtime, Server
-
-STARTED = ("llama.cpp", "llama-cpp-python", "mlx")
-"""Runtimes whose engines the gateway starts from `path`."""
+from gateway.config.values import STARTABLE, Config, Model, PullSource, Runtime, Server
 
 WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 """Where a runtime's server is unless the file says otherwise."""
@@ -137,7 +134,7 @@ class _Build:
         """What `path`, the address and the launch settings must have to do with each other."""
         name, runtime = explain.dotted(at), entry.runtime
         addressed = place != address.Place()
-        if runtime in STARTED:
+        if runtime in STARTABLE:
             if entry.path is None and entry.base_url is None and entry.port is None:
                 cure = "add path: (the gateway starts the engine), or port: or base_url: of a running server"
                 self.problem(at, f"{name} has neither path, port nor base_url", cure, key=True)
@@ -150,7 +147,7 @@ class _Build:
         if IMPORT_STRING.fullmatch(runtime):
             return
         if entry.path is not None:
-            cure = f"leave it out, or use a runtime that starts engines: {', '.join(STARTED)}"
+            cure = f"leave it out, or use a runtime that starts engines: {', '.join(STARTABLE)}"
             self.problem((*at, "path"), f"{name}.path: the runtime {runtime} takes no weights", cure, key=True)
         for key in LAUNCH:
             if getattr(entry, key) is not None and runtime != "ollama":
@@ -239,14 +236,14 @@ class _Build:
         return server
 
     def shared_ports(self, models: Mapping[str, Model]) -> None:
-        """Allowed, for files that swap models on one port; only one of them can run at a time, so it is noted."""
+        """Allowed, for files that swap models on one port: the engine that starts second gets another one. Noted."""
         first: dict[int, str] = {}
         for name, model in models.items():
             if model.port is None or model.path is None:
                 continue
             other = first.setdefault(model.port, name)
             if other != name:
-                message = f"{name} and {other} share port {model.port}: one of them can run at a time"
+                message = f"{name} and {other} share port {model.port}: the one that starts second gets another port"
                 self.document.note(("models", name, "port"), message)
 
     def path(self, written: str, at: KeyPath) -> Path:

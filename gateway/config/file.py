@@ -108,13 +108,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
-Int = Annotated[int, BeforeValidator(_number)]
-Float = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
-Port = Annotated[Int, Field(ge=1, le=65535)]
+NUMBER = BeforeValidator(_number)
+Port = Annotated[int, Field(ge=1, le=65535), NUMBER]
 Text = Annotated[str, StringConstraints(min_length=1)]
-Tokens = Annotated[Int, Field(ge=1)]
-Seconds = Annotated[Float, Field(gt=0)]
-Count = Annotated[Int, Field(ge=1, le=1024)]
+Tokens = Annotated[int, Field(ge=1), NUMBER]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
+Count = Annotated[int, Field(ge=1, le=1024), NUMBER]
 Secret = Annotated[str, Field(json_schema_extra={"pattern": r"^(\$\{[A-Za-z_]\w*(:-)?\}|keychain:.+)$"})]
 Argument = Annotated[
     str, BeforeValidator(_text), AfterValidator(_argument), WithJsonSchema({"type": ["string", "number"]})
@@ -197,16 +196,20 @@ class ModelEntry(RuntimeEntry):
     tool_prompt: ToolPrompt | None = Field(
         default=None, description="Who tells the model its tools: its chat template, the system message, or what fits."
     )
-    temperature: Annotated[Float, Field(ge=0, le=2)] | None = Field(
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False), NUMBER] | None = Field(
         default=None, description="Default of a request's field."
     )
-    top_p: Annotated[Float, Field(gt=0, le=1)] | None = Field(default=None, description="Default of a request's field.")
-    top_k: Annotated[Int, Field(ge=0)] | None = Field(default=None, description="Default of a request's field.")
-    min_p: Annotated[Float, Field(ge=0, le=1)] | None = Field(default=None, description="Default of a request's field.")
-    repeat_penalty: Annotated[Float, Field(gt=0)] | None = Field(
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), NUMBER] | None = Field(
         default=None, description="Default of a request's field."
     )
-    seed: Int | None = Field(default=None, description="Default of a request's field.")
+    top_k: Annotated[int, Field(ge=0), NUMBER] | None = Field(default=None, description="Default of a request's field.")
+    min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), NUMBER] | None = Field(
+        default=None, description="Default of a request's field."
+    )
+    repeat_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = Field(
+        default=None, description="Default of a request's field."
+    )
+    seed: Annotated[int, NUMBER] | None = Field(default=None, description="Default of a request's field.")
     stop: list[Text] | None = Field(default=None, description="Default of a request's field.")
     max_tokens: Tokens | None = Field(default=None, description="Default of a request's field.")
     extra_body: Annotated[dict[str, Any], AfterValidator(_extra_body)] | None = Field(
@@ -224,12 +227,14 @@ class ServerEntry(Entry):
     """Where the gateway listens."""
 
     host: Text | None = Field(default=None, description="Address; other than loopback only together with api_keys.")
-    port: Annotated[Int, Field(ge=0, le=65535)] | None = Field(default=None, description="0: a free one.")
+    port: Annotated[int, Field(ge=0, le=65535), NUMBER] | None = Field(default=None, description="0: a free one.")
     uds: Text | None = Field(default=None, description="Unix socket, instead of host and port.")
     api_keys: list[Secret | None] | None = Field(
         default=None, description="Keys of callers: ${VARIABLE} or keychain:NAME."
     )
-    max_body_bytes: Annotated[Int, Field(ge=1024)] | None = Field(default=None, description="Longest request body.")
+    max_body_bytes: Annotated[int, Field(ge=1024), NUMBER] | None = Field(
+        default=None, description="Longest request body."
+    )
 
 
 class File(Entry):

@@ -23,6 +23,10 @@ DEFAULT = "default"
 """The model name that means `active_model`, in requests."""
 
 
+STARTABLE = ("llama.cpp", "llama-cpp-python", "mlx")
+"""Runtimes whose engines the gateway starts from a model's `path`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSource:
     """Where `ctxgate pull` gets a model's weights.

@@ -1,0 +1,66 @@
+"""The JSON Schema of the file, for editors: made from the classes that validate it, so that the two can't differ."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+from gateway.config.file import IMPORT_STRING, File
+from gateway.config.spelling import IGNORED, RENAMED, RUNTIMES
+from gateway.config.values import Model, Runtime, Server
+
+_VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]\w*(:-[^${}]*)?\}"}
+
+
+def json_schema() -> dict[str, Any]:
+    """Draft 2020-12. Old spellings are in it, marked as deprecated."""
+    schema = File.model_json_schema()
+    definitions = schema["$defs"]
+    for definition in (schema, *definitions.values()):
+        for name, prop in definition["properties"].items():
+            definition["properties"][name] = _property(prop)
+    model, runtime = definitions["ModelEntry"]["properties"], definitions["RuntimeEntry"]["properties"]
+    for properties, values in ((model, Model), (model, Runtime), (runtime, Runtime)):
+        _defaults(properties, values)
+    _defaults(definitions["ServerEntry"]["properties"], Server)
+    model["tool_call_format"] |= {"anyOf": _formats()}
+
+    schema["properties"]["models"]["additionalProperties"] = False
+
+    for old, new in RENAMED.items():
+        model[old] = {**model[new], "deprecated": True, "description": f"Another name of {new}."}
+    definitions["ModelEntry"]["properties"]["runtime"]["anyOf"].append({"enum": list(RUNTIMES)})
+    schema["properties"]["runtimes"]["anyOf"][0]["propertyNames"]["anyOf"].append({"enum": list(RUNTIMES)})
+    for kind, properties in (("file", schema["properties"]), ("model", model), ("runtime", runtime)):
+        for name, reason in IGNORED[kind].items():
+            properties[name] = {"deprecated": True, "description": f"Ignored: {reason}."}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def text() -> str:
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
+def _property(prop: dict[str, Any]) -> dict[str, Any]:
+    """Without the titles that repeat the key, and with `${NAME}` wherever a number may stand."""
+    prop = {key: value for key, value in prop.items() if key not in ("title", "default")}
+    choices = prop.get("anyOf", [])
+    if any(choice.get("type") in ("integer", "number") for choice in choices):
+        prop["anyOf"] = [*choices, _VARIABLE]
+    return prop
+
+
+def _defaults(properties: dict[str, Any], values: type[Any]) -> None:
+    for field in fields(values):
+        default = field.default
+        if field.name in properties and default not in (MISSING, None) and not isinstance(default, tuple | Path):
+            properties[field.name]["default"] = default
+
+
+def _formats() -> list[dict[str, Any]]:
+    from normalizers.formats import FORMATS
+
+    known = [name for spec in FORMATS for name in (spec.name, *spec.aliases)]
+    return [{"enum": known}, {"type": "string", "pattern": f"^{IMPORT_STRING.pattern}$"}, {"type": "null"}]
