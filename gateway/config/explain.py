@@ -91,7 +91,7 @@ def _problem(details: ErrorDetails, document: Document) -> Problem:
         elif given is None:
             cure = f"write {_KINDS[kind]}, or leave the key out"
         elif kind == "string_type" and not isinstance(given, dict | list):
-            cure = f'put it in quotes: "{value}"'
+            cure = f'put it in quotes: "{document.written.get(path, given)}"'
         return document.at(path, f"{shown}: {value} isn't {_KINDS[kind]}", cure)
     if kind == "literal_error":
         allowed = _literals(str(context["expected"]))
