@@ -1,0 +1,303 @@
+"""The outermost reader of an answer: content, reasoning, and regions of calls.
+
+Literals are found across any split: a tail that could still become one is held back, nothing else.
+Inside a region the dialect reads, and the dialect decides where the region ends, so that an end
+marker within a string is part of the string.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from normalizers.base import CallWriter, Normalizer
+from normalizers.coerce import SchemaIndex
+from normalizers.events import Event, TextDelta
+from normalizers.spec import FormatSpec
+
+_SPACE = re.compile(r"\s*")
+_NAME = re.compile(r"\w[\w.\-:/]*")
+_BRACKET_CALL = re.compile(r"\[\s*(\w[\w.\-:/]*)\(")
+_BRACKET_PREFIX = re.compile(r"\[\s*(\w[\w.\-:/]*)?\Z")
+_FENCE = "```"
+
+
+class Dialect(Protocol):
+    """Reads one region of calls."""
+
+    done: bool
+    """The region has ended; what `step` left unread is content again."""
+
+    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None: ...
+
+    def step(self, text: str, pos: int, reason: str | None) -> int:
+        """Read ``text[pos:]`` and give back the position up to which it is used up.
+
+        The rest is a bounded look-ahead that comes again with more text behind it. With a `reason`
+        no more text will come: everything is used up, or the region is done.
+        """
+        ...
+
+
+Step = Callable[[str, int, str | None], int]
+
+
+class Framing(Normalizer):
+    __slots__ = (
+        "_at_line_start",
+        "_body",
+        "_dialect",
+        "_echo",
+        "_fenced",
+        "_gap",
+        "_held",
+        "_literals",
+        "_load_dialect",
+        "_longest",
+        "_names",
+        "_plain",
+        "_read",
+        "_scan",
+        "_schemas",
+        "_spec",
+        "_think_close",
+        "_trigger",
+        "_writer",
+    )
+
+    def __init__(
+        self,
+        spec: FormatSpec,
+        load_dialect: Callable[[], type[Dialect]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        ids: Callable[[], str],
+        reasoning_open: bool,
+        allow_calls: bool,
+        parallel: bool,
+    ) -> None:
+        super().__init__()
+        self._spec = spec
+        self._load_dialect = load_dialect
+        self._schemas = SchemaIndex(tools)
+        self._names = self._schemas.names if spec.bare == "tool_name" else frozenset[str]()
+        self._writer = CallWriter(self, ids, allow=allow_calls, parallel=parallel)
+        table = _scanner(spec, bool(self._names))
+        self._literals, self._longest, self._scan, self._trigger = table
+        self._held = ""
+        self._gap = "start"
+        self._at_line_start = bool(self._names)
+        self._fenced = False
+        self._echo = ""
+        self._body: list[str] | None = None
+        self._dialect: Dialect | None = None
+        self._think_close = spec.think[0][1] if spec.think else ""
+        self._plain = False
+        self._read: Step = self._read_text
+        if reasoning_open and spec.think:
+            self._read = self._read_reasoning
+
+    def feed(self, text: str) -> list[Event]:
+        if self._plain and self._trigger(text) is None:
+            return [TextDelta(text)] if text else []
+        return self._run(text, None)
+
+    def finish(self, reason: str | None) -> list[Event]:
+        return self._run("", reason or "stop")
+
+    def _run(self, text: str, reason: str | None) -> list[Event]:
+        out: list[Event] = []
+        self._writer.out = out
+        if self._held:
+            text = self._held + text
+        pos = 0
+        while True:
+            read = self._read
+            pos = read(text, pos, reason)
+            if self._read == read:
+                break
+        self._held = text[pos:]
+        self._plain = not self._held and self._read == self._read_text and not self._gap and not self._at_line_start
+        return out
+
+    # -- content -------------------------------------------------------------------------------
+
+    def _read_text(self, text: str, pos: int, reason: str | None) -> int:
+        size = len(text)
+        start = pos
+        if self._gap:
+            # White space beside a call or reasoning is layout of the markup, not content.
+            space = _SPACE.match(text, pos)
+            pos = space.end() if space else pos
+            if pos == size:
+                if reason is None:
+                    return start
+                if self._gap == "start":
+                    self._writer.text(text[start:])
+                return size
+            if self._gap == "reasoning":
+                start = pos
+            if self._echo and (end := self._echoed(text, pos, reason)) != pos:
+                return start if end < 0 else end
+        while True:
+            if self._at_line_start and not self._fenced:
+                space = _INDENT.match(text, pos)
+                name_at = space.end() if space else pos
+                verdict = self._bare_name(text, name_at, reason)
+                if verdict == "wait":
+                    return self._emit(text, start, pos)
+                if verdict == "call":
+                    self._emit_before_call(text, start, name_at)
+                    return self._enter(bare=True, pos=name_at)
+                if name_at < size:
+                    self._at_line_start = False
+            found = self._scan(text, pos)
+            if found is None:
+                break
+            literal, at = found.group(), found.start()
+            if literal == _FENCE:
+                self._fenced = not self._fenced
+            elif literal == "\n":
+                self._at_line_start = True
+            elif literal == "[":
+                if not self._fenced and text[at - 1 : at] != "`":
+                    if (call := _BRACKET_CALL.match(text, at)) and call[1] in self._names:
+                        self._emit_before_call(text, start, at)
+                        return self._enter(bare=True, pos=at)
+                    part = _BRACKET_PREFIX.match(text, at) if reason is None else None
+                    if part and (not part[1] or any(n.startswith(part[1]) for n in self._names)):
+                        return self._emit(text, start, at)
+            else:
+                self._emit_before_call(text, start, at)
+                return self._on_literal(literal, found.end())
+            pos = found.end()
+        end = size if reason else size - self._partial(text, pos)
+        return self._emit(text, start, end)
+
+    def _emit(self, text: str, start: int, end: int) -> int:
+        """Content up to `end`; the rest is held back."""
+        if end > start and not (self._gap and text[start:end].isspace()):
+            self._gap = ""
+            self._echo = ""
+            self._writer.text(text[start:end])
+            return end
+        return start
+
+    def _emit_before_call(self, text: str, start: int, end: int) -> None:
+        self._emit(text, start, end)
+        self._gap = "call"
+
+    def _on_literal(self, literal: str, pos: int) -> int:
+        spec = self._spec
+        if literal in spec.open:
+            return self._enter(bare=False, pos=pos)
+        for opening, closing in spec.think:
+            if literal == opening:
+                self._think_close = closing
+                self._gap = "reasoning"
+                self._read = self._read_reasoning
+                return pos
+        self._writer.warn("stray_marker", literal)
+        return pos
+
+    def _partial(self, text: str, pos: int) -> int:
+        """Length of the longest tail that is the beginning of a literal."""
+        size = len(text)
+        for at in range(max(pos, size - self._longest + 1), size):
+            tail = text[at:]
+            if any(literal.startswith(tail) for literal in self._literals):
+                return size - at
+        return 0
+
+    def _bare_name(self, text: str, at: int, reason: str | None) -> str:
+        word = _NAME.match(text, at)
+        if word is None:
+            return "" if at < len(text) or reason else "wait"
+        name, end = word.group(), word.end()
+        if end == len(text):
+            known = any(n.startswith(name) for n in self._names)
+            return "wait" if known and reason is None else ""
+        return "call" if text[end] == "(" and name in self._names else ""
+
+    def _echoed(self, text: str, pos: int, reason: str | None) -> int:
+        """LFM2 may repeat a block's body and its end marker: the repetition is not a second call."""
+        if text.startswith(self._echo, pos):
+            end = pos + len(self._echo)
+            self._writer.warn("echo_dropped", self._echo)
+            return end
+        if reason is None and self._echo.startswith(text[pos:]):
+            return -1
+        self._echo = ""
+        return pos
+
+    # -- reasoning -----------------------------------------------------------------------------
+
+    def _read_reasoning(self, text: str, pos: int, reason: str | None) -> int:
+        if self._gap:
+            space = _SPACE.match(text, pos)
+            pos = space.end() if space else pos
+            if pos == len(text):
+                return pos
+            self._gap = ""
+        close = self._think_close
+        at = text.find(close, pos)
+        if at >= 0:
+            self._writer.reasoning(text[pos:at].rstrip())
+            self._gap = "reasoning"
+            self._read = self._read_text
+            return at + len(close)
+        end = len(text)
+        if reason is None:
+            for length in range(min(len(close) - 1, end - pos), 0, -1):
+                if text.endswith(close[:length]):
+                    end -= length
+                    break
+        end = pos + len(text[pos:end].rstrip())
+        self._writer.reasoning(text[pos:end])
+        return end if reason is None else len(text)
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def _enter(self, *, bare: bool, pos: int) -> int:
+        self._dialect = self._load_dialect()(self._spec, self._writer, self._schemas, bare=bare)
+        self._body = [] if self._spec.echo and not bare else None
+        self._read = self._read_calls
+        return pos
+
+    def _read_calls(self, text: str, pos: int, reason: str | None) -> int:
+        dialect = self._dialect
+        assert dialect is not None
+        end = dialect.step(text, pos, reason)
+        if self._body is not None:
+            self._body.append(text[pos:end])
+        if dialect.done:
+            self._dialect = None
+            self._read = self._read_text
+            self._gap = "call"
+            self._at_line_start = bool(self._names)
+            self._echo = "".join(self._body or ()).lstrip()
+            self._body = None
+        return end
+
+
+_INDENT = re.compile(r"[ \t]*")
+_Table = tuple[frozenset[str], int, Callable[..., "re.Match[str] | None"], Callable[[str], Any]]
+_TABLES: dict[tuple[FormatSpec, bool], _Table] = {}
+
+
+def _scanner(spec: FormatSpec, bare: bool) -> _Table:
+    """Literals, length of the longest, their scanner, and the test for any first character."""
+    key = (spec, bare)
+    if key not in _TABLES:
+        literals = {*spec.open, *spec.close, *spec.drop, *(pair[0] for pair in spec.think)}
+        extra = {"\n", "["} if bare else set()
+        if bare:
+            literals.add(_FENCE)
+        ordered = sorted(literals | extra, key=len, reverse=True)
+        scan = re.compile("|".join(map(re.escape, ordered))).search
+        first = "".join(re.escape(c) for c in sorted({literal[0] for literal in ordered}))
+        trigger = re.compile(f"[{first}]").search
+        longest = max(map(len, literals))
+        _TABLES[key] = (frozenset(literals), longest, scan, trigger)
+    return _TABLES[key]

@@ -1,0 +1,107 @@
+"""Formats by name, dialects by import string, and the one constructor of normalisers."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from normalizers.base import Normalizer, new_call_id
+from normalizers.formats import FORMATS
+from normalizers.spec import FormatSpec
+
+DIALECTS: dict[str, str] = {
+    "json": "normalizers.dialects.json_calls:JsonCalls",
+    "pythonic": "normalizers.dialects.pythonic:Pythonic",
+}
+"""Loaded on first use: a grammar costs more to import than everything else here."""
+
+
+class UnknownFormat(ValueError):
+    """No format of that name; the message lists the known ones and the closest match."""
+
+
+_BY_NAME: dict[str, FormatSpec] = {name: spec for spec in FORMATS for name in (spec.name, *spec.aliases)}
+
+
+def names() -> list[str]:
+    """Canonical names, in the order of the table."""
+    return [spec.name for spec in FORMATS]
+
+
+def get(name: str) -> FormatSpec:
+    """The format of that name or alias, or the one at ``pkg.mod:SPEC``. Raises `UnknownFormat`."""
+    if spec := _BY_NAME.get(name.strip().lower()):
+        return spec
+    if ":" in name:
+        return _imported_spec(name)
+    close = difflib.get_close_matches(name, _BY_NAME, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise UnknownFormat(
+        f"unknown tool-call format {name!r}.{hint} Known: {', '.join(names())}; or an import string 'pkg.mod:SPEC'."
+    )
+
+
+def load(target: str) -> Any:
+    """The object at ``pkg.mod:attribute``. Raises ImportError or AttributeError."""
+    module, _, attribute = target.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def _imported_spec(target: str) -> FormatSpec:
+    try:
+        spec = load(target)
+    except (ImportError, AttributeError, ValueError) as exc:
+        raise UnknownFormat(f"tool-call format {target!r} cannot be imported: {exc}") from exc
+    if not isinstance(spec, FormatSpec):
+        raise UnknownFormat(f"{target!r} is a {type(spec).__name__}, not a FormatSpec")
+    return spec
+
+
+def normalizer(
+    spec: FormatSpec | str,
+    tools: Sequence[Mapping[str, Any]] = (),
+    *,
+    ids: Callable[[], str] | None = None,
+    reasoning_open: bool = False,
+    allow_calls: bool = True,
+    parallel: bool = True,
+) -> Normalizer:
+    """A normaliser for one answer.
+
+    `tools` is the request's OpenAI tool list; `ids` makes call ids, unique by contract.
+    `reasoning_open` says that the prompt has already opened the reasoning. `allow_calls=False`
+    (``tool_choice: "none"``) drops calls with a `Warn`; `parallel=False` keeps the first only.
+    """
+    if isinstance(spec, str):
+        spec = get(spec)
+    if spec.untouched:
+        return Normalizer()
+    from normalizers.framing import Framing
+
+    return Framing(
+        spec,
+        dialect_loader(spec),
+        tools,
+        ids=ids or new_call_id,
+        reasoning_open=reasoning_open,
+        allow_calls=allow_calls,
+        parallel=parallel,
+    )
+
+
+def dialect_loader(spec: FormatSpec) -> Callable[[], Any]:
+    target = DIALECTS.get(spec.dialect, spec.dialect)
+    return lambda: load(target)
+
+
+def warm(spec: FormatSpec | str) -> None:
+    """Load what a first call of this format would load."""
+    if isinstance(spec, str):
+        spec = get(spec)
+    if not spec.untouched:
+        import_module("normalizers.framing")
+        warm_dialect = getattr(dialect_loader(spec)(), "warm", None)
+        if warm_dialect is not None:
+            warm_dialect()

@@ -1,0 +1,224 @@
+"""The pythonic family: every row of the edge-case table, each read whole, by character and in pieces."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from normalizers import ToolArgs, ToolStart, normalizer
+from tests.normalizers.splits import parse, run, tool
+
+BEGIN, END = "<|tool_call_start|>", "<|tool_call_end|>"
+TOOLS = [
+    tool("filesystem.list_dir", path="string"),
+    tool("get_weather", ["city"], city="string", unit={"type": "string", "enum": ["celsius", "fahrenheit"]}),
+    tool("ping"),
+    tool("set", count="integer", ratio="number", on="boolean", code="string", tags="array", options="object"),
+]
+
+Calls = list[tuple[str, dict[str, Any]]]
+
+
+def f(**arguments: Any) -> Calls:
+    return [("f", arguments)]
+
+
+BODIES: dict[str, tuple[str, Calls]] = {
+    "one call": ('[f(a="x")]', f(a="x")),
+    "without brackets": ('f(a="x")', f(a="x")),
+    "no arguments": ("[f()]", f()),
+    "empty block": ("[]", []),
+    "nothing at all": ("", []),
+    "several calls": ("[f(a=1), g(), h(b='y')]", [("f", {"a": 1}), ("g", {}), ("h", {"b": "y"})]),
+    "calls on lines": ("f(a=1)\ng(b=2)", [("f", {"a": 1}), ("g", {"b": 2})]),
+    "dotted name": ("[a.b.c(x=1)]", [("a.b.c", {"x": 1})]),
+    "hyphen in name": ("[get-weather(x=1)]", [("get-weather", {"x": 1})]),
+    "leading digit in name": ("[3d_print(x=1)]", [("3d_print", {"x": 1})]),
+    "hyphen in key": ("[f(user-id=1)]", f(**{"user-id": 1})),
+    "keyword keys": ("[f(from=1, class=2, None=3, True=4)]", f(**{"from": 1, "class": 2, "None": 3, "True": 4})),
+    "python constants": ("[f(a=True, b=False, c=None)]", f(a=True, b=False, c=None)),
+    "json constants": ("[f(a=true, b=false, c=null)]", f(a=True, b=False, c=None)),
+    "mixed and nested": ("[f(a={'x': [true, None, {'y': False}]})]", f(a={"x": [True, None, {"y": False}]})),
+    "negative": ("[f(a=-1, b=-0.5)]", f(a=-1, b=-0.5)),
+    "plus sign": ("[f(a=+7)]", f(a=7)),
+    "exponent": ("[f(a=1e5, b=2.5E-3)]", f(a=1e5, b=0.0025)),
+    "bare fraction": ("[f(a=1., b=.5)]", f(a=1.0, b=0.5)),
+    "hex, octal, binary": ("[f(a=0x1F, b=0o17, c=0b101)]", f(a=31, b=15, c=5)),
+    "underscores": ("[f(a=1_000)]", f(a=1000)),
+    "leading zeros": ("[f(a=07, b=00)]", f(a=7, b=0)),
+    "many digits": ("[f(a=123456789012345678901234567890)]", f(a=123456789012345678901234567890)),
+    "tuple": ("[f(a=(1, 2), b=(3,), c=())]", f(a=[1, 2], b=[3], c=[])),
+    "parentheses": ("[f(a=(1), b=('x'))]", f(a=1, b="x")),
+    "set": ("[f(a={1, 2}, b={'x'})]", f(a=[1, 2], b=["x"])),
+    "empty containers": ("[f(a=[], b={})]", f(a=[], b={})),
+    "keys that are not strings": ("[f(a={1: 'x', True: 'y', None: 'z'})]", f(a={"1": "x", "true": "y", "null": "z"})),
+    "duplicate key": ("[f(a=1, a=2)]", f(a=2)),
+    "trailing commas": ("[f(a=[1,], b={'x': 1,},),]", f(a=[1], b={"x": 1})),
+    "unpacked dict": ("[f(**{'a': 1, 'b': [2]}, c=3)]", f(a=1, b=[2], c=3)),
+    "object literal": ('[f({"path": "/tmp"})]', f(path="/tmp")),
+    "adjacent strings": ("[f(a='x' 'y')]", f(a="xy")),
+    "added strings": ("[f(a='x' + 'y' + \"z\")]", f(a="xyz")),
+    "plain f-string": ("[f(a=f'x', b=f'{{}}')]", f(a="x", b="{}")),
+    "raw string": (r"[f(a=r'\d\n')]", f(a=r"\d\n")),
+    "u-string": ("[f(a=u'x')]", f(a="x")),
+    "triple quotes": ('[f(a="""x "y" z""", b=\'\'\'\'q\'\'\')]', f(a='x "y" z', b="'q")),
+    "empty strings": ("[f(a='', b=\"\", c='''''')]", f(a="", b="", c="")),
+    "raw newline, tab, NUL": ("[f(a='x\n\ty\0')]", f(a="x\n\ty\0")),
+    "escapes": (r"[f(a='\n\t\\\'\"\x41\u00e9\U0001F600\101\N{BULLET}')]", f(a="\n\t\\'\"A\u00e9\U0001f600A\u2022")),
+    "unknown escapes": (r"[f(a='\d\q\xZZ\u12')]", f(a=r"\d\q\xZZ\u12")),
+    "surrogate pair": (r"[f(a='\ud83d\ude00')]", f(a="\U0001f600")),
+    "windows path": (r"[f(a='C:\new')]", f(a="C:\new")),
+    "continued line": ("[f(a='x\\\ny')]", f(a="xy")),
+    "nested quotes, sed": ("[f(a='sed -n '1,9p' x.py')]", f(a="sed -n '1,9p' x.py")),
+    "nested quotes, print": ("[f(a='print('hi')')]", f(a="print('hi')")),
+    "nested quotes, list": ("[f(a='print('a', 'b')', b=1)]", f(a="print('a', 'b')", b=1)),
+    "apostrophe": ("[f(a='it's fine', b=2)]", f(a="it's fine", b=2)),
+    "nested double quotes": ('[f(a="say "hi" now")]', f(a='say "hi" now')),
+    "brackets in strings": ("[f(a=']', b=')]', c='grep \"]\" x')]", f(a="]", b=")]", c='grep "]" x')),
+    "end marker in a string": (f"[f(a='x {END} y')]", f(a=f"x {END} y")),
+    "markdown fence": ("```python\n[f(a=1)]\n```", f(a=1)),
+    "space everywhere": (" [ f( a = 'x' , b = [ 1 , 2 ] ) ] ", f(a="x", b=[1, 2])),
+    "json array": ('[{"name": "f", "arguments": {"a": 1}}, {"name": "g"}]', [("f", {"a": 1}), ("g", {})]),
+    "json object": ('{"name": "f", "parameters": {"a": "x"}}', f(a="x")),
+    "name of a declared tool alone": ("ping", [("ping", {})]),
+    "dotted name alone": ("system.get_info", [("system.get_info", {})]),
+    "bracket in a string": (
+        '[task.create(title="Q4", assignments="[")]',
+        [("task.create", {"title": "Q4", "assignments": "["})],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bodies(name: str) -> None:
+    body, calls = BODIES[name]
+    message = parse("pythonic", BEGIN + body + END, TOOLS)
+    assert [(c.name, json.loads(c.arguments)) for c in message.tool_calls] == calls
+    assert message.content == ""
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "sum": ("f(a=1+2)", "expression"),
+    "product": ("f(a=60*60)", "syntax"),
+    "nested call": ("f(a=g(x=1))", "syntax"),
+    "attribute": ("f(a=math.pi)", "expression"),
+    "comparison": ("f(a=1 == 1)", "syntax"),
+    "bytes": ("f(a=b'x')", "expression"),
+    "ellipsis": ("f(a=...)", "expression"),
+    "complex": ("f(a=1j)", "expression"),
+    "infinity": ("f(a=1e999)", "expression"),
+    "nan": ("f(a=nan)", "bare_word"),
+    "bare word of unknown type": ("f(a=celsius)", "bare_word"),
+    "f-string with a placeholder": ("f(a=f'{x}')", "f_string"),
+    "positional, unknown tool": ("f('Paris')", "positional_argument"),
+    "positional behind keyword": ("f(a='x', 'y')", "positional_argument"),
+    "unbalanced": ("f(a=[1)", "syntax"),
+    "method on a string": ("f(a='x'.upper())", "unterminated_string"),
+    "starred list": ("f(*[1])", "syntax"),
+    "list as a key": ("f(a={[1]: 2})", "dict_key"),
+    "deeply nested": ("f(a=" + "[" * 300 + "]" * 300 + ")", "nested_too_deep"),
+    "prose": ("I cannot do that.", "syntax"),
+    "missing parenthesis": ('get_weather location="Paris")', "syntax"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_calls_become_content(name: str) -> None:
+    body, code = REFUSED[name]
+    message = parse("pythonic", f"{BEGIN}[{body}]{END}", TOOLS)
+    assert message.tool_calls == []
+    assert message.content.removesuffix("]") == body.removesuffix("]")
+    assert [warning.code for warning in message.warnings] == [code]
+
+
+def test_good_calls_beside_a_bad_one_are_kept() -> None:
+    message = parse("pythonic", f"{BEGIN}[f(a=1), g(a=1+2), h(b=')')]{END}")
+    assert [call.name for call in message.tool_calls] == ["f", "h"]
+    assert message.content == "g(a=1+2)"
+
+
+SCHEMA: dict[str, tuple[str, str]] = {
+    "positional by the order of the schema": (
+        "get_weather('Paris', 'celsius')",
+        '{"city": "Paris", "unit": "celsius"}',
+    ),
+    "bare word of an enumeration": ('get_weather(city="x", unit=celsius)', '{"city": "x", "unit": "celsius"}'),
+    "number for a string": ("get_weather(city=02139)", '{"city": "02139"}'),
+    "string for an integer": ("set(count='42')", '{"count": 42}'),
+    "string for a number": ("set(ratio='1.50')", '{"ratio": 1.50}'),
+    "string for a boolean": ("set(on='true')", '{"on": true}'),
+    "string for an array": ("set(tags='[1, 2]')", '{"tags": [1, 2]}'),
+    "not a number at all": ("set(count='many')", '{"count": "many"}'),
+    "a valid value stays": ("set(code='42')", '{"code": "42"}'),
+    "nan for a string": ("set(code=nan)", '{"code": "nan"}'),
+}
+
+
+@pytest.mark.parametrize("name", SCHEMA)
+def test_values_follow_the_schema(name: str) -> None:
+    body, arguments = SCHEMA[name]
+    message = parse("pythonic", f"{BEGIN}[{body}]{END}", TOOLS)
+    assert [call.arguments for call in message.tool_calls] == [arguments]
+
+
+MESSAGES: dict[str, tuple[str, str, str, list[str]]] = {
+    # text, content, reasoning, names
+    "adr form": ('filesystem.list_dir(path="/x")', "", "", ["filesystem.list_dir"]),
+    "adr form, twice": (
+        'filesystem.list_dir(path="/x")\nfilesystem.list_dir(path="/y")',
+        "",
+        "",
+        ["filesystem.list_dir"] * 2,
+    ),
+    "adr form on its own line": ('Sure.\nfilesystem.list_dir(path="/x")', "Sure.\n", "", ["filesystem.list_dir"]),
+    "adr form within a line": ('Use filesystem.list_dir(path="/x")', 'Use filesystem.list_dir(path="/x")', "", []),
+    "adr form, tool not declared": ('filesystem.remove(path="/x")', 'filesystem.remove(path="/x")', "", []),
+    "bare list": ("[get_weather(city='x'), ping()]", "", "", ["get_weather", "ping"]),
+    "bare list behind prose": ("Here: [ping()] done", "Here:  done", "", ["ping"]),
+    "bare list of an unknown tool": ("[nope()]", "[nope()]", "", []),
+    "bare call in a fence": ("```\nping()\n```", "```\nping()\n```", "", []),
+    "bare list in back-ticks": ("write `[ping()]`", "write `[ping()]`", "", []),
+    "bare call that fails": ("ping(a=1+2)\nok", "ping(a=1+2)\nok", "", []),
+    "markdown link": ("See [ping](http://x).", "See [ping](http://x).", "", []),
+    "two blocks": (f"a {BEGIN}[f()]{END}\n{BEGIN}[g()]{END} b", "a  b", "", ["f", "g"]),
+    "text on both sides": (f"before {BEGIN}[f()]{END}\nafter", "before \nafter", "", ["f"]),
+    "reasoning first": (f"<think>\nhm\n</think>\n\n{BEGIN}[f()]{END}", "", "hm", ["f"]),
+    "a call in reasoning": (f"<think>{BEGIN}[f()]{END}</think>no", "no", f"{BEGIN}[f()]{END}", []),
+    "echo of the block": (f"{BEGIN}[f(a=1)]{END}[f(a=1)]{END}done", "done", "", ["f"]),
+    "end marker alone": (f"a{END}b", "ab", "", []),
+    "beginning of a marker at the end": ("a <|tool", "a <|tool", "", []),
+    "no end marker": (f"{BEGIN}[f(a=1)]", "", "", ["f"]),
+    "unfinished": (f"{BEGIN}[f(a=1), g(b='x", "g(b='x", "", ["f"]),
+    "space alone": (" \n", " \n", "", []),
+    "nothing": ("", "", "", []),
+    "angle brackets": ("1 < 2 and <b>x</b>", "1 < 2 and <b>x</b>", "", []),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages(name: str) -> None:
+    text, content, reasoning, names = MESSAGES[name]
+    message = parse("pythonic", text, TOOLS)
+    assert (message.content, message.reasoning) == (content, reasoning)
+    assert [call.name for call in message.tool_calls] == names
+
+
+def test_cut_answer_keeps_finished_calls() -> None:
+    message = parse("pythonic", f"{BEGIN}[f(a=1), g(b='x", reason="length")
+    assert [call.name for call in message.tool_calls] == ["f"]
+    assert message.content == ""
+    assert [warning.code for warning in message.warnings] == ["truncated_call"]
+
+
+def test_arguments_stream_before_they_end() -> None:
+    parser = normalizer("pythonic", TOOLS)
+    events = [event for char in BEGIN + "[get_weather(city='Par" for event in parser.feed(char)]
+    assert isinstance(events[0], ToolStart)
+    assert "".join(e.json for e in events if isinstance(e, ToolArgs)) == '{"city": "Par'
+
+
+def test_names_are_matched_across_any_tool_list() -> None:
+    events = run("pythonic", ["[pi", "ng()]"], [tool("ping"), tool("pong")])
+    assert [event.name for event in events if isinstance(event, ToolStart)] == ["ping"]
