@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import ClassVar, Literal
+from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from gateway import backends
-from gateway.backends import Address, Backend
+from gateway.backends import Address
 from gateway.config import Model
+from gateway.config.values import STARTABLE
 from gateway.engines.machine import this_machine
 from gateway.engines.process import Process
-from gateway.engines.recipe import HOST, STARTABLE, Machine, Recipe, recipe
+from gateway.engines.recipe import Machine, Recipe, recipe
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+from gateway.upstream import Upstream
 
 State = Literal["stopped", "starting", "ready", "stopping", "failed"]
 
@@ -168,12 +171,12 @@ class Engine:
         if address is None or self._ours(address.port) or not await _listens(address):
             return None
         deadline = time.monotonic() + self.model.engine.startup_timeout_seconds
-        async with self._probe(address) as backend:
+        async with self._probe(address) as ready:
             pause = POLL_SECONDS[0]
             while True:
                 try:
                     async with asyncio.timeout(PROBE_SECONDS):
-                        await backend.ready()
+                        await ready()
                 except ProviderModelNotLoaded:
                     if time.monotonic() >= deadline:
                         raise
@@ -242,11 +245,11 @@ class Engine:
             address = plan.address or Address(await process.announced("host"), await process.announced("port"))
         except EOFError:
             raise self._died(process, plan) from None
-        async with self._probe(address) as backend:
+        async with self._probe(address) as ready:
             pause = POLL_SECONDS[0]
             while True:
                 try:
-                    await backend.ready()
+                    await ready()
                 except (ProviderModelNotLoaded, ProviderUnavailable):
                     ended = await process.wait(pause)
                     pause = min(2 * pause, POLL_SECONDS[1])
@@ -282,12 +285,29 @@ class Engine:
         )
 
     @asynccontextmanager
-    async def _probe(self, address: Address) -> AsyncIterator[Backend]:
+    async def _probe(self, address: Address) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+        """The backend's own `ready`, or that of the configured health_check, whose path is asked at `address`."""
+        check = self.model.engine.health_check
+        if check is not None:
+            upstream = Upstream(address, connect_timeout=PROBE_SECONDS, silence_timeout=PROBE_SECONDS)
+            head = upstream.head("GET", urlsplit(check).path or "/", [])
+            try:
+                yield lambda: _healthy(upstream, head)
+            finally:
+                await upstream.aclose()
+            return
         backend = backends.load(self.model.runtime)(self.model, address)
         try:
-            yield backend
+            yield backend.ready
         finally:
             await backend.aclose()
+
+
+async def _healthy(upstream: Upstream, head: bytes) -> None:
+    response = await upstream.request(head)
+    response.close()
+    if response.status != 200:
+        raise ProviderUnavailable(f"its health check says {response.status}")
 
 
 async def _listens(address: Address) -> bool:
@@ -314,9 +334,9 @@ def _retrieved(task: asyncio.Task[Address]) -> None:
 def for_model(model: Model) -> Engine | None:
     """The engine that the gateway is to start for a model; None where its server is external."""
     startable = model.runtime in STARTABLE or (model.engine.command is not None and model.runtime != "ollama")
-    if model.path is None or model.uds is not None or not startable:
+    if model.path is None or not startable:
         return None
-    fixed = Address.parse(model.base_url) if model.base_url is not None else None
-    if fixed is not None and (fixed.tls or fixed.host not in (HOST, "localhost", "::1")):
-        return None
-    return Engine(model, fixed)
+    if model.port is None:
+        # An address without a port of this machine is a server that somebody else runs.
+        return Engine(model) if model.base_url is None and model.uds is None else None
+    return Engine(model, Address.parse(model.base_url) if model.base_url is not None else Address(port=model.port))

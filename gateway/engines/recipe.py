@@ -13,8 +13,6 @@ from gateway.config import Model
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HOST = "127.0.0.1"
-STARTABLE = ("llama.cpp", "llama-cpp-python", "mlx")
-"""Runtimes whose engine the gateway can start from a model's `path`."""
 
 _HERE = Path(__file__).parent
 
@@ -127,6 +125,8 @@ def _mlx(model: Model, machine: Machine, port: int | None) -> Recipe:
         # Its own default cuts every answer at 512 tokens.
         ("--max-tokens", window or 32768),
         ("--decode-concurrency", model.engine.parallel),
+        ("--log-level", "WARNING"),
+        ("--allowed-origins", "http://localhost"),
     )
     script = str(_HERE / "mlx_server.py")
     return _built(model, machine, "mlx_lm.server", [machine.python, "-P", script, *options], port)
@@ -162,8 +162,15 @@ def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:
 
 
 def _environment(model: Model) -> Mapping[str, str]:
-    # Weights are where config.yaml says: no engine fetches any by itself.
-    return {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"} if model.runtime == "mlx" else {"PYTHONUNBUFFERED": "1"}
+    """Settings that hold for any version of an engine: what it doesn't know, it ignores."""
+    env = {"PYTHONUNBUFFERED": "1"}
+    if model.runtime == "llama.cpp":
+        # Only the gateway asks this server: no web page has business here.
+        env["LLAMA_ARG_CORS_ORIGINS"] = "localhost"
+    if model.runtime == "mlx":
+        # Weights are where config.yaml says: the engine fetches none by itself.
+        env["HF_HUB_OFFLINE"] = "1"
+    return env
 
 
 def _written_port(args: tuple[str, ...]) -> int | None:

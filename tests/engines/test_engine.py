@@ -1,0 +1,305 @@
+"""The state machine of one engine, over real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway import backends
+from gateway.backends import Address
+from gateway.config import Model, PullSource, Runtime
+from gateway.engines import Engine
+from gateway.engines.machine import free_port
+from gateway.engines.recipe import Machine
+from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable
+from gateway.wire.chat import ChatRequest
+from tests.engines.conftest import WINDOW, alive, gone
+
+HELLO = ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}')
+
+
+@asynccontextmanager
+async def stopped(engine: Engine) -> AsyncIterator[Engine]:
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def answers(engine: Engine) -> bool:
+    backend = backends.load(engine.model.runtime)(engine.model, await engine.ensure())
+    try:
+        reply = await backend.open(HELLO, dict(HELLO.fields))
+        return b"chat.completion" in await reply.whole()
+    finally:
+        await backend.aclose()
+
+
+@pytest.fixture(params=["xllamacpp", "on_path"])
+def machine(request: pytest.FixtureRequest) -> Callable[[], Machine]:
+    made: Callable[[], Machine] = request.getfixturevalue(request.param)
+    return made
+
+
+async def test_the_first_request_starts_it_and_stop_ends_it(model: Model, machine: Callable[[], Machine]) -> None:
+    engine = Engine(model, machine=machine)
+    assert (engine.state, engine.address, engine.pid) == ("stopped", None, None)
+    address = await engine.ensure()
+    assert (engine.state, engine.address) == ("ready", address)
+    assert await answers(engine)
+    pid = engine.pid
+    assert pid is not None
+    await engine.stop()
+    assert gone(pid)
+    assert (engine.state, engine.address, engine.pid) == ("stopped", None, None)
+    await engine.stop()
+    assert await answers(engine)
+    await engine.stop()
+
+
+async def test_fifty_callers_get_one_process(model: Model, xllamacpp: Callable[[], Machine]) -> None:
+    starts = 0
+
+    def counted() -> Machine:
+        nonlocal starts
+        starts += 1
+        return xllamacpp()
+
+    async with stopped(Engine(model, machine=counted)) as engine:
+        addresses = await asyncio.gather(*(engine.ensure() for _ in range(50)))
+        assert len(set(addresses)) == 1
+        assert starts == 1
+        assert await answers(engine)
+
+
+async def test_a_caller_that_gives_up_leaves_the_start_to_the_others(
+    model: Model, xllamacpp: Callable[[], Machine]
+) -> None:
+    async with stopped(Engine(model, machine=xllamacpp)) as engine:
+        callers = [asyncio.create_task(engine.ensure()) for _ in range(3)]
+        await asyncio.sleep(0)
+        callers[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await callers[0]
+        assert await callers[1] == await callers[2] == engine.address
+
+
+async def test_a_start_whose_callers_all_left_still_ends_ready(model: Model, xllamacpp: Callable[[], Machine]) -> None:
+    async with stopped(Engine(model, machine=xllamacpp)) as engine:
+        caller = asyncio.create_task(engine.ensure())
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.wait({caller})
+        assert engine.state == "starting"
+        assert await engine.ensure() == engine.address
+
+
+async def test_stop_in_the_middle_of_a_start(model: Model, tmp_path: Path) -> None:
+    fifo = tmp_path / "pid"
+    os.mkfifo(fifo)
+    code = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); signal.pause()"
+    loading = Runtime(command=(sys.executable, "-c", code), args=(str(fifo), "{port}"))
+    engine = Engine(replace(model, engine=loading))
+    caller = asyncio.create_task(engine.ensure())
+    pid = int(await asyncio.to_thread(fifo.read_text))
+    assert engine.state == "starting"
+    await engine.stop()
+    with pytest.raises(ProviderUnavailable, match="stopped while it started"):
+        await caller
+    assert gone(pid)
+    assert (engine.state, engine.pid) == ("stopped", None)
+
+
+async def test_ensure_while_it_stops_starts_it_again(model: Model, xllamacpp: Callable[[], Machine]) -> None:
+    async with stopped(Engine(model, machine=xllamacpp)) as engine:
+        await engine.ensure()
+        first = engine.pid
+        stopping = asyncio.create_task(engine.stop())
+        await asyncio.sleep(0)
+        assert (engine.state, engine.address) == ("stopping", None)
+        address = await engine.ensure()
+        await stopping
+        assert (engine.state, engine.address) == ("ready", address)
+        assert engine.pid != first
+
+
+async def test_after_a_crash_the_next_request_starts_it_again(model: Model, machine: Callable[[], Machine]) -> None:
+    async with stopped(Engine(model, machine=machine)) as engine:
+        await engine.ensure()
+        pid = engine.pid
+        assert pid is not None
+        assert engine._watching is not None
+        os.kill(pid, signal.SIGKILL)
+        await asyncio.wait_for(asyncio.shield(engine._watching), 10)
+        assert (engine.state, engine.address) == ("failed", None)
+        assert "was killed by SIGKILL" in str(engine.failure)
+        assert await answers(engine)
+        assert engine.pid != pid
+
+
+# Failures to start
+
+
+async def refused(engine: Engine) -> str:
+    with pytest.raises((ProviderModelNotLoaded, ProviderUnavailable)) as caught:
+        await engine.ensure()
+    assert engine.state == "failed"
+    assert engine.failure is caught.value
+    assert engine.pid is None
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pull", "cure"),
+    [
+        (PullSource(kind="hub", name="a/b"), "`ctxgate pull tiny` fetches it"),
+        (None, "correct its `path`"),
+    ],
+)
+async def test_missing_weights(model: Model, pull: PullSource | None, cure: str) -> None:
+    message = await refused(Engine(replace(model, path=Path("/no/such.gguf"), pull=pull)))
+    assert message == f"model 'tiny': there is no file /no/such.gguf; {cure}"
+
+
+async def test_broken_weights_and_the_engines_own_words(
+    model: Model, machine: Callable[[], Machine], tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+    message = await refused(Engine(replace(model, path=broken), machine=machine))
+    assert "while it started; its last lines:" in message
+    assert "load" in message.partition("last lines:")[2]
+
+
+async def test_then_the_weights_come(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+    late = tmp_path / "late.gguf"
+    async with stopped(Engine(replace(model, path=late), machine=xllamacpp)) as engine:
+        await refused(engine)
+        assert model.path is not None
+        late.symlink_to(model.path)
+        assert await answers(engine)
+
+
+SILENT = Runtime(command=(sys.executable, "-c", "import signal; print('loading…'); signal.pause()"), args=("{port}",))
+
+
+async def test_one_that_never_gets_ready(model: Model) -> None:
+    engine = Engine(replace(model, engine=replace(SILENT, startup_timeout_seconds=0.5)))
+    message = await refused(engine)
+    assert "was not ready within 0.5 s (startup_timeout_seconds); its last lines:\nloading…" in message
+
+
+async def test_a_failure_reaches_every_caller(model: Model) -> None:
+    engine = Engine(replace(model, path=Path("/no/such.gguf")))
+    results = await asyncio.gather(*(engine.ensure() for _ in range(10)), return_exceptions=True)
+    assert {type(result) for result in results} == {ProviderModelNotLoaded}
+
+
+# The ADR's entry: a path and a port
+
+
+async def test_a_server_already_on_the_port_is_used_and_left_alone(
+    model: Model, xllamacpp: Callable[[], Machine]
+) -> None:
+    async with stopped(Engine(model, machine=xllamacpp)) as users_own:
+        address = await users_own.ensure()
+        # What another process started; this one's bookkeeping must not know it.
+        Engine._alive.discard(users_own)
+        engine = Engine(replace(model, port=address.port), address)
+        assert await engine.ensure() == address
+        assert engine.pid is None
+        assert await answers(engine)
+        await engine.stop()
+        assert users_own.pid is not None
+        assert alive(users_own.pid)
+
+
+async def test_nobody_on_the_port_then_it_is_started_there(model: Model, machine: Callable[[], Machine]) -> None:
+    fixed = Address(port=free_port())
+    async with stopped(Engine(replace(model, port=fixed.port), fixed, machine=machine)) as engine:
+        assert await engine.ensure() == fixed
+        assert engine.pid is not None
+        assert await answers(engine)
+
+
+async def test_the_users_server_goes_and_ours_takes_its_place(model: Model, xllamacpp: Callable[[], Machine]) -> None:
+    users_own = Engine(model, machine=xllamacpp)
+    address = await users_own.ensure()
+    Engine._alive.discard(users_own)
+    async with stopped(Engine(replace(model, port=address.port), address, machine=xllamacpp)) as engine:
+        await engine.ensure()
+        await users_own.stop()
+        engine.lost()
+        assert engine.address is None
+        assert await engine.ensure() == address
+        assert engine.pid is not None
+
+
+async def test_something_else_on_the_port(model: Model) -> None:
+    async def teapot(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 418 I'm a teapot\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(teapot, "127.0.0.1", 0) as server:
+        address = Address(port=server.sockets[0].getsockname()[1])
+        engine = Engine(replace(model, port=address.port), address)
+        message = await refused(engine)
+        assert f"what listens at {address} is no llama.cpp server" in message
+        assert "give the model another port" in message
+
+
+async def test_two_models_with_one_port_answer_side_by_side(model: Model, xllamacpp: Callable[[], Machine]) -> None:
+    fixed = Address(port=free_port())
+    one = Engine(replace(model, name="one", port=fixed.port), fixed, machine=xllamacpp)
+    two = Engine(replace(model, name="two", port=fixed.port), fixed, machine=xllamacpp)
+    async with stopped(one), stopped(two):
+        assert await one.ensure() == fixed
+        assert (await two.ensure()).port != fixed.port
+        assert await answers(one)
+        assert await answers(two)
+
+
+# The other engines
+
+
+async def test_a_configured_command(model: Model, llama_server: Path) -> None:
+    runtime = Runtime(
+        command=(str(llama_server),),
+        args=("-m", "{model_path}", "--host", "{host}", "--port", "{port}", "-c", "{context_window}"),
+        health_check="http://localhost:1/v1/health",
+    )
+    async with stopped(Engine(replace(model, engine=runtime))) as engine:
+        assert await answers(engine)
+
+
+@pytest.mark.timeout(180)
+async def test_mlx(mlx_python: str, mlx_model: Path) -> None:
+    async with stopped(mlx_engine(mlx_python, mlx_model)) as engine:
+        assert await answers(engine)
+
+
+@pytest.mark.timeout(180)
+async def test_mlx_that_cannot_load_its_model_ends(mlx_python: str, mlx_model: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((mlx_model / name).read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 64)
+    message = await refused(mlx_engine(mlx_python, tmp_path))
+    assert "exited with code 1 while it started" in message
+
+
+def mlx_engine(python: str, folder: Path) -> Engine:
+    from gateway.engines.machine import this_machine
+
+    def machine() -> Machine:
+        return replace(this_machine(), python=python, has=lambda module: True)
+
+    return Engine(Model(name="tiny", runtime="mlx", path=folder, context_window=WINDOW), machine=machine)

@@ -1,0 +1,178 @@
+"""The guard: whatever happens to the gateway, no engine is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from gateway.engines.process import LINE_CHARS, TAIL_LINES, Process
+from tests.engines.conftest import ROOT, alive, gone
+
+PYTHON = (sys.executable, "-I", "-S", "-c")
+
+
+async def started(code: str, *, grace: float = 5.0) -> Process:
+    """A process that runs `code` and has said `{"ctxgate": {"up": 1}}` if the code says so."""
+    return await Process.start([*PYTHON, textwrap.dedent(code)], {}, grace=grace)
+
+
+UP = """print('{"ctxgate": {"up": 1}}', flush=True)"""
+
+
+async def test_stop_ends_the_process() -> None:
+    process = await started(f"import signal\n{UP}\nsignal.pause()")
+    assert await process.announced("up") == 1
+    assert process.pid is not None
+    assert alive(process.pid)
+    await process.stop()
+    assert gone(process.pid)
+    assert process.returncode == -signal.SIGTERM
+    assert process.ending() == "was killed by SIGTERM"
+    await process.stop()
+
+
+async def test_one_that_ignores_sigterm_is_killed_after_the_grace() -> None:
+    process = await started(
+        f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{UP}\nwhile True: signal.pause()", grace=0.3
+    )
+    await process.announced("up")
+    before = time.monotonic()
+    await process.stop()
+    assert 0.3 <= time.monotonic() - before < 3
+    assert process.returncode == -signal.SIGKILL
+
+
+async def test_its_own_children_go_too() -> None:
+    process = await started(
+        """
+        import os, signal
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            while True: signal.pause()
+        print('{"ctxgate": {"child": %d}}' % pid, flush=True)
+        signal.pause()
+        """
+    )
+    child = await process.announced("child")
+    await process.stop()
+    assert gone(child)
+
+
+async def test_a_child_of_a_process_that_ended_by_itself_goes_too() -> None:
+    process = await started(
+        """
+        import os, signal
+        pid = os.fork()
+        if pid == 0:
+            while True: signal.pause()
+        print('{"ctxgate": {"child": %d}}' % pid, flush=True)
+        os._exit(3)
+        """
+    )
+    child = await process.announced("child")
+    assert await process.wait(10)
+    assert process.ending() == "exited with code 3"
+    assert gone(child)
+
+
+@pytest.mark.parametrize(
+    ("code", "ending"),
+    [
+        ("raise SystemExit(0)", "exited with code 0"),
+        ("raise SystemExit(7)", "exited with code 7"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "was killed by SIGKILL"),
+    ],
+)
+async def test_how_it_ended(code: str, ending: str) -> None:
+    process = await started(code)
+    assert await process.wait(10)
+    assert process.ending() == ending
+    assert process.pid is not None
+    with pytest.raises(EOFError):
+        await process.announced("never")
+
+
+async def test_a_program_that_is_not_there() -> None:
+    process = await Process.start(["/nowhere/llama-server"], {})
+    assert await process.wait(10)
+    assert process.returncode == 127
+    assert list(process.tail) == ["/nowhere/llama-server: No such file or directory"]
+
+
+async def test_output_is_kept_bounded_and_whole_at_its_end() -> None:
+    process = await started(
+        f"""
+        import sys
+        sys.stderr.write("x" * 1_000_000 + "\\n")
+        for n in range({TAIL_LINES} * 2): print("line", n)
+        print("no newline at the end", end="")
+        """
+    )
+    assert await process.wait(10)
+    assert len(process.tail) == TAIL_LINES
+    assert process.tail[-1] == "no newline at the end"
+    assert process.tail[-2] == f"line {TAIL_LINES * 2 - 1}"
+    assert max(map(len, process.tail)) <= LINE_CHARS
+
+
+async def test_a_line_that_only_looks_like_an_announcement_is_output() -> None:
+    process = await started("""print('{"ctxgate": 5}'); print('{"ctxgate"')""")
+    assert await process.wait(10)
+    assert list(process.tail) == ['{"ctxgate": 5}', '{"ctxgate"']
+
+
+async def test_many_stops_at_once() -> None:
+    process = await started(f"import signal\n{UP}\nsignal.pause()")
+    await process.announced("up")
+    await asyncio.gather(*(process.stop() for _ in range(10)))
+    assert process.returncode == -signal.SIGTERM
+
+
+GATEWAY = """
+import asyncio, json, sys
+from pathlib import Path
+from gateway.config import Model
+from gateway.engines import for_model
+
+async def main():
+    engine = for_model(Model(name="tiny", runtime="llama.cpp", path=Path(sys.argv[1]), context_window=512))
+    await engine.ensure()
+    print(json.dumps({"engine": engine.pid, "guard": engine._process._child.pid}), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_engine_outlives_the_gateway(number: signal.Signals, test_model: Path) -> None:
+    gateway = subprocess.Popen(
+        [sys.executable, "-c", GATEWAY, str(test_model)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+    )
+    try:
+        assert gateway.stdout is not None
+        pids = json.loads(gateway.stdout.readline())
+        assert alive(pids["engine"])
+        before = time.monotonic()
+        gateway.send_signal(number)
+        gateway.wait(10)
+        assert gone(pids["engine"])
+        assert gone(pids["guard"])
+        print(f"{number.name}: engine gone {time.monotonic() - before:.3f} s after the gateway was told")
+    finally:
+        gateway.kill()
+        gateway.communicate(timeout=10)

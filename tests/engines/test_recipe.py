@@ -1,0 +1,185 @@
+"""Launch recipes: pure, so a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.backends import Address
+from gateway.config import Model, Runtime
+from gateway.engines import for_model
+from gateway.engines.recipe import Machine, recipe
+from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+
+BARE = Machine(
+    cores=8, which=lambda name: None, has=lambda module: False, free_port=lambda: 40001, python="/venv/python"
+)
+FULL = replace(BARE, which=lambda name: f"/bin/{name}", has=lambda module: True)
+WHEELS = replace(BARE, has=lambda module: True)
+WEIGHTS = Path("/m/a.gguf")
+
+
+def model(runtime: str = "llama.cpp", **more: Any) -> Model:
+    return Model(**{"name": "a", "runtime": runtime, "path": WEIGHTS, "context_window": 4096, **more})
+
+
+def options(argv: tuple[str, ...]) -> Mapping[str, str]:
+    return {name: value for name, value in pairwise(argv) if name.startswith("--")}
+
+
+CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str, str]]] = {
+    "llama-server on the PATH comes first": (
+        model(),
+        FULL,
+        None,
+        "llama-server",
+        Address("127.0.0.1", 40001),
+        {"--model": "/m/a.gguf", "--ctx-size": "4096", "--threads": "7", "--port": "40001", "--alias": "a"},
+    ),
+    "the port of the ADR": (model(), FULL, 8080, "llama-server", Address("127.0.0.1", 8080), {"--port": "8080"}),
+    "slots of llama-server get a whole window each": (
+        model(engine=Runtime(parallel=3)),
+        FULL,
+        None,
+        "llama-server",
+        Address("127.0.0.1", 40001),
+        {"--ctx-size": "12288", "--parallel": "3"},
+    ),
+    "the wheel announces its port": (
+        model(),
+        WHEELS,
+        None,
+        "xllamacpp",
+        None,
+        {"--port": "0", "--ctx-size": "4096", "--threads": "7"},
+    ),
+    "the wheel on a given port": (model(), WHEELS, 8080, "xllamacpp", Address("127.0.0.1", 8080), {"--port": "8080"}),
+    "threads as configured": (
+        model(engine=Runtime(threads=2)),
+        FULL,
+        1,
+        "llama-server",
+        Address(port=1),
+        {"--threads": "2"},
+    ),
+    "one core": (model(), replace(FULL, cores=1), 1, "llama-server", Address(port=1), {"--threads": "1"}),
+    "llama-cpp-python lets answers in flight end": (
+        model("llama-cpp-python"),
+        WHEELS,
+        None,
+        "llama_cpp.server",
+        Address("127.0.0.1", 40001),
+        {"--interrupt_requests": "false", "--n_ctx": "4096", "--n_threads": "7", "--model_alias": "a"},
+    ),
+    "mlx is told the window, and answers beyond 512 tokens": (
+        model("mlx"),
+        WHEELS,
+        None,
+        "mlx_lm.server",
+        Address("127.0.0.1", 40001),
+        {"--context-window": "4096", "--max-tokens": "4096"},
+    ),
+    "args are added to the recipe": (
+        model(engine=Runtime(args=("--flash-attn", "on", "--slot-save-path", "/s/{port}"))),
+        FULL,
+        9,
+        "llama-server",
+        Address(port=9),
+        {"--flash-attn": "on", "--slot-save-path": "/s/9", "--model": "/m/a.gguf"},
+    ),
+    "command and args are the whole command line": (
+        model(engine=Runtime(command=("my-server", "serve"), args=("--weights", "{model_path}", "--port", "{port}"))),
+        FULL,
+        None,
+        "my-server",
+        Address("127.0.0.1", 40001),
+        {"--weights": "/m/a.gguf", "--port": "40001"},
+    ),
+    "a port written into the args": (
+        model(engine=Runtime(command=("llama-server",), args=("--model", "{model_path}", "--port", "8080"))),
+        FULL,
+        None,
+        "llama-server",
+        Address("127.0.0.1", 8080),
+        {"--port": "8080"},
+    ),
+    "any server that speaks OpenAI, by its command": (
+        model("openai", engine=Runtime(command=("vllm", "serve"), args=("{model_path}", "--port", "{port}"))),
+        FULL,
+        None,
+        "vllm",
+        Address("127.0.0.1", 40001),
+        {"--port": "40001"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_recipe(case: tuple[Model, Machine, int | None, str, Address | None, dict[str, str]]) -> None:
+    of, machine, port, engine, address, expected = case
+    made = recipe(of, machine, port)
+    assert made.engine == engine
+    assert made.address == address
+    assert options(made.argv).items() >= expected.items()
+
+
+def test_no_option_without_a_value() -> None:
+    made = recipe(model(context_window=None), FULL, 1)
+    assert not {"--ctx-size", "--parallel", "--mmproj"} & set(made.argv)
+    assert "None" not in " ".join(made.argv)
+
+
+REFUSED: dict[str, tuple[Model, Machine, type[Exception], str]] = {
+    "no llama.cpp": (
+        model(),
+        BARE,
+        ProviderUnavailable,
+        "pip install 'ctxgate[llama]', or put llama-server on the PATH",
+    ),
+    "no llama-cpp-python": (
+        model("llama-cpp-python"),
+        BARE,
+        ProviderUnavailable,
+        "pip install 'ctxgate[llama-cpp-python]'",
+    ),
+    "no mlx": (model("mlx"), BARE, ProviderUnavailable, "pip install 'ctxgate[mlx]'"),
+    "no such command": (
+        model(engine=Runtime(command=("nope",))),
+        BARE,
+        ProviderUnavailable,
+        "'nope' is not on the PATH",
+    ),
+    "no port to be had": (model(engine=Runtime(command=("x",))), FULL, ProviderUnavailable, "{port}"),
+    "not ours to start": (model("openai"), FULL, ProviderInvalidRequest, "base_url"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_refused(case: tuple[Model, Machine, type[Exception], str]) -> None:
+    of, machine, error, words = case
+    with pytest.raises(error) as caught:
+        recipe(of, machine, None)
+    assert words in str(caught.value)
+
+
+STARTED: dict[str, tuple[Model, bool]] = {
+    "weights and no address": (model(), True),
+    "weights and the ADR's port": (model(port=8080, base_url="http://127.0.0.1:8080"), True),
+    "weights, but the server is elsewhere": (model(base_url="http://10.0.0.9:8080"), False),
+    "weights behind a socket of somebody's": (model(uds=Path("/run/x.sock")), False),
+    "no weights": (model(path=None, base_url="http://127.0.0.1:8080"), False),
+    "ollama keeps its own": (model("ollama", engine=Runtime(command=("ollama", "serve"))), False),
+    "openai": (model("openai", base_url="http://127.0.0.1:1"), False),
+    "echo": (model("echo"), False),
+    "mlx": (model("mlx"), True),
+}
+
+
+@pytest.mark.parametrize(("of", "started"), STARTED.values(), ids=STARTED)
+def test_which_models_have_an_engine(of: Model, started: bool) -> None:
+    assert (for_model(of) is not None) is started
