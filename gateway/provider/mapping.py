@@ -104,12 +104,13 @@ class Call:
     def _merge_extra(self, fields: dict[str, Any]) -> None:
         own = {"stream": False, **fields}
         for name, value in self.config.extra.items():
-            if name in own and not _same(own[name], value):
+            if name not in own:
+                fields[name] = value
+            elif not _same(own[name], value):
                 raise ProviderInvalidRequest(
                     f"config.extra[{name!r}] contradicts what the call itself sends as {name}",
                     param=f"config.extra.{name}",
                 )
-            fields[name] = value
 
     def response(self, raw: Any) -> Response[Any]:
         """The server's JSON body as a Response (§8.1.2).
