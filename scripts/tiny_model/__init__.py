@@ -1,0 +1,1 @@
+"""The project's tiny test model: data, tokenizer, training, export and evaluation."""
