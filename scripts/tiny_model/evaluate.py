@@ -13,8 +13,9 @@ from typing import Any, get_args
 
 import xllamacpp
 
-from .data import Category, conversations
+from .data import conversations
 from .dialect import Call, Conversation, Message
+from .requests import Category
 
 SEED = 999
 Answer = tuple[str, list[tuple[str, Any]]]
