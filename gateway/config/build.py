@@ -111,8 +111,9 @@ class _Build:
             api_key=self.secret(entry.api_key, (*at, "api_key")) if entry.api_key else None,
             pull=self.pull(at, entry, entry.pull) if entry.pull else None,
             engine=self.engine(at, entry),
+            capabilities=tuple(entry.capabilities or ()),
             **_given(
-                entry, "model_name", "context_window", "tool_call_format", "tool_prompt", "capabilities",
+                entry, "model_name", "context_window", "tool_call_format", "tool_prompt",
                 "display_name", "connect_timeout", "request_timeout",
             ),
         )  # fmt: skip

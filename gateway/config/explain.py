@@ -100,7 +100,7 @@ def _problem(details: ErrorDetails, document: Document) -> Problem:
     if kind in ("greater_than_equal", "greater_than", "less_than_equal", "less_than"):
         bound = next(iter(context.values()))
         relation = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}[kind]
-        return document.at(path, f"{shown}: {value} is out of range", f"it must be {relation} {bound}")
+        return document.at(path, f"{shown}: {value} is out of range", f"it must be {relation} {bound:g}")
     if kind in ("string_too_short", "too_short"):
         return document.at(path, f"{shown} is empty", "give it a value, or leave the key out")
     if kind == "string_pattern_mismatch":

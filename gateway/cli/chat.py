@@ -1,0 +1,293 @@
+"""`ctxgate chat`"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.common import PROBE_SECONDS, base_url, configuration, headers, transport
+from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+
+if TYPE_CHECKING:
+    import httpx
+
+    from gateway.config import Config
+
+HELP = "try a model in the terminal"
+DESCRIPTION = "A small chat to try a model. It talks to the running gateway, or starts one for itself."
+EXAMPLES = """\
+in the chat:
+  /new    begin again without history
+  /quit   leave (so does Ctrl-D; Ctrl-C stops an answer)
+
+examples:
+  ctxgate chat
+  ctxgate chat lfm25-1.2b --system "Answer in one sentence."
+  ctxgate chat ctxgate-test-tools --tools tools.json   calls are shown, and their results asked for
+  echo "What is a GGUF file?" | ctxgate chat
+"""
+
+START_SECONDS = 30.0
+STOP_SECONDS = 15.0
+ANSWER_SECONDS = 900.0
+"""Without a byte: an engine may load for minutes, and read a long prompt for as long."""
+MAX_TOOL_ROUNDS = 8
+
+CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+"""A model's text doesn't get to steer the terminal."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a model of config.yaml (default: the active one)")
+    parser.add_argument("--system", metavar="TEXT", help="a system message")
+    parser.add_argument("--tools", type=Path, metavar="FILE", help="JSON list of tools, as in a request")
+
+
+def run(args: argparse.Namespace) -> int:
+    config = configuration(args)
+    model = config.resolve(args.model)
+    tools = _tools(args.tools) if args.tools is not None else None
+    import httpx
+
+    with contextlib.ExitStack() as stack:
+        if not _runs(config):
+            config = stack.enter_context(_own_gateway(config))
+        server = config.server
+        http = stack.enter_context(
+            httpx.Client(
+                base_url=base_url(server),
+                transport=transport(server),
+                headers=headers(server),
+                timeout=httpx.Timeout(ANSWER_SECONDS, connect=5),
+                trust_env=False,
+            )
+        )
+        return Chat(http, model.name, args.system, tools, sys.stdin.isatty()).loop()
+
+
+class Chat:
+    """One conversation. Without a terminal it only prints answers: questions come line by line from stdin."""
+
+    def __init__(
+        self, http: httpx.Client, model: str, system: str | None, tools: list[Any] | None, terminal: bool
+    ) -> None:
+        self._http = http
+        self._model = model
+        self._system = system
+        self._tools = tools
+        self._terminal = terminal
+        self._history: list[dict[str, Any]] = []
+        self._failure = 0
+
+    def loop(self) -> int:
+        """The exit code: without a terminal that of the last failure."""
+        if self._terminal:
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401  # line editing in input()
+            print(f"{self._model}; /new begins again, /quit leaves")
+        self._begin()
+        while (line := self._read("> ")) is not None:
+            match line.strip():
+                case "":
+                    continue
+                case "/quit" | "/exit":
+                    break
+                case "/new":
+                    self._begin()
+                case text:
+                    self._turn(text)
+        return 0 if self._terminal else self._failure
+
+    def _begin(self) -> None:
+        self._history = [{"role": "system", "content": self._system}] if self._system else []
+
+    def _read(self, prompt: str) -> str | None:
+        if not self._terminal:
+            return sys.stdin.readline() or None
+        try:
+            return input(prompt)
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return None
+
+    def _turn(self, text: str) -> None:
+        """A question to its answer, over as many tool rounds as the model wants; a failed one leaves no trace."""
+        before = len(self._history)
+        self._history.append({"role": "user", "content": text})
+        try:
+            for _ in range(MAX_TOOL_ROUNDS):
+                message = self._answer()
+                self._history.append(message)
+                if not message.get("tool_calls"):
+                    return
+                for call in message["tool_calls"]:
+                    result = self._read(f"  result of {call['function']['name']}> ") or ""
+                    self._history.append({"role": "tool", "tool_call_id": call["id"], "content": result.strip()})
+            print(f"(after {MAX_TOOL_ROUNDS} rounds of tool calls the model was stopped)")
+        except KeyboardInterrupt:
+            print("\n(stopped)")
+            del self._history[before:]
+        except ProviderUnavailable as error:
+            print(f"\n{error}" if self._terminal else f"ctxgate: {error}", file=sys.stderr)
+            self._failure = error.exit_code
+            del self._history[before:]
+
+    def _answer(self) -> dict[str, Any]:
+        """Streams one answer to the terminal. Raises ProviderUnavailable with what the gateway said."""
+        import httpx
+
+        body: dict[str, Any] = {"model": self._model, "messages": self._history, "stream": True}
+        if self._tools is not None:
+            body["tools"] = self._tools
+        shown = _Shown(self._terminal)
+        try:
+            with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
+                if response.is_error:
+                    response.read()
+                    raise ProviderUnavailable(_said(response.text))
+                for line in response.iter_lines():
+                    if line.startswith("data: ") and line != "data: [DONE]":
+                        shown.chunk(json.loads(line.removeprefix("data: ")))
+        except (httpx.HTTPError, ValueError) as error:
+            raise ProviderUnavailable(f"the answer broke off: {error or type(error).__name__}") from error
+        finally:
+            shown.end()
+        return shown.message()
+
+
+class _Shown:
+    """One answer as it comes: printed, and put together for the history."""
+
+    def __init__(self, terminal: bool) -> None:
+        self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if terminal else ("", "")
+        self._content: list[str] = []
+        self._calls: dict[int, dict[str, Any]] = {}
+        self._reasoning = False
+        self._line_open = False
+
+    def chunk(self, chunk: dict[str, Any]) -> None:
+        if "error" in chunk:
+            raise ProviderUnavailable(str(chunk["error"].get("message", chunk["error"])))
+        for choice in chunk.get("choices", []):
+            delta = choice.get("delta", {})
+            if thought := delta.get("reasoning_content"):
+                self._mode(reasoning=True)
+                self._say(thought)
+            if text := delta.get("content"):
+                self._mode(reasoning=False)
+                self._say(text)
+                self._content.append(text)
+            for piece in delta.get("tool_calls") or []:
+                self._mode(reasoning=False)
+                self._piece(piece)
+
+    def end(self) -> None:
+        self._mode(reasoning=False)
+        if self._line_open:
+            self._say("\n")
+
+    def message(self) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self._content)}
+        if self._calls:
+            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+        return message
+
+    def _mode(self, *, reasoning: bool) -> None:
+        if reasoning != self._reasoning:
+            self._reasoning = reasoning
+            if self._line_open:
+                self._say("\n")
+            sys.stdout.write(self._dim if reasoning else self._plain)
+
+    def _piece(self, piece: dict[str, Any]) -> None:
+        index, function = piece.get("index", 0), piece.get("function", {})
+        call = self._calls.get(index)
+        if call is None:
+            call = {"id": piece.get("id"), "type": "function", "function": {"name": "", "arguments": ""}}
+            self._calls[index] = call
+            self._say("\n→ " if self._line_open else "→ ")
+        for key in ("name", "arguments"):
+            if text := function.get(key):
+                call["function"][key] += text
+                self._say(text + (" " if key == "name" else ""))
+
+    def _say(self, text: str) -> None:
+        sys.stdout.write(text.translate(CONTROL))
+        sys.stdout.flush()
+        self._line_open = not text.endswith("\n")
+
+
+def _runs(config: Config) -> bool:
+    import httpx
+
+    server = config.server
+    try:
+        with httpx.Client(transport=transport(server), timeout=PROBE_SECONDS, trust_env=False) as http:
+            answer = http.get(f"{base_url(server)}/health").json()
+    except (httpx.HTTPError, ValueError):
+        return False
+    return isinstance(answer, dict) and answer.get("status") == "ok" and "active_model" in answer
+
+
+@contextlib.contextmanager
+def _own_gateway(config: Config) -> Iterator[Config]:
+    """A gateway in this process, on a free port of loopback; the configuration says where."""
+    import uvicorn
+
+    from gateway.app import build
+
+    ready = threading.Event()
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            ready.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config = replace(config, server=replace(config.server, uds=None, host="127.0.0.1", port=_port(listening)))
+        server = Server(uvicorn.Config(build(config), log_level="error", ws="none", loop="asyncio"))
+
+        def serve() -> None:
+            try:
+                server.run(sockets=[listening])
+            finally:
+                ready.set()
+
+        thread = threading.Thread(target=serve, name="gateway", daemon=True)
+        thread.start()
+        try:
+            if not ready.wait(START_SECONDS) or not server.started:
+                raise ProviderUnavailable("the gateway didn't start")
+            yield config
+        finally:
+            server.should_exit = True
+            thread.join(STOP_SECONDS)
+
+
+def _port(listening: socket.socket) -> int:
+    return int(listening.getsockname()[1])
+
+
+def _tools(file: Path) -> list[Any]:
+    try:
+        tools = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ProviderInvalidRequest(f"{file} can't be read as JSON: {error}") from error
+    if not isinstance(tools, list):
+        raise ProviderInvalidRequest(f"{file} must hold a JSON list of tools, as in a request")
+    return tools
+
+
+def _said(body: str) -> str:
+    try:
+        return str(json.loads(body)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return body[:500]

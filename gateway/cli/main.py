@@ -1,0 +1,105 @@
+"""Which command was asked for, and what its outcome means to the shell."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway import __version__
+from gateway.cli import chat, check, models, pull, serve
+from gateway.cli.common import add_config
+from gateway.config import ConfigError
+from gateway.errors import CATEGORIES, GatewayError, InternalError
+
+
+class Command(Protocol):
+    """What a command's module has."""
+
+    HELP: str
+    DESCRIPTION: str
+    EXAMPLES: str
+
+    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """The exit code. Raises ConfigError and GatewayError."""
+        ...
+
+
+COMMANDS: dict[str, Command] = {"serve": serve, "check": check, "models": models, "pull": pull, "chat": chat}
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+EPILOG = """\
+examples:
+  ctxgate pull smollm2-135m-instruct   fetch the default model, 98 MB
+  ctxgate serve                        then point any OpenAI client at http://127.0.0.1:4000/v1
+  ctxgate chat                         try the active model here
+  ctxgate check                        is config.yaml right?
+
+The configuration is _models/config.yaml of the working folder or a folder above it,
+else ctxgate/config.yaml in the user's configuration folder (~/.config).
+
+exit codes:
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(
+        prog="ctxgate",
+        description="One OpenAI-compatible endpoint on localhost for the models on this machine.",
+        epilog=EPILOG + _exit_codes(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    root.add_argument("--version", action="version", version=f"ctxgate {__version__}")
+    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, module in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        add_config(command)
+        module.configure(command)
+    return root
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    args = parser().parse_args(argv)
+    try:
+        return COMMANDS[args.command].run(args)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except GatewayError as error:
+        print(f"ctxgate: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception:
+        logging.exception("this is a bug of ctxgate; please report it")
+        return InternalError.exit_code
+
+
+def _exit_codes() -> str:
+    """From the error table: the shell sees the categories that clients see."""
+    by_code: dict[int, list[str]] = {}
+    for name, error in CATEGORIES.items():
+        by_code.setdefault(error.exit_code, []).append(name.removeprefix("provider_").replace("_", " "))
+    by_code[InternalError.exit_code] = ["a bug of ctxgate"]
+    rows = {0: "all is well", INTERRUPTED: "interrupted"}
+    rows |= {code: ", ".join(names) for code, names in by_code.items()}
+    rows[ConfigError.exit_code] = "wrong configuration or command line, " + rows[ConfigError.exit_code]
+    return "".join(f"  {code:<4} {text}\n" for code, text in sorted(rows.items()))

@@ -1,0 +1,156 @@
+"""`ctxgate models`"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+from gateway.cli.common import PROBE_SECONDS, base_url, configuration, headers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import httpx
+
+    from gateway.config import Config, Model
+
+HELP = "list the models: what is installed and what runs"
+DESCRIPTION = "Lists the models of config.yaml: which one is active, what is installed, what runs at this moment."
+EXAMPLES = """\
+examples:
+  ctxgate models
+  ctxgate models --json | jq -r '.models[] | select(.installed) | .name'
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for programs")
+
+
+def run(args: argparse.Namespace) -> int:
+    config = configuration(args)
+    report = asyncio.run(_report(config))
+    if args.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _print(report)
+    return 0
+
+
+async def _report(config: Config) -> dict[str, Any]:
+    """All that is asked is asked at once, so the whole takes PROBE_SECONDS at most."""
+    health, *states = await asyncio.gather(
+        _ask(base_url(config.server), config.server.uds, "/health", headers(config.server)),
+        *(_engine(model) for model in config.models.values()),
+    )
+    engines = health.get("engines") if health is not None else None
+    rows = []
+    for model, (installed, running) in zip(config.models.values(), states, strict=True):
+        if running is None and isinstance(engines, dict):
+            running = engines.get(model.name) == "ready"
+        rows.append(
+            {
+                "name": model.name,
+                "active": model.name == config.active_model,
+                "runtime": model.runtime,
+                "tool_call_format": model.tool_call_format,
+                "context_window": model.context_window,
+                "display_name": model.display_name,
+                "path": str(model.path) if model.path is not None else None,
+                "bytes": _bytes(model.path) if model.path is not None else None,
+                "pull": model.pull is not None,
+                "installed": installed,
+                "running": running,
+            }
+        )
+    gateway = {"url": base_url(config.server), "running": health is not None}
+    return {"config": str(config.source), "gateway": gateway, "models": rows}
+
+
+async def _engine(model: Model) -> tuple[bool | None, bool | None]:
+    """Whether it is installed, and whether it runs; None where only the gateway could know."""
+    if model.runtime == "echo":
+        return True, None
+    installed = model.path.exists() if model.path is not None else None
+    if model.base_url is None and model.uds is None:
+        return installed, None if installed else False
+    base = model.base_url or "http://localhost"
+    if model.runtime == "ollama":
+        tags, loaded = await asyncio.gather(
+            _ask(base, model.uds, "/api/tags", {}), _ask(base, model.uds, "/api/ps", {})
+        )
+        return _in_ollama(tags, model), bool(_in_ollama(loaded, model))
+    key = {"authorization": f"Bearer {model.api_key.get_secret_value()}"} if model.api_key is not None else {}
+    return installed, await _ask(base, model.uds, "/v1/models", key) is not None
+
+
+def _in_ollama(listing: dict[str, Any] | None, model: Model) -> bool | None:
+    """Ollama adds `:latest` to a name without a tag."""
+    if listing is None or not isinstance(listing.get("models"), list):
+        return None
+    wanted = model.upstream_name if ":" in model.upstream_name else f"{model.upstream_name}:latest"
+    return any(isinstance(entry, dict) and entry.get("name") == wanted for entry in listing["models"])
+
+
+async def _ask(base: str, uds: Path | None, path: str, headers: dict[str, str]) -> dict[str, Any] | None:
+    """The JSON object that the server gives; {} where it answers something else; None where nobody answers in time."""
+    import httpx
+
+    transport = httpx.AsyncHTTPTransport(uds=str(uds)) if uds is not None else None
+    try:
+        async with (
+            asyncio.timeout(PROBE_SECONDS),
+            httpx.AsyncClient(transport=transport, trust_env=False, headers=headers) as http,
+        ):
+            response = await http.get(base + path)
+    except (httpx.HTTPError, TimeoutError):
+        return None
+    return _object(response)
+
+
+def _object(response: httpx.Response) -> dict[str, Any]:
+    try:
+        body = response.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _bytes(path: Path) -> int | None:
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return path.stat().st_size if path.is_file() else None
+
+
+def _print(report: dict[str, Any]) -> None:
+    from gateway.pull.progress import size
+
+    table = [("", "MODEL", "RUNTIME", "FORMAT", "CONTEXT", "INSTALLED", "RUNNING")]
+    for row in report["models"]:
+        installed = _word(row["installed"])
+        if row["bytes"]:
+            installed = size(row["bytes"])
+        elif row["installed"] is False and row["pull"]:
+            installed = "no, pull it"
+        table.append(
+            (
+                "*" if row["active"] else "",
+                row["name"],
+                row["runtime"],
+                row["tool_call_format"],
+                str(row["context_window"] or "-"),
+                installed,
+                _word(row["running"]),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for line in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    gateway = report["gateway"]
+    print(f"\ngateway: {'running at ' + gateway['url'] if gateway['running'] else 'not running'}")
+
+
+def _word(state: bool | None) -> str:
+    return {True: "yes", False: "no", None: "-"}[state]

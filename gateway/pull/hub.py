@@ -1,0 +1,99 @@
+"""Weights from the Hugging Face hub, by its own client: tokens, mirrors, caches and resuming are as its users know."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from gateway.config import Model, PullSource
+from gateway.errors import (
+    GatewayError,
+    ProviderAuthentication,
+    ProviderInvalidModel,
+    ProviderInvalidResponse,
+    ProviderUnavailable,
+)
+from gateway.pull.files import beside, digest, wrong
+from gateway.pull.progress import Progress
+
+
+def fetch(model: Model, source: PullSource, progress: Progress) -> None:
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ProviderUnavailable(
+            f"model {model.name!r} comes from the Hugging Face hub: pip install 'ctxgate[hub]'", code="hub_missing"
+        ) from error
+    place = model.path
+    assert place is not None, "gateway.config holds it"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    draft = beside(place, "hub")
+    try:
+        if source.file is None:
+            huggingface_hub.snapshot_download(source.name, revision=source.version, local_dir=draft)
+            _move_folder(draft, place)
+        else:
+            sha256 = source.sha256 or _promised(source)
+            found = huggingface_hub.hf_hub_download(source.name, source.file, revision=source.version, local_dir=draft)
+            _move_file(Path(found), place, sha256)
+            shutil.rmtree(draft)
+    except GatewayError:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    except (huggingface_hub.errors.HfHubHTTPError, OSError, RuntimeError, ValueError) as error:
+        raise _translated(error, source) from error
+    progress(place.name, 1, 1)
+
+
+def _promised(source: PullSource) -> str | None:
+    """The digest under which the hub keeps a large file."""
+    from huggingface_hub import HfApi
+
+    entries: list[Any] = HfApi().get_paths_info(source.name, [str(source.file)], revision=source.version)
+    lfs = next((getattr(entry, "lfs", None) for entry in entries), None)
+    return str(lfs.sha256) if lfs is not None else None
+
+
+def _move_file(found: Path, place: Path, sha256: str | None) -> None:
+    if sha256 is not None and (have := digest(found)) != sha256:
+        raise wrong(place.name, sha256, have)
+    os.replace(found, place)
+
+
+def _move_folder(draft: Path, place: Path) -> None:
+    shutil.rmtree(draft / ".cache", ignore_errors=True)
+    if place.exists():
+        old = beside(place, "old")
+        os.replace(place, old)
+        os.replace(draft, place)
+        shutil.rmtree(old)
+    else:
+        os.replace(draft, place)
+
+
+def _translated(error: Exception, source: PullSource) -> GatewayError:
+    from huggingface_hub import errors
+
+    name = source.name
+    if isinstance(error, errors.GatedRepoError):
+        return ProviderAuthentication(f"{name} asks for its licence to be accepted; then log in: hf auth login")
+    if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
+        where = f" at {source.version}" if source.version else ""
+        return ProviderInvalidModel(f"the hub has no {name}{where}, or it is private: hf auth login")
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return _offline(error)
+    if isinstance(error, errors.EntryNotFoundError):
+        return ProviderInvalidModel(f"{name} has no {source.file}")
+    if isinstance(error, errors.HfHubHTTPError) and error.response is not None:
+        return ProviderInvalidResponse(f"the hub answers {error.response.status_code} for {name}")
+    return _offline(error)
+
+
+def _offline(error: Exception) -> ProviderUnavailable:
+    first = (str(error) or type(error).__name__).splitlines()[0]
+    return ProviderUnavailable(
+        f"the hub can't be reached ({first}); check the network, then pull again: what has come so far is kept",
+        code="offline",
+    )
