@@ -20,6 +20,7 @@ _ALIASES = {
     "char": "string",
     "enum": "string",
     "int": "integer",
+    "long": "integer",
     "float": "number",
     "double": "number",
     "decimal": "number",
@@ -76,6 +77,10 @@ class SchemaIndex:
         """The JSON text `value` as a type that the parameter accepts, or unchanged."""
         schema = self.parameter(tool, key)
         return value if schema is None else mend(value, schema, self._tools[tool])
+
+    def text(self, tool: str, key: str, text: str) -> str:
+        """The JSON of an argument that the model wrote as plain text."""
+        return text_value(text, self.parameter(tool, key), self._tools.get(tool, {}))
 
     def positional(self, tool: str, position: int) -> str | None:
         """The key of the argument at that position, where the order leaves no doubt.
@@ -149,9 +154,17 @@ def json_type(value: object) -> str:
 def mend(value: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
     """JSON text as a type that the schema accepts: text into what it spells, else unchanged."""
     types = schema_types(schema, root)
-    if types is None or not value.startswith('"'):
+    if types is None or value[:1] != '"':
         return value
     return read_text(json.loads(value), types) or value
+
+
+def text_value(text: str, schema: Mapping[str, Any] | None, root: Mapping[str, Any]) -> str:
+    """The JSON of a value that the model wrote as plain text."""
+    types = None if schema is None else schema_types(schema, root)
+    if types is None:
+        return json.dumps(text, ensure_ascii=False)
+    return read_text(text, types) or json.dumps(text, ensure_ascii=False)
 
 
 def accepts(types: frozenset[str] | None, kind: str) -> bool:
@@ -181,29 +194,50 @@ def _resolve(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str,
 
 def read_text(text: str, types: frozenset[str]) -> str | None:
     """Text as the JSON of the first accepted type that it spells, in the order null, integer, number,
-    boolean, object, array; None if it spells none of them.
+    boolean, object and array; None if it spells none of them, or if only a string will do.
     """
     word = text.strip()
-    if "null" in types and word.lower() in ("null", "none"):
+    lower = word.lower()
+    if "null" in types and lower == "null":
         return "null"
     if "integer" in types and _INTEGER.fullmatch(word):
         return json_number(word)
     if "number" in types and (number := json_number(word)):
         return number
-    if "boolean" in types and word.lower() in _BOOLEANS:
-        return _BOOLEANS[word.lower()]
-    for kind in ("object", "array"):
-        if kind in types and word[:1] == ("{" if kind == "object" else "["):
-            try:
-                return json.dumps(json.loads(word, parse_constant=_refuse), ensure_ascii=False)
-            except ValueError:
-                continue
+    if "boolean" in types and lower in _BOOLEANS:
+        return _BOOLEANS[lower]
+    if _BRACKETS.get(word[:1]) in types:
+        return read_container(word)
+    if not types & _TYPES:
+        try:
+            return json.dumps(json.loads(word, parse_constant=_refuse, parse_float=_finite), ensure_ascii=False)
+        except ValueError:
+            return None
     return None
+
+
+def read_container(text: str) -> str | None:
+    """An object or array in JSON, or with Python's spelling of it, as JSON."""
+    try:
+        json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError):
+        from normalizers.dialects.json_object import read_loosely
+
+        return read_loosely(text)
+    return text
+
+
+def _finite(number: str) -> float:
+    if json_number(number) is None:
+        raise ValueError(number)
+    return float(number)
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(constant)
 
 
+_TYPES = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
+_BRACKETS = {"{": "object", "[": "array"}
 _INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
-_BOOLEANS = {"true": "true", "1": "true", "yes": "true", "false": "false", "0": "false", "no": "false"}
+_BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}

@@ -13,13 +13,20 @@ from typing import Any, Protocol
 
 from normalizers.base import CallWriter, Normalizer
 from normalizers.coerce import SchemaIndex
+from normalizers.dialects import CALL_KEYS
 from normalizers.events import Event, TextDelta
 from normalizers.spec import FormatSpec
 
 _SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"\w[\w.\-:/]*")
-_BRACKET_CALL = re.compile(r"\[\s*(\w[\w.\-:/]*)\(")
-_BRACKET_PREFIX = re.compile(r"\[\s*(\w[\w.\-:/]*)?\Z")
+_BARE_FORMS = (
+    ("list", re.compile(r"\[\s*(\w[\w.\-:/]*)\("), re.compile(r"\[\s*(\w[\w.\-:/]*)?\Z")),
+    (
+        "object",
+        re.compile(r"(?:\[\s*)?\{\s*[\"'](?:" + "|".join(sorted(CALL_KEYS)) + r")[\"']\s*:"),
+        re.compile(r"(?:\[\s*|(?:\[\s*)?\{\s*(?:[\"'](\w*)(?:[\"']\s*)?)?)\Z"),
+    ),
+)
 _FENCE = "```"
 
 
@@ -52,6 +59,7 @@ class Framing(Normalizer):
         "_fenced",
         "_gap",
         "_held",
+        "_lines",
         "_literals",
         "_load_dialect",
         "_longest",
@@ -81,13 +89,14 @@ class Framing(Normalizer):
         self._spec = spec
         self._load_dialect = load_dialect
         self._schemas = SchemaIndex(tools)
-        self._names = self._schemas.names if spec.bare == "tool_name" else frozenset[str]()
+        self._names = self._schemas.names if spec.bare else frozenset[str]()
         self._writer = CallWriter(self, ids, allow=allow_calls, parallel=parallel)
         table = _scanner(spec, bool(self._names))
         self._literals, self._longest, self._scan, self._trigger = table
         self._held = ""
         self._gap = "start"
-        self._at_line_start = bool(self._names)
+        self._lines = bool(self._names) and "call" in spec.bare
+        self._at_line_start = self._lines
         self._fenced = False
         self._echo = ""
         self._body: list[str] | None = None
@@ -160,14 +169,13 @@ class Framing(Normalizer):
                 self._fenced = not self._fenced
             elif literal == "\n":
                 self._at_line_start = True
-            elif literal == "[":
-                if not self._fenced and text[at - 1 : at] != "`":
-                    if (call := _BRACKET_CALL.match(text, at)) and call[1] in self._names:
-                        self._emit_before_call(text, start, at)
-                        return self._enter(bare=True, pos=at)
-                    part = _BRACKET_PREFIX.match(text, at) if reason is None else None
-                    if part and (not part[1] or any(n.startswith(part[1]) for n in self._names)):
-                        return self._emit(text, start, at)
+            elif literal in ("[", "{"):
+                verdict = "" if self._fenced or text[at - 1 : at] == "`" else self._bare_bracket(text, at, reason)
+                if verdict == "wait":
+                    return self._emit(text, start, at)
+                if verdict == "call":
+                    self._emit_before_call(text, start, at)
+                    return self._enter(bare=True, pos=at)
             else:
                 self._emit_before_call(text, start, at)
                 return self._on_literal(literal, found.end())
@@ -204,10 +212,12 @@ class Framing(Normalizer):
     def _partial(self, text: str, pos: int) -> int:
         """Length of the longest tail that is the beginning of a literal."""
         size = len(text)
-        for at in range(max(pos, size - self._longest + 1), size):
-            tail = text[at:]
+        head = self._trigger(text, max(pos, size - self._longest + 1))
+        while head is not None:
+            tail = text[head.start() :]
             if any(literal.startswith(tail) for literal in self._literals):
-                return size - at
+                return len(tail)
+            head = self._trigger(text, head.end())
         return 0
 
     def _bare_name(self, text: str, at: int, reason: str | None) -> str:
@@ -219,6 +229,20 @@ class Framing(Normalizer):
             known = any(n.startswith(name) for n in self._names)
             return "wait" if known and reason is None else ""
         return "call" if text[end] == "(" and name in self._names else ""
+
+    def _bare_bracket(self, text: str, at: int, reason: str | None) -> str:
+        for form, whole, part in _BARE_FORMS:
+            if form not in self._spec.bare:
+                continue
+            if match := whole.match(text, at):
+                if form == "object" or match[1] in self._names:
+                    return "call"
+            elif reason is None and (match := part.match(text, at)):
+                word = match[1] or ""
+                words = self._names if form == "list" else CALL_KEYS
+                if not word or any(known.startswith(word) for known in words):
+                    return "wait"
+        return ""
 
     def _echoed(self, text: str, pos: int, reason: str | None) -> int:
         """LFM2 may repeat a block's body and its end marker: the repetition is not a second call."""
@@ -275,7 +299,7 @@ class Framing(Normalizer):
             self._dialect = None
             self._read = self._read_text
             self._gap = "call"
-            self._at_line_start = bool(self._names)
+            self._at_line_start = self._lines
             self._echo = "".join(self._body or ()).lstrip()
             self._body = None
         return end
@@ -283,6 +307,7 @@ class Framing(Normalizer):
 
 _INDENT = re.compile(r"[ \t]*")
 _Table = tuple[frozenset[str], int, Callable[..., "re.Match[str] | None"], Callable[[str], Any]]
+_BARE_MARKS = {"call": "\n", "list": "[", "object": "[{"}
 _TABLES: dict[tuple[FormatSpec, bool], _Table] = {}
 
 
@@ -291,7 +316,7 @@ def _scanner(spec: FormatSpec, bare: bool) -> _Table:
     key = (spec, bare)
     if key not in _TABLES:
         literals = {*spec.open, *spec.close, *spec.drop, *(pair[0] for pair in spec.think)}
-        extra = {"\n", "["} if bare else set()
+        extra = {mark for form in spec.bare for mark in _BARE_MARKS[form]} if bare else set()
         if bare:
             literals.add(_FENCE)
         ordered = sorted(literals | extra, key=len, reverse=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Bare = Literal["call", "list", "object"]
+
 
 @dataclass(frozen=True, slots=True)
 class FormatSpec:
@@ -23,8 +25,9 @@ class FormatSpec:
     prompt has opened."""
     drop: tuple[str, ...] = ()
     """Further special tokens that are never content."""
-    bare: Literal["never", "tool_name"] = "never"
-    """Whether calls without `open` count: only those that name a declared tool."""
+    bare: tuple[Bare, ...] = ()
+    """Forms in which a call without `open` counts, if it names a tool that the request declares:
+    ``name(...)`` at the start of a line, a list ``[name(...)]``, a JSON object or list of them."""
     echo: bool = False
     """The model may repeat a region's body and end marker: the repetition is dropped."""
     after: Literal["content", "drop"] = "content"

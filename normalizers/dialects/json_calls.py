@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from normalizers.base import CallWriter
 from normalizers.coerce import SchemaIndex
+from normalizers.dialects import ARGUMENT_KEYS, CALL_KEYS, NAME_KEYS
 from normalizers.dialects.arguments import ArgumentWriter, Malformed
 from normalizers.dialects.json_object import ObjectReader
 from normalizers.spec import FormatSpec
@@ -22,9 +23,9 @@ _KEY_START = re.compile(r"""(?:"(?:[^"\\]|\\.)*(?:"\s*|\\)?|'(?:[^'\\]|\\.)*(?:'
 _RAW_STOP = re.compile(r"""\\[\s\S]|["'{}\[\],]""")
 _SKIP = re.compile(r"""\\[\s\S]|["{}\[\]]""")
 _FENCE = re.compile(r"```\w*")
-_NAME_KEYS = frozenset({"name", "tool", "tool_name"})
-_ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "params", "input", "tool_parameters"})
+_SEPARATOR = re.compile(r"\s*[;,]?\s*")
 _MAX_KEY = 1024
+NOT_A_CALL = "not_a_call"
 
 
 class JsonCalls:
@@ -47,7 +48,7 @@ class JsonCalls:
         "_raw_depth",
         "_reader",
         "_schemas",
-        "_skipping",
+        "_seen",
         "_span",
         "_state",
         "_wait",
@@ -68,6 +69,7 @@ class JsonCalls:
         self._wait = False
         self._fail_code = ""
         self._in_string = ""
+        self._seen = False
         self._reset()
 
     def _reset(self) -> None:
@@ -98,6 +100,8 @@ class JsonCalls:
     # -- between calls -------------------------------------------------------------------------
 
     def _between(self, text: str, pos: int, final: bool) -> int:
+        if self._bare and self._depth == 0 and self._seen:
+            return self._between_bare(text, pos, final)
         pos = _skip_space(text, pos)
         if pos == len(text):
             self._wait = True
@@ -110,8 +114,7 @@ class JsonCalls:
             return pos + 1
         if char == "[" or char == "]":
             self._depth += 1 if char == "[" else -1
-            if self._depth <= 0 and not self._close:
-                self.done = True
+            self.done = self._depth <= 0 and not self._close
             return pos + 1
         if char in ",;":
             return pos + 1
@@ -129,6 +132,19 @@ class JsonCalls:
             self.done = True
             return pos
         raise Malformed("syntax")
+
+    def _between_bare(self, text: str, pos: int, final: bool) -> int:
+        """Only a further call continues the region; anything else, and what leads up to it, is content."""
+        separator = _SEPARATOR.match(text, pos)
+        end = separator.end() if separator else pos
+        if end == len(text) and not final:
+            self._wait = True
+        elif text.startswith("{", end):
+            self._state = "key"
+            return end + 1
+        else:
+            self.done = True
+        return pos
 
     def _marker(self, text: str, pos: int, final: bool) -> int | None:
         """Behind the region's end marker; or the same place, with `_wait`, if it may be one."""
@@ -167,11 +183,13 @@ class JsonCalls:
         return self._begin_value(text, match.end())
 
     def _begin_value(self, text: str, pos: int) -> int:
+        if self._bare and self._key not in CALL_KEYS:
+            raise Malformed(NOT_A_CALL)
         char = text[pos : pos + 1]
         if self._key == "function" and char == "{":
             self._nested += 1
             return pos + 1
-        if self._key in _ARGUMENT_KEYS and char == "{" and self._name is not None:
+        if self._key in ARGUMENT_KEYS and char == "{" and self._name is not None:
             self._begin_arguments(self._name)
             self._state = "arguments"
             return pos
@@ -231,9 +249,9 @@ class JsonCalls:
                 self._raw_depth -= piece != ","
 
     def _keep_value(self, raw: str) -> None:
-        if self._key in _ARGUMENT_KEYS:
+        if self._key in ARGUMENT_KEYS:
             self._late = raw
-        elif self._key in _NAME_KEYS or (self._key == "function" and raw[:1] in "\"'"):
+        elif self._key in NAME_KEYS or (self._key == "function" and raw[:1] in "\"'"):
             value = _loads(raw)
             if not isinstance(value, str) or not value.strip():
                 raise Malformed("call_without_name")
@@ -254,7 +272,7 @@ class JsonCalls:
         self._arguments.end(raw)
         self._reset()
         self._state = "between"
-        self.done = self._bare and self._depth == 0
+        self._seen = True
 
     def _write_late(self, raw: str | None) -> None:
         """Arguments that came before the name, or as a string of JSON, or not at all."""
@@ -314,12 +332,14 @@ class JsonCalls:
     def _refuse(self, text: str, pos: int) -> None:
         self._span.append(text[self._mark : pos])
         self._mark = pos
-        raw = "".join(self._span).strip()
+        raw = "".join(self._span)
+        raw = raw if self._bare else raw.strip()
         self._span.clear()
         self._reset()
         self._in_string = ""
         self._calls.text(raw)
-        self._calls.warn(self._fail_code, raw)
+        if self._fail_code != NOT_A_CALL:
+            self._calls.warn(self._fail_code, raw)
 
     def _finish(self, text: str, pos: int, reason: str) -> None:
         if self._state == "between":

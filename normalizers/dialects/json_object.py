@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from normalizers.base import CallWriter, Normalizer
+from normalizers.coerce import SchemaIndex
 from normalizers.dialects.arguments import ArgumentWriter, Malformed
 from normalizers.dialects.literals import CONSTANTS, json_string_body
+from normalizers.events import ToolArgs
 
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[\w.+\-$]+")
@@ -216,3 +219,20 @@ class ObjectReader:
         self._writer.string(json_string_body(text[pos:end]))
         self._wait = True
         return end
+
+
+def read_loosely(text: str) -> str | None:
+    """One object or array, mended as `ObjectReader` mends, as JSON; None if that is not enough."""
+    calls = CallWriter(Normalizer(), str, allow=True, parallel=True)
+    writer = ArgumentWriter(calls, SchemaIndex(()))
+    writer.begin("")
+    reader = ObjectReader(writer)
+    try:
+        source = f'{{"value": {text}}}'
+        if reader.step(source, 0, True) != len(source) or not reader.done:
+            return None
+    except Malformed:
+        return None
+    writer.end(text)
+    written = "".join(event.json for event in calls.out if isinstance(event, ToolArgs))
+    return written[len('{"value": ') : -1]

@@ -156,8 +156,8 @@ class Pythonic:
             rest = text[pos : pos + _MAX_LOOKAHEAD]
             if reason is None and (rest in ("", "`", "``") or (rest[0] == "[" and rest[1:].isspace()) or rest == "["):
                 return pos
-            if not self._bare and _JSON_BODY.match(text, pos):
-                self._inner = JsonCalls(self._spec, self._calls, self._schemas, bare=False)
+            if _JSON_BODY.match(text, pos):
+                self._inner = JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare)
             else:
                 self._started = True
             return pos

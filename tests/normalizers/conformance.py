@@ -1,0 +1,123 @@
+"""Runs the rows of the shared conformance tables, which lie beside the checkout.
+
+A row holds a model's text and what a passing test of another project makes of it. Where a row carries
+a recommendation, that is the right answer. Rows that break a law or a policy of ours are named, with
+the law, in ``conformance_exceptions.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from normalizers import FormatSpec, Message, ToolStart, UnknownFormat, coalesce, fold, get
+from tests.normalizers.splits import run, splits
+
+ROOT = Path(__file__).parents[2]
+TABLES = Path(os.environ.get("CTXGATE_CONFORMANCE", ROOT.parent / "shared" / "conformance" / "toolcalls"))
+EXCEPTIONS: dict[str, str] = {
+    row: law
+    for law, rows in json.loads(Path(__file__).with_name("conformance_exceptions.json").read_text("utf-8")).items()
+    for row in rows
+}
+
+Row = dict[str, Any]
+
+
+def rows(table: str) -> Iterator[Row]:
+    with (TABLES / table).open(encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
+
+
+def spec_of(row: Row) -> FormatSpec | None:
+    try:
+        return get(row["format"])
+    except UnknownFormat:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    wrong: str = ""
+    """What differs from the row; empty if it is right."""
+    split: str = ""
+    """How two splits differ; empty if they agree."""
+
+
+def judge(row: Row, spec: FormatSpec, *, random_splits: int = 20) -> Verdict:
+    text, tools, options = _arrange(row, spec)
+    whole = coalesce(run(spec, [text], tools, **options))
+    split = ""
+    for pieces in splits(text, random_splits=random_splits):
+        events = coalesce(run(spec, pieces, tools, **options))
+        if events != whole:
+            split = f"{pieces}: {events} != {whole}"
+            break
+    message = fold(whole)
+    names = [event.name for event in whole if isinstance(event, ToolStart)]
+    return Verdict(_difference(row, message, names), split)
+
+
+def _arrange(row: Row, spec: FormatSpec) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
+    text = row["input_text"]
+    if "inner_only" in row["flags"] and spec.open and not text.startswith(spec.open):
+        text = spec.open[0] + text
+        if spec.close and not text.endswith(spec.close):
+            text += spec.close[0]
+    tools = [{"type": "function", "function": tool} for tool in row["tools"] or ()]
+    if not tools and spec.bare:
+        # A bare call counts only for a declared tool, and these rows declare none.
+        names = sorted({call["name"] for call in _expected(row)["tool_calls"]})
+        tools = [{"type": "function", "function": {"name": name}} for name in names]
+    thinking = row["thinking"] or {}
+    tail = thinking.get("generation_prompt_tail", "")
+    opened = any(tail.rstrip().endswith(opening) for opening, _ in spec.think)
+    return text, tools, {"reasoning_open": opened, "reason": "length" if row["partial"] else "stop"}
+
+
+def _expected(row: Row) -> dict[str, Any]:
+    return {**row["expected"], **(row["recommended"] or {})}
+
+
+def _difference(row: Row, message: Message, names: list[str]) -> str:
+    expected = _expected(row)
+    if row["partial"]:
+        wanted = [call["name"] for call in expected["tool_calls"]]
+        return "" if names == wanted else f"names {names}, not {wanted}"
+    calls = [(call.name, json.loads(call.arguments)) for call in message.tool_calls]
+    wanted_calls = [(call["name"], _arguments(call)) for call in expected["tool_calls"]]
+    if len(calls) != len(wanted_calls) or not all(_same(a, b) for a, b in zip(calls, wanted_calls, strict=True)):
+        return f"calls {calls}, not {wanted_calls}"
+    if "content_lossy_in_anchor" not in row["flags"]:
+        content = (expected["content"] or "").strip()
+        if message.content.strip() != content:
+            return f"content {message.content!r}, not {content!r}"
+    reasoning = (expected["reasoning"] or "").strip()
+    if message.reasoning.strip() != reasoning:
+        return f"reasoning {message.reasoning!r}, not {reasoning!r}"
+    return ""
+
+
+def _arguments(call: Mapping[str, Any]) -> Any:
+    if call.get("arguments") is not None:
+        return call["arguments"]
+    raw = call.get("arguments_raw")
+    try:
+        return json.loads(raw) if raw else {}
+    except ValueError:
+        return raw
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)
