@@ -38,7 +38,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def run(work: Awaitable[T], timeout: float = 180.0) -> T:
+def run(work: Awaitable[T], timeout: float = 120.0) -> T:
     async def bounded() -> T:
         async with asyncio.timeout(timeout):
             return await work
@@ -47,7 +47,7 @@ def run(work: Awaitable[T], timeout: float = 180.0) -> T:
 
 
 def measure(stack: Stack, upstream: int, venv: Path, *, seconds: float, core: int | None) -> dict[str, float]:
-    """One round of one stack, from its start to its end. Raises `StartFailed` or `BadAnswer`."""
+    """One round of one stack, from its start to its end. Raises `Failed`."""
     chunks = max(40, int(stack.effort * seconds * 1000 / EVERY_MS))
     with tempfile.TemporaryDirectory() as folder:
         place = Place(upstream, proc.free_port(), Path(folder), venv)
@@ -75,8 +75,8 @@ def measure(stack: Stack, upstream: int, venv: Path, *, seconds: float, core: in
             found["unpaced"] = run(load.streams(place.port, upstream, cpu, count=CONNECTIONS, script=script)).micros
             found["rss"] = proc.rss_mb(server.pids())
             return found
-        except* BadAnswer as bad:
-            raise proc.StartFailed(f"wrong answer: {bad.exceptions[0]}") from bad
+        except* (BadAnswer, TimeoutError, OSError) as wrong:
+            raise proc.Failed(f"{wrong.exceptions[0]!r}; log: {server.last_words()}") from wrong
         finally:
             server.stop()
 
@@ -126,7 +126,7 @@ def compare(stacks: Sequence[Stack], *, rounds: int, seconds: float, pin: bool, 
                         continue
                     try:
                         found = measure(stack, upstream_port, venvs[stack.name], seconds=seconds, core=far)
-                    except proc.StartFailed as why:
+                    except proc.Failed as why:
                         comparison.failures[stack.name] = str(why)
                         say(f"round {number}/{rounds} {stack.name}: {why}")
                         continue
@@ -176,4 +176,5 @@ def default_cache() -> Path:
 
 
 if __name__ == "__main__":
+    proc.end_on_sigterm()
     sys.exit(main())

@@ -122,17 +122,26 @@ def check_whole(body: bytes) -> None:
 
 
 def check_stream(body: bytes, script: Script) -> None:
-    """Raises `BadAnswer` unless every delta came, alone and in order, then finish and `[DONE]`."""
+    """Raises `BadAnswer` unless every delta came, alone and in order, then finish and `[DONE]`.
+
+    A tool call must come out as OpenAI's, with the arguments that its native text has.
+    """
     data = [line[5:].strip() for line in body.splitlines() if line.startswith(b"data:")]
     if not data or data[-1] != b"[DONE]":
         raise BadAnswer(f"no [DONE] at the end, but {body[-200:]!r}")
     try:
         choices = [c for event in data[:-1] for c in json.loads(event)["choices"]]
         deltas = [text for c in choices if (text := c["delta"].get("content"))]
+        calls = [call["function"] for c in choices for call in c["delta"].get("tool_calls") or ()]
         finishes = [c["finish_reason"] for c in choices if c.get("finish_reason")]
     except (ValueError, LookupError, TypeError) as error:
         raise BadAnswer(f"not a chunk: {error}") from error
-    if deltas != words(script):
+    wanted = "tool_calls" if script.tool_call else "stop"
+    if finishes != [wanted]:
+        raise BadAnswer(f"finish_reason {finishes}, not one {wanted!r}")
+    if script.tool_call:
+        arguments = "".join(call.get("arguments") or "" for call in calls)
+        if arguments.count(" w") != script.chunks - 2:
+            raise BadAnswer(f"arguments {arguments[:80]!r}...: not the {script.chunks - 2} words that were sent")
+    elif deltas != words(script):
         raise BadAnswer(f"{len(deltas)} deltas, not the {script.chunks} that were sent")
-    if finishes != ["stop"]:
-        raise BadAnswer(f"finish_reason {finishes}, not one 'stop'")

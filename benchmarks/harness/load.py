@@ -5,6 +5,7 @@ the proxy's CPU seconds so far, so that a cost covers the same moments as the wo
 """
 
 import asyncio
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
@@ -94,12 +95,19 @@ class Client(asyncio.Protocol):
 
 async def check(port: int) -> None:
     """A few answers of each kind, one after another: correctness, and the proxy's first-use work."""
+    await in_turn(port, 16)
     client = await Client.connect(port)
-    for _ in range(16):
-        check_whole(await client.send(request_body(None)))
     for _ in range(4):
         script = Script(chunks=20)
         check_stream(await client.send(request_body(script)), script)
+    client.close()
+
+
+async def in_turn(port: int, count: int) -> None:
+    """`count` whole answers, one after another."""
+    client = await Client.connect(port)
+    for _ in range(count):
+        check_whole(await client.send(request_body(None)))
     client.close()
 
 
@@ -172,13 +180,37 @@ async def streams(port: int, upstream: int, cpu: CpuClock, *, count: int, script
     return cost
 
 
+async def one_by_one(port: int, upstream: int, script: Script) -> None:
+    """One stream whose next chunk leaves the upstream only when the one before has arrived here, so
+    that no two are ever read together, however slow the proxy."""
+    script = replace(script, held=True)
+    arrived = asyncio.Event()
+    client = await Client.connect(port)
+    client.on_part = lambda part: arrived.set()
+    answer = client.send(request_body(script))
+    answer.add_done_callback(lambda _: arrived.set())
+    reader, writer = await asyncio.open_connection("127.0.0.1", upstream)
+    while not answer.done():
+        # A chunk of which nothing may be sent yet brings no answer: then the next one goes unasked.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(arrived.wait(), 0.25)
+        arrived.clear()
+        await _tell(reader, writer, "/step")
+    check_stream(await answer, script)
+    writer.close()
+    client.close()
+
+
 async def release(upstream: int) -> None:
     """Lets the streams go that the upstream holds."""
     reader, writer = await asyncio.open_connection("127.0.0.1", upstream)
-    writer.write(b"GET /go HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-    await reader.readline()
+    await _tell(reader, writer, "/go")
     writer.close()
-    await writer.wait_closed()
+
+
+async def _tell(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> None:
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    await reader.readuntil(b"{}")
 
 
 async def first_token(port: int, *, times: int) -> float:

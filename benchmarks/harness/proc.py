@@ -6,6 +6,7 @@ import platform
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,8 +15,13 @@ from pathlib import Path
 _PROC = Path("/proc")
 
 
-class StartFailed(Exception):
-    """A server ended, or gave no 200, before it was ready; carries the end of its log."""
+class Failed(Exception):
+    """A server ended, gave no 200 or answered wrongly; carries the end of its log."""
+
+
+def end_on_sigterm() -> None:
+    """Makes SIGTERM leave through every `finally`, so that no child outlives a benchmark."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def free_port() -> int:
@@ -126,15 +132,15 @@ class Server:
         return cls(process, port, log)
 
     def wait_ready(self, path: str, timeout: float) -> None:
-        """Returns at the first 200 on `path`; raises `StartFailed`."""
+        """Returns at the first 200 on `path`; raises `Failed`."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
-                raise StartFailed(f"ended with {self.process.returncode}: {self._last_words()}")
+                raise Failed(f"ended with {self.process.returncode}: {self.last_words()}")
             if _answers_200(self.port, path):
                 return
             time.sleep(0.002)
-        raise StartFailed(f"no 200 on {path} within {timeout:g} s: {self._last_words()}")
+        raise Failed(f"no 200 on {path} within {timeout:g} s: {self.last_words()}")
 
     def pids(self) -> list[int]:
         return tree(self.process.pid, parents())
@@ -147,7 +153,7 @@ class Server:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(grace)
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
         return " | ".join(self.log.read_text(errors="replace").strip().splitlines()[-4:])[-600:]
 
 

@@ -51,9 +51,8 @@ class Stack:
     @property
     def label(self) -> str:
         """Name and version for the table."""
-        if self.name == "nginx":
-            return f"nginx {_nginx_version()}"
-        return f"{self.name} {self.packages[0].partition('==')[2]}".strip()
+        version = _nginx_version() if self.name == "nginx" else "".join(self.packages[:1]).partition("==")[2]
+        return f"{self.name} {version}".strip()
 
     def prepare(self, cache: Path) -> Path:
         """Installs the packages if need be; returns the venv. Raises `Unavailable`."""

@@ -1,7 +1,7 @@
 """A scripted OpenAI server, fast enough to vanish beside any proxy in front of it.
 
 Streams go out as engines send them: chunked transfer encoding, one event for each write. `GET /go`
-releases the streams that are held, spread evenly over one interval.
+releases the streams that are held, spread evenly over one interval; `GET /step` sends one event of each.
 """
 
 import argparse
@@ -110,6 +110,9 @@ class Upstream:
         for i, stream in enumerate(held):
             self._start(stream, stream.every * (1 + i / len(held)))
 
+    def step(self) -> None:
+        self._held = [stream for stream in self._held if stream.send_next()]
+
     def _start(self, stream: Stream, delay: float) -> None:
         if stream.every:
             self._pacer.add(stream, delay)
@@ -156,6 +159,9 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._url == b"/go":
             self._upstream.go()
+            self.transport.write(_respond(b"{}"))
+        elif self._url == b"/step":
+            self._upstream.step()
             self.transport.write(_respond(b"{}"))
         elif self._parser.get_method() == b"GET":
             self.transport.write(_MODELS)

@@ -1,0 +1,181 @@
+"""User-space instructions of the gateway for each request and each streamed chunk, counted by valgrind.
+
+    python -m benchmarks.instructions            # compare with benchmarks/instructions.json
+    python -m benchmarks.instructions --update   # record
+
+Counts repeat within a fraction of a percent on a busy machine, so they make a gate where times
+can't. They differ between builds of the interpreter and of the libraries below it: the record is
+kept by these, and where there is none for this one, only the goals are held. Exit code 1 when a
+goal is missed or a count is more than 5 % above its record; 2 when nothing could be counted.
+"""
+
+import argparse
+import asyncio
+import json
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs as a folder, too
+
+from benchmarks.harness import load, proc
+from benchmarks.harness.answers import BadAnswer, Script
+from benchmarks.harness.stacks import REPOSITORY, STACKS, Place
+
+RECORD = Path(__file__).resolve().parents[1] / "instructions.json"
+MARGIN = 0.05
+LIBRARIES = ("uvicorn", "httptools", "uvloop", "msgspec")
+Work = Callable[[int, int, int], Awaitable[None]]
+"""Does the n-fold of one kind of work: gateway's port, upstream's port, n."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    key: str
+    title: str
+    goal: int | None
+    few: int
+    many: int
+    work: Work
+
+
+async def _requests(port: int, upstream: int, count: int) -> None:
+    await load.in_turn(port, count)
+
+
+async def _chunks(port: int, upstream: int, count: int) -> None:
+    await load.one_by_one(port, upstream, Script(count))
+
+
+async def _call_chunks(port: int, upstream: int, count: int) -> None:
+    await load.one_by_one(port, upstream, Script(count, tool_call=True))
+
+
+KINDS = (
+    Kind("request", "a whole answer", 260_000, 20, 220, _requests),
+    Kind("chunk", "a chunk of text through the pythonic normaliser", 75_000, 20, 420, _chunks),
+    Kind("call_chunk", "a chunk within a tool call's argument", None, 20, 420, _call_chunks),
+)
+
+
+class Counted:
+    """The gateway under callgrind. `count` is the instructions that a piece of work took."""
+
+    def __init__(self, server: proc.Server, out: Path) -> None:
+        self._server = server
+        self._out = out
+        self._dumps = 0
+
+    def count(self, work: Awaitable[None], timeout: float = 120.0) -> int:
+        async def bounded() -> None:
+            async with asyncio.timeout(timeout):
+                await work
+
+        self._dump()
+        asyncio.run(bounded())
+        return parse_total(self._dump())
+
+    def per_unit(self, kind: Kind, upstream: int) -> float:
+        """The slope between few and many, free of what a connection or a stream costs once."""
+        few, many = (self.count(kind.work(self._server.port, upstream, n)) for n in (kind.few, kind.many))
+        return (many - few) / (kind.many - kind.few)
+
+    def _dump(self) -> str:
+        """Writes out what was counted since the last dump, and returns it."""
+        pid = self._server.process.pid
+        subprocess.run(["callgrind_control", "--dump", str(pid)], check=True, capture_output=True, timeout=60)
+        self._dumps += 1
+        return Path(f"{self._out}.{self._dumps}").read_text()
+
+
+def parse_total(dump: str) -> int:
+    """The instructions in a callgrind output file."""
+    match = re.search(r"^(?:totals|summary): (\d+)", dump, re.MULTILINE)
+    if match is None:
+        raise ValueError("no totals in callgrind's output")
+    return int(match[1])
+
+
+def build() -> str:
+    """What the counts depend on besides our own code."""
+    libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
+    python = f"{platform.python_implementation()} {platform.python_version()} ({platform.python_compiler()})"
+    return f"{python}, {platform.machine()}, {libraries}"
+
+
+def measure() -> dict[str, int]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        upstream_port = proc.free_port()
+        command = [sys.executable, "-m", "benchmarks.harness.upstream", "--port", str(upstream_port)]
+        upstream = proc.Server.start(command, upstream_port, folder / "upstream.log", cwd=REPOSITORY)
+        try:
+            upstream.wait_ready("/v1/models", 20.0)
+            stack, out = STACKS["ctxgate"], folder / "callgrind.out"
+            place = Place(upstream_port, proc.free_port(), folder, folder)
+            command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", *stack.command(place)]
+            environment = {**stack.env, "PYTHONHASHSEED": "0"}
+            server = proc.Server.start(command, place.port, folder / "log", env=environment, cwd=folder)
+            try:
+                server.wait_ready(stack.ready, 120.0)
+                counted = Counted(server, out)
+                for kind in KINDS:  # what happens only once
+                    counted.count(kind.work(place.port, upstream_port, kind.few))
+                return {kind.key: round(counted.per_unit(kind, upstream_port)) for kind in KINDS}
+            finally:
+                server.stop()
+        finally:
+            upstream.stop()
+
+
+def judge(counts: dict[str, int], recorded: dict[str, int] | None) -> tuple[list[str], bool]:
+    """Lines of a table, and whether every count holds its goal and its record."""
+    lines, good = [f"{'instructions for':<50}{'now':>10}{'goal':>10}{'recorded':>10}{'change':>9}"], True
+    for kind in KINDS:
+        now, before = counts[kind.key], (recorded or {}).get(kind.key)
+        verdict = ""
+        if kind.goal is not None and now > kind.goal:
+            verdict = "  over the goal"
+        elif before is not None and now > before * (1 + MARGIN):
+            verdict = f"  more than {MARGIN:.0%} above the record"
+        good = good and not verdict
+        change = "" if before is None else f"{now / before - 1:+.1%}"
+        goal, record = (f"{n:,}" if n is not None else "" for n in (kind.goal, before))
+        lines.append(f"{kind.title:<50}{now:>10,}{goal:>10}{record:>10}{change:>9}{verdict}")
+    return lines, good
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--update", action="store_true", help="record these counts for this build")
+    update = parser.parse_args().update
+    if missing := [tool for tool in ("valgrind", "callgrind_control") if shutil.which(tool) is None]:
+        print(f"{missing[0]} is missing: apt-get install valgrind", file=sys.stderr)
+        return 2
+    try:
+        counts = measure()
+    except (proc.Failed, BadAnswer, TimeoutError) as failure:
+        print(f"nothing counted: {failure}", file=sys.stderr)
+        return 2
+    records: dict[str, dict[str, int]] = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    recorded = records.get(build())
+    lines, good = judge(counts, recorded)
+    print("\n".join(lines))
+    if update:
+        RECORD.write_text(json.dumps({**records, build(): counts}, indent=2, sort_keys=True) + "\n")
+        print(f"recorded for {build()}")
+    elif recorded is None:
+        print(f"NOT COMPARED: nothing is recorded for {build()}; --update records it. Only the goals were held.")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    proc.end_on_sigterm()
+    sys.exit(main())
