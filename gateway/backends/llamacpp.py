@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
+from gateway.backends import messages
 from gateway.backends.base import Address
 from gateway.backends.context import context_length_exceeded
 from gateway.backends.openai import OpenAIBackend, error_message
@@ -18,12 +20,15 @@ from gateway.errors import (
     ProviderUnsupportedContentBlock,
 )
 
+_needs_edit = messages.needs(messages.EMPTY_ARGUMENTS)
+
 BAD_INPUT = (
     "Failed to parse messages",
     "Failed to parse tools",
     "Failed to parse tool call arguments",
     "Failed to parse input",
     "Unable to generate parser for this template",
+    "JSON schema",
     "Jinja Exception",
     "[json.exception.",
 )
@@ -36,6 +41,10 @@ class LlamaCppBackend(OpenAIBackend):
     def __init__(self, model: Model, address: Address | None) -> None:
         super().__init__(model, address)
         self._takes_tools: bool | None = None
+
+    def adapt(self, fields: dict[str, Raw]) -> None:
+        if _needs_edit(fields["messages"]):
+            messages.edit(fields, messages.arguments_are_text)
 
     async def takes_tools(self) -> bool:
         """Asked once, of /props; a server without it (a router that has several models) is trusted to."""

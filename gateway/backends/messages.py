@@ -23,6 +23,7 @@ TOOL_CALLS = rb'"tool_calls"'
 NULL_CONTENT = rb'"content"\s*:\s*null'
 CONTENT_PARTS = rb'"content"\s*:\s*\['
 OBJECT_ARGUMENTS = rb'"arguments"\s*:\s*\{'
+EMPTY_ARGUMENTS = rb'"arguments"\s*:\s*""'
 
 
 def needs(*patterns: bytes) -> Callable[[bytes], re.Match[bytes] | None]:
@@ -66,8 +67,9 @@ def content_is_text(message: dict[str, Any], position: int) -> None:
 
 
 def arguments_are_text(message: dict[str, Any], position: int) -> None:
-    """Past calls' arguments as OpenAI writes them: JSON in a string."""
+    """Past calls' arguments as OpenAI writes them: an object as JSON in a string, also where there are none."""
     for call in message.get("tool_calls") or ():
         function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict) and not isinstance(function.get("arguments"), str):
-            function["arguments"] = encode(function.get("arguments") or {}).decode()
+        if isinstance(function, dict):
+            arguments = function.get("arguments") or {}
+            function["arguments"] = arguments if isinstance(arguments, str) else encode(arguments).decode()

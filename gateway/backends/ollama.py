@@ -18,7 +18,7 @@ from gateway.errors import (
 )
 from gateway.wire.chat import encode
 
-_needs_edit = messages.needs(messages.DEVELOPER, messages.OBJECT_ARGUMENTS)
+_needs_edit = messages.needs(messages.DEVELOPER, messages.OBJECT_ARGUMENTS, messages.EMPTY_ARGUMENTS)
 
 
 class OllamaBackend(OpenAIBackend):

@@ -80,6 +80,9 @@ class ChatRequest:
     def parse(cls, body: bytes) -> ChatRequest:
         """Raises ProviderInvalidRequest, which names the field at fault."""
         try:
+            if not body.isascii():
+                # Fields that are passed on unread are not checked by the decoder, and engines fail on them badly.
+                body.decode()
             known = _decode_known(body)
             fields = _decode_fields(body)
         except msgspec.ValidationError as error:
