@@ -96,13 +96,6 @@ def expected(one: Exchange) -> int:
     return {"auth_no_key": 401, "auth_wrong_key": 401, "err_bad_model": 404}.get(one.case, 400)
 
 
-REFUSED_BY_US.get(one.runtime, ()):
-        return 400
-    if one.status == 200 and one.case != "err_oversize_ctx_stream":
-        return 200
-    return {"auth_no_key": 401, "auth_wrong_key": 401, "err_bad_model": 404}.get(one.case, 400)
-
-
 REFUSED_BY_US = {"llama-cpp-python": ("grammar", "tools_and_grammar")}
 """A grammar could end that engine."""
 
