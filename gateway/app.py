@@ -26,11 +26,12 @@ def serve(config: Config) -> None:
         host=server.host,
         port=server.port,
         uds=str(server.uds) if server.uds is not None else None,
-        http="httptools",
+        http="gateway.api.lane:LaneProtocol",
         loop="auto",
         ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from starlette.applications import Starlette
@@ -14,7 +14,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway import __version__
-from gateway.api.chat import INTERNAL, Chat, Receive, Scope, Send, log, respond_error
+from gateway.api.chat import (
+    INTERNAL,
+    PATHS,
+    ASGIClient,
+    Chat,
+    Headers,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    chat_asgi,
+    log,
+    respond_error,
+)
 from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest
 from gateway.wire.chat import encode
@@ -27,8 +40,7 @@ class API:
     """`gateway` over HTTP. With `server.api_keys`, every path but `/health` asks for one of them."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-        self._chat = Chat(gateway)
+        self.chat = Chat(gateway)
         self._keys = [_digest(key.get_secret_value().encode()) for key in gateway.config.server.api_keys]
         self._others = _router(gateway)
 
@@ -36,34 +48,37 @@ class API:
         if scope["type"] != "http":
             await self._others(scope, receive, send)
             return
+        path: str = scope["path"]
         started = False
 
-        async def tracked(message: object) -> None:
+        async def tracked(message: Message) -> None:
             nonlocal started
             started = True
-            await send(message)  # type: ignore[arg-type]
+            await send(message)
 
-        path: str = scope["path"]
         try:
-            if self._keys and path not in OPEN_PATHS:
-                self._authenticate(scope["headers"])
-            if path in ("/v1/chat/completions", "/chat/completions"):
+            if path not in OPEN_PATHS:
+                self.authenticate(scope["headers"])
+            if path in PATHS:
                 if scope["method"] != "POST":
                     raise _method_not_allowed(scope["method"], path, "POST")
-                await self._chat(scope, receive, tracked)
+                await chat_asgi(self.chat, scope, receive, send)
             else:
                 if path.startswith("/v1/"):
                     scope["path"] = path.removeprefix("/v1")
                 await self._others(scope, receive, tracked)
         except GatewayError as error:
-            await respond_error(send, error)
+            await respond_error(ASGIClient(send), error)
         except Exception:
             log.exception("%s %s failed", scope["method"], path)
             if started:
                 raise
-            await respond_error(send, INTERNAL)
+            await respond_error(ASGIClient(send), INTERNAL)
 
-    def _authenticate(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    def authenticate(self, headers: Headers) -> None:
+        """Raises ProviderAuthentication unless a request with these headers may pass."""
+        if not self._keys:
+            return
         given = next((value for name, value in headers if name == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
         digest = _digest(key.strip())

@@ -1,17 +1,24 @@
-"""`POST /v1/chat/completions`: the hot route, plain ASGI."""
+"""`POST /v1/chat/completions`: the hot route.
+
+`Chat.answer` is the whole of it. It writes to a `Client`, of which there are two: `ASGIClient` for any ASGI
+server, and the lane on uvicorn's own protocol class (`gateway.api.lane`), which serves it at a third of the cost.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Protocol
 
 from gateway.core import Gateway, Run
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.sse import DONE, event
 
+PATHS = ("/v1/chat/completions", "/chat/completions")
+
+Headers = Sequence[tuple[bytes, bytes]]
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -19,12 +26,25 @@ Send = Callable[[Message], Awaitable[None]]
 
 log = logging.getLogger("ctxgate")
 
-JSON_HEADERS = [(b"content-type", b"application/json")]
-SSE_HEADERS = [
+JSON_TYPE = (b"content-type", b"application/json")
+SSE_HEADERS: Headers = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
-]
+)
+INTERNAL = InternalError("ctxgate failed; its log tells why")
+
+
+class Client(Protocol):
+    """Where an answer goes. `write` waits while the client lags."""
+
+    async def whole(self, status: int, headers: Headers, body: bytes) -> None: ...
+
+    async def start(self, headers: Headers) -> None: ...
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def end(self, data: bytes) -> None: ...
 
 
 class ClientGone(Exception):
@@ -32,41 +52,34 @@ class ClientGone(Exception):
 
 
 class Chat:
-    """The endpoint. A client that leaves cancels the engine's work, for streamed and whole answers alike."""
+    """Answers a request's body. Cancel it when the client leaves: that cancels the engine's work as well."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._max_body = gateway.config.server.max_body_bytes
+        self.max_body = gateway.config.server.max_body_bytes
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(self, body: bytes, client: Client) -> None:
         try:
-            request = ChatRequest.parse(await read_body(scope, receive, self._max_body))
-        except ClientGone:
-            return
-        task = asyncio.current_task()
-        assert task is not None
-        gone = asyncio.ensure_future(_cancel_when_gone(receive, task))
-        try:
+            request = ChatRequest.parse(body)
             with await self._gateway.chat(request) as run:
                 if request.stream:
-                    await _stream(run, send)
+                    await _stream(run, client)
                 else:
-                    await respond(send, 200, await run.whole())
-        except asyncio.CancelledError:
-            if not gone.done():
-                raise  # the server is shutting down
-        finally:
-            gone.cancel()
+                    await client.whole(200, (JSON_TYPE,), await run.whole())
+        except GatewayError as error:
+            await respond_error(client, error)
+        except Exception:
+            log.exception("chat failed")
+            await respond_error(client, INTERNAL)
 
 
-async def _stream(run: Run, send: Send) -> None:
-    """An error before the first payload is the caller's; after it, a frame of the stream and then its end mark."""
+async def _stream(run: Run, client: Client) -> None:
+    """An error before the first payload is a status; after it, a frame of the stream and then its end mark."""
     payloads = await run.payloads()
-    await send({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
+    await client.start(SSE_HEADERS)
     try:
         while payloads:
-            body = event(payloads[0]) if len(payloads) == 1 else b"".join(map(event, payloads))
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await client.write(event(payloads[0]) if len(payloads) == 1 else b"".join(map(event, payloads)))
             payloads = await run.payloads()
         last = DONE
     except GatewayError as error:
@@ -74,7 +87,48 @@ async def _stream(run: Run, send: Send) -> None:
     except Exception:
         log.exception("a stream of model %s broke", run.model.name)
         last = event(encode(INTERNAL.body())) + DONE
-    await send({"type": "http.response.body", "body": last})
+    await client.end(last)
+
+
+async def respond_error(client: Client, error: GatewayError) -> None:
+    await client.whole(error.status, (JSON_TYPE, *error.headers()), encode(error.body()))
+
+
+class ASGIClient:
+    def __init__(self, send: Send) -> None:
+        self._send = send
+
+    async def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        head = [*headers, (b"content-length", b"%d" % len(body))]
+        await self._send({"type": "http.response.start", "status": status, "headers": head})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def start(self, headers: Headers) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": list(headers)})
+
+    async def write(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes) -> None:
+        await self._send({"type": "http.response.body", "body": data})
+
+
+async def chat_asgi(chat: Chat, scope: Scope, receive: Receive, send: Send) -> None:
+    """`chat` as an ASGI endpoint. Raises ProviderInvalidRequest (413) for a body above the limit."""
+    try:
+        body = await _read_body(scope, receive, chat.max_body)
+    except ClientGone:
+        return
+    task = asyncio.current_task()
+    assert task is not None
+    gone = asyncio.ensure_future(_cancel_when_gone(receive, task))
+    try:
+        await chat.answer(body, ASGIClient(send))
+    except asyncio.CancelledError:
+        if not gone.done():
+            raise  # the server is shutting down
+    finally:
+        gone.cancel()
 
 
 async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
@@ -83,45 +137,31 @@ async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The request's body. Raises ProviderInvalidRequest (413) above `limit` bytes, before reading it where it can."""
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise _too_large(limit)
-    body = b""
+async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     parts: list[bytes] = []
+    check_length(scope["headers"], limit)
     size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        body = message.get("body", b"")
-        if not message.get("more_body") and not parts:
-            return bytes(body)
-        size += len(body)
+        part = message.get("body", b"")
+        size += len(part)
         if size > limit:
-            raise _too_large(limit)
-        parts.append(body)
+            raise too_large(limit)
+        parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts)
 
 
-def _too_large(limit: int) -> ProviderInvalidRequest:
+def check_length(headers: Headers, limit: int) -> None:
+    """Raises ProviderInvalidRequest (413) for a body that says it is too large, before it is read."""
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise too_large(limit)
+
+
+def too_large(limit: int) -> ProviderInvalidRequest:
     return ProviderInvalidRequest(
         f"the request body exceeds {limit} bytes (server.max_body_bytes)", code="request_too_large", status=413
     )
-
-
-async def respond(send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None) -> None:
-    """A whole JSON response."""
-    length = (b"content-length", b"%d" % len(body))
-    head = [*JSON_HEADERS, *(headers or ()), length]
-    await send({"type": "http.response.start", "status": status, "headers": head})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def respond_error(send: Send, error: GatewayError) -> None:
-    await respond(send, error.status, encode(error.body()), error.headers())
-
-
-INTERNAL = InternalError("ctxgate failed; its log tells why")

@@ -1,0 +1,133 @@
+"""The hot route's lane: `Chat` on uvicorn's httptools protocol class, without a scope, events or messages between.
+
+uvicorn keeps doing the rest: connections, keep-alive, pipelining, flow control, shutdown. A request for another
+path, or with a query, goes its usual ASGI way. What is used of uvicorn beyond its public interface is named
+here: `HttpToolsProtocol`'s `cycle` and what it reads of it. pyproject.toml pins the range.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from gateway.api.chat import PATHS, Headers, check_length, log, respond_error, too_large
+from gateway.errors import GatewayError
+
+if TYPE_CHECKING:
+    from gateway.api.app import API
+
+_HOT = frozenset(path.encode() for path in PATHS)
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+CLOSE = b"connection: close\r\n"
+
+
+class LaneProtocol(HttpToolsProtocol):
+    """Give it to uvicorn as `http=`; `app` must be an `API`."""
+
+    def on_headers_complete(self) -> None:
+        if self.url not in _HOT or self.parser.get_method() != b"POST" or self.parser.should_upgrade():
+            super().on_headers_complete()
+            return
+        before = self.cycle
+        self.cycle = cycle = ChatCycle(self)  # type: ignore[assignment]
+        if before is None or before.response_complete:
+            self._start_asgi_task(cycle, self.app)  # type: ignore[arg-type]
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))  # type: ignore[arg-type]
+
+
+class ChatCycle:
+    """One request and its answer: what uvicorn reads of a cycle, and a `Client` for `Chat`."""
+
+    def __init__(self, protocol: LaneProtocol) -> None:
+        self.body = b""
+        self.more_body = True
+        self.disconnected = False
+        self.response_complete = False
+        self.keep_alive = protocol.parser.should_keep_alive()
+        self.message_event = self
+        self._chunked = protocol.parser.get_http_version() == "1.1"
+        self._continue = protocol.expect_100_continue
+        self._headers: Headers = protocol.headers
+        self._protocol = protocol
+        self._transport = protocol.transport
+        self._task: asyncio.Task[Any] | None = None
+        self._arrived: asyncio.Future[None] | None = None
+        self._started = False
+
+    def set(self) -> None:
+        """uvicorn's signal that body, its end or a disconnect came."""
+        if self.disconnected:
+            if self._task is not None:
+                self._task.cancel()
+        elif self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    async def run_asgi(self, api: API) -> None:
+        self._task = asyncio.current_task()
+        try:
+            api.authenticate(self._headers)
+            await api.chat.answer(await self._read(api.chat.max_body), self)
+        except GatewayError as error:
+            self.keep_alive = self.keep_alive and not self.more_body
+            await respond_error(self, error)
+        except asyncio.CancelledError:
+            if not self.disconnected:
+                self._transport.close()
+                raise
+        except Exception:
+            log.exception("the lane failed")
+            self._transport.close()
+        finally:
+            self._task = None
+
+    async def _read(self, limit: int) -> bytes:
+        if self.more_body:
+            check_length(self._headers, limit)
+            if self._continue:
+                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        while self.more_body:
+            if len(self.body) > limit:
+                raise too_large(limit)
+            self._protocol.flow.resume_reading()
+            self._arrived = asyncio.get_running_loop().create_future()
+            await self._arrived
+        if len(self.body) > limit:
+            raise too_large(limit)
+        return self.body
+
+    # Client
+
+    async def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (self._head(status, headers), len(body), body))
+        self._complete()
+
+    async def start(self, headers: Headers) -> None:
+        head = self._head(200, headers)
+        if self._chunked:
+            self._transport.write(head + CHUNKED)
+        else:
+            self.keep_alive = False
+            self._transport.write(head + b"\r\n")
+
+    async def write(self, data: bytes) -> None:
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if self._protocol.flow.write_paused:
+            await self._protocol.flow.drain()
+
+    async def end(self, data: bytes) -> None:
+        self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
+        self._complete()
+
+    def _head(self, status: int, headers: Headers) -> bytes:
+        lines = [b"%b: %b\r\n" % pair for pair in (*self._protocol.server_state.default_headers, *headers)]
+        return b"".join((STATUS_LINE[status], *lines, b"" if self.keep_alive else CLOSE))
+
+    def _complete(self) -> None:
+        self.response_complete = True
+        if not self.keep_alive:
+            self._transport.close()
+        self._protocol.on_response_complete()
