@@ -151,7 +151,7 @@ class Assembly:
         found: list[Delta] = []
         for name, value in delta.items():
             if name == "tool_calls":
-                found += [self._add_call(entry) for entry in value or ()]
+                found += [self._add_call(entry) for entry in (value if isinstance(value, list) else ())]
             elif name in ("content", "reasoning_content", "reasoning", "refusal") and isinstance(value, str):
                 self._texts.setdefault(name, []).append(value)
                 if value and name != "refusal":
