@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
@@ -54,3 +55,23 @@ def completion(content: str, **message: Any) -> dict[str, Any]:
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     choice = {"index": 0, "message": {"role": "assistant", "content": content, **message}, "finish_reason": "stop"}
     return {"id": "chatcmpl-1", "object": "chat.completion", "model": "m", "choices": [choice], "usage": usage}
+
+
+class Gathering:
+    """Echoes, but answers nobody until everybody has come: calls that were serialised anywhere would wait for ever."""
+
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
+        self.waiting = 0
+        self.complete = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/v1/models":
+            await answer(send, 200, {"data": [{"id": "m"}]})
+            return
+        body = await read_json(receive)
+        self.waiting += 1
+        if self.waiting == self.expected:
+            self.complete.set()
+        await self.complete.wait()
+        await answer(send, 200, completion(body["messages"][-1]["content"]))

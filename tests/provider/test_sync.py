@@ -1,0 +1,98 @@
+"""The façade for scripts, over a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, assert_type
+
+import pytest
+from pydantic import BaseModel
+
+from gateway.errors import ProviderInvalidModel
+from gateway.provider import OpenAIProvider, Provider, Response, SyncProvider, UserMessage
+
+from .server import Gathering, serve
+
+HI = [UserMessage("hi")]
+
+
+class Answer(BaseModel):
+    word: str
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with serve(Gathering(1)) as url:
+        yield url
+
+
+def test_ready_and_complete(url: str) -> None:
+    with SyncProvider(OpenAIProvider(url, "m")) as provider:
+        provider.ready()
+        response = provider.complete(HI)
+        assert_type(response, Response[None])
+        assert response.message.content == "hi"
+        structured = provider.complete([UserMessage('{"word": "hi"}')], response_schema=Answer)
+        assert_type(structured.parsed, Answer | None)
+        assert structured.parsed == Answer(word="hi")
+
+
+def test_errors_come_through(url: str) -> None:
+    with SyncProvider(OpenAIProvider(url, "x")) as provider, pytest.raises(ProviderInvalidModel, match="it has: m"):
+        provider.ready()
+
+
+def test_threads_call_at_once() -> None:
+    with (
+        serve(Gathering(8)) as url,
+        SyncProvider(OpenAIProvider(url, "m")) as provider,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        answers = list(threads.map(lambda n: provider.complete([UserMessage(f"call {n}")]).message.content, range(8)))
+    assert answers == [f"call {n}" for n in range(8)]
+
+
+async def test_it_works_inside_a_running_loop(url: str) -> None:
+    with SyncProvider(OpenAIProvider(url, "m")) as provider:
+        assert provider.complete(HI).message.content == "hi"
+
+
+class Hanging:
+    """A provider whose calls end by cancellation alone."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Event()
+        self.cancelled = threading.Event()
+
+    async def ready(self) -> None:
+        self.begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+
+    async def complete(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+
+def test_closing_cancels_the_calls_of_other_threads() -> None:
+    hanging = Hanging()
+    wrapped: Provider = hanging
+    with ThreadPoolExecutor(1) as threads:
+        provider = SyncProvider(wrapped)
+        call = threads.submit(provider.ready)
+        assert hanging.begun.wait(20)
+        provider.close()
+        assert hanging.cancelled.wait(20)
+        assert call.exception(20) is not None
+    provider.close()
+
+
+def test_a_closed_provider_says_so() -> None:
+    provider = SyncProvider(OpenAIProvider("http://127.0.0.1:9", "m"))
+    provider.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        provider.ready()
