@@ -84,13 +84,14 @@ def _function(call: Call) -> dict[str, str]:
 
 
 def questions(made: Conversation) -> Iterator[Question]:
-    """One question for each assistant message."""
+    """One question for each assistant message. llama.cpp's grammar ends the answer after a call, so text behind it is
+    not expected."""
     categories = iter(made.categories)
     for at, message in enumerate(made.messages):
         if message.role == "assistant":
             calls = [(call.name, json.loads(json.dumps(call.arguments))) for call in message.calls]
             before = openai_messages(made.messages[:at])
-            yield Question(next(categories), before, list(made.tools), (message.text + message.after, calls))
+            yield Question(next(categories), before, list(made.tools), (message.text, calls))
 
 
 def evaluate(model: Path, count: int, turns: int, misses: int = 0) -> dict[str, tuple[int, int]]:
