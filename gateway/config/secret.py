@@ -11,6 +11,8 @@ from pydantic import SecretStr
 SERVICE = "ctxgate"
 """Under which the system's keychain keeps our secrets."""
 
+CURE = f"write ${{NAME}} and set that environment variable, or keychain:NAME after: keyring set {SERVICE} NAME"
+
 _REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*(:-)?\}|keychain:(?P<name>.+)")
 
 
@@ -31,7 +33,7 @@ def secret(written: str, value: str) -> SecretStr | None:
     if match is None:
         raise BadSecret(
             "a secret can't stand in the file",
-            f"write ${{NAME}} and set that environment variable, or keychain:NAME after: keyring set {SERVICE} NAME",
+            CURE,
         )
     name = match["name"]
     found = value if name is None else _from_keychain(name)

@@ -5,6 +5,7 @@ Old spellings, variables, `~` and relative paths are gone here: `gateway.config.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,17 +65,13 @@ class Runtime:
 
     def arguments(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """`args` with `{model_path}`, `{port}`, … replaced by `values[name]`; other braces stay as they are."""
-        filled = []
-        for arg in self.args:
-            for name in PLACEHOLDERS:
-                if "{" + name + "}" in arg:
-                    arg = arg.replace("{" + name + "}", str(values[name]))
-            filled.append(arg)
-        return tuple(filled)
+        return tuple(_PLACEHOLDER.sub(lambda match: str(values[match[1]]), arg) for arg in self.args)
 
 
 PLACEHOLDERS = ("model_path", "model_name", "mmproj_path", "host", "port", "context_window", "threads", "parallel")
 """What `args` may hold in braces."""
+
+_PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,473 @@
+"""What is accepted, and the one form in which it comes out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gateway.config import ConfigError, Model, PullSource, Runtime, Server, find, load
+from gateway.errors import ProviderInvalidModel
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Any:
+    def write(text: str) -> Path:
+        file = tmp_path / "config.yaml"
+        file.write_text(dedent(text), encoding="utf-8")
+        return file
+
+    return write
+
+
+def test_the_entry_of_the_adr(write: Any) -> None:
+    config = load(
+        write("""\
+            active_model: lfm25-24b
+            models:
+              lfm25-24b:
+                path: ~/.localcowork/models/lfm25-24b-q4_k_m.gguf
+                runtime: llama.cpp
+                port: 8080
+                context_window: 32768
+                tool_call_format: pythonic  # triggers normalizer
+            """),
+        {},
+    )
+    assert config.resolve(None) == Model(
+        name="lfm25-24b",
+        runtime="llama.cpp",
+        path=Path("/home/ann/.localcowork/models/lfm25-24b-q4_k_m.gguf"),
+        base_url="http://127.0.0.1:8080",
+        port=8080,
+        context_window=32768,
+        tool_call_format="pythonic",
+    )
+    assert config.server == Server()
+    assert config.notes == ()
+
+
+# The keys and the shape of LocalCowork's own file; the models and values are ours.
+LOCALCOWORK = """\
+active_model: lfm-big
+models_dir: "${LOCALCOWORK_MODELS_DIR:-~/Projects/_models}"
+enabled_servers: [filesystem, calendar]
+enabled_tools:
+  - filesystem.list_dir
+  - calendar.list_events
+models:
+  lfm-big:
+    display_name: "LFM big"
+    runtime: llama_cpp
+    model_path: "lfm-big-q4.gguf"
+    base_url: "http://localhost:8080/v1"
+    context_window: 32768
+    tool_call_format: bracket
+    temperature: 0.1
+    tool_temperature: 0.1
+    max_tokens: 4096
+    estimated_vram_gb: 14.5
+    force_json_response: false
+    capabilities: [text, tool_calling]
+  qwen-dev:
+    display_name: "Qwen for development"
+    runtime: ollama
+    model_name: "qwen2.5:32b"
+    base_url: "http://localhost:11434/v1"
+    context_window: 32768
+    tool_call_format: native_json
+    temperature: 0.7
+    max_tokens: 4096
+    estimated_vram_gb: 20
+    deprecated: true
+    capabilities: [text, tool_calling]
+  vision:
+    display_name: "Vision"
+    runtime: llama_cpp
+    model_path: "/weights/vl.gguf"
+    mmproj_path: "/weights/mmproj-vl.gguf"
+    base_url: "http://localhost:8081/v1"
+    context_window: 32768
+    tool_call_format: native_json
+    temperature: 0.1
+    max_tokens: 1024
+    estimated_vram_gb: 2
+    capabilities: [text, vision]
+  router:
+    display_name: "Router"
+    runtime: mlx
+    model_path: "router-mlx"
+    base_url: "http://localhost:8082/v1"
+    context_window: 8192
+    tool_call_format: bracket
+    temperature: 0.0
+    max_tokens: 256
+    estimated_vram_gb: 1
+    role: tool_router
+    fine_tuned:
+      base_model: small
+      accuracy: 0.93
+    capabilities: [text, tool_calling]
+runtimes:
+  ollama:
+    command: "ollama serve"
+    health_check: "http://localhost:11434/api/tags"
+    startup_timeout_seconds: 30
+  llama_cpp:
+    command: "llama-server"
+    args: ["--model", "{model_path}", "--port", "8080", "--ctx-size", "32768"]
+    health_check: "http://localhost:8080/health"
+    startup_timeout_seconds: 60
+  mlx:
+    command: "mlx_lm.server"
+    args: ["--model", "{model_path}", "--port", "8080"]
+    health_check: "http://localhost:8080/health"
+    startup_timeout_seconds: 45
+    platform: macos_only
+fallback_chain: [lfm-big, qwen-dev, static_response]
+orchestrator:
+  enabled: false
+  planner_model: lfm-big
+  router_model: router
+  router_top_k: 15
+two_pass_tool_selection: true
+"""
+
+# The same, as ctxgate writes it.
+OURS = """\
+active_model: lfm-big
+models_dir: ~/Projects/_models
+models:
+  lfm-big:
+    display_name: LFM big
+    runtime: llama.cpp
+    path: lfm-big-q4.gguf
+    base_url: http://localhost:8080
+    context_window: 32768
+    tool_call_format: pythonic
+    temperature: 0.1
+    max_tokens: 4096
+    capabilities: [text, tool_calling]
+  qwen-dev:
+    display_name: Qwen for development
+    runtime: ollama
+    model_name: qwen2.5:32b
+    base_url: http://localhost:11434
+    context_window: 32768
+    temperature: 0.7
+    max_tokens: 4096
+    capabilities: [text, tool_calling]
+  vision:
+    display_name: Vision
+    runtime: llama.cpp
+    path: /weights/vl.gguf
+    mmproj_path: /weights/mmproj-vl.gguf
+    base_url: http://localhost:8081
+    context_window: 32768
+    temperature: 0.1
+    max_tokens: 1024
+    capabilities: [text, vision]
+  router:
+    display_name: Router
+    runtime: mlx
+    path: router-mlx
+    base_url: http://localhost:8082
+    context_window: 8192
+    tool_call_format: pythonic
+    temperature: 0.0
+    max_tokens: 256
+    capabilities: [text, tool_calling]
+runtimes:
+  ollama:
+    command: ollama serve
+    health_check: http://localhost:11434/api/tags
+    startup_timeout_seconds: 30
+  llama.cpp:
+    command: llama-server
+    args: [--model, "{model_path}", --port, 8080, --ctx-size, 32768]
+    health_check: http://localhost:8080/health
+    startup_timeout_seconds: 60
+  mlx:
+    command: mlx_lm.server
+    args: [--model, "{model_path}", --port, 8080]
+    health_check: http://localhost:8080/health
+    startup_timeout_seconds: 45
+"""
+
+
+def test_localcowork_comes_out_as_ours(write: Any) -> None:
+    theirs = load(write(LOCALCOWORK), {})
+    ours = load(write(OURS), {})
+    assert replace(theirs, notes=()) == ours
+    assert theirs.models["lfm-big"] == Model(
+        name="lfm-big",
+        runtime="llama.cpp",
+        path=Path("/home/ann/Projects/_models/lfm-big-q4.gguf"),
+        base_url="http://localhost:8080",
+        port=8080,
+        context_window=32768,
+        tool_call_format="pythonic",
+        defaults={"temperature": 0.1, "max_tokens": 4096},
+        capabilities=("text", "tool_calling"),
+        display_name="LFM big",
+        engine=Runtime(
+            command=("llama-server",),
+            args=("--model", "{model_path}", "--port", "8080", "--ctx-size", "32768"),
+            health_check="http://localhost:8080/health",
+            startup_timeout_seconds=60,
+        ),
+    )
+    assert ours.notes == ()
+
+
+def test_what_only_their_app_reads_is_noted(write: Any) -> None:
+    config = load(write(LOCALCOWORK), {})
+    lines = LOCALCOWORK.splitlines()
+    noted = sorted(lines[note.line - 1].strip().partition(":")[0] for note in config.notes)
+    assert noted == sorted(
+        ["enabled_servers", "enabled_tools", "fallback_chain", "orchestrator", "two_pass_tool_selection", "platform"]
+        + ["tool_temperature", "force_json_response", "deprecated", "role", "fine_tuned"]
+        + ["estimated_vram_gb"] * 4
+    )
+    for note in config.notes:
+        key = lines[note.line - 1].strip().partition(":")[0]
+        assert note.message.startswith(f"{key} is ignored: ")
+        assert lines[note.line - 1][note.column - 1 :].startswith(key)
+
+
+ADDRESSES = {
+    "a port": ("runtime: openai\nport: 9", ("http://127.0.0.1:9", None, 9)),
+    "loopback": ("runtime: openai\nbase_url: http://localhost:9/v1/", ("http://localhost:9", None, 9)),
+    "loopback without a port": ("runtime: openai\nbase_url: http://[::1]/v1", ("http://[::1]", None, 80)),
+    "port and the same URL": (
+        "runtime: openai\nport: 9\nbase_url: http://127.0.0.1:9",
+        ("http://127.0.0.1:9", None, 9),
+    ),
+    "a prefix": ("runtime: openai\nbase_url: https://h/openai/v1", ("https://h/openai", None, None)),
+    "another machine": ("runtime: llama.cpp\nbase_url: http://10.0.0.2:8080", ("http://10.0.0.2:8080", None, None)),
+    "a socket": ("runtime: openai\nbase_url: unix:/run/vllm.sock", (None, Path("/run/vllm.sock"), None)),
+    "a socket as a URL": ("runtime: openai\nbase_url: unix:///run/vllm.sock", (None, Path("/run/vllm.sock"), None)),
+    "a socket at home": ("runtime: openai\nbase_url: unix:~/s", (None, Path("/home/ann/s"), None)),
+    "Ollama's own": ("runtime: ollama", ("http://127.0.0.1:11434", None, 11434)),
+    "none": ("runtime: llama.cpp\npath: x", (None, None, None)),
+    "a backend of one's own": ("runtime: my.mod:Backend", (None, None, None)),
+}
+
+
+@pytest.mark.parametrize("case", ADDRESSES)
+def test_addresses(case: str, write: Any) -> None:
+    entry, expected = ADDRESSES[case]
+    model = load(write("active_model: m\nmodels:\n  m:\n    " + entry.replace("\n", "\n    ") + "\n"), {}).resolve("m")
+    assert (model.base_url, model.uds, model.port) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [("llama.cpp", "llama.cpp"), ("llama_cpp", "llama.cpp"), ("llama_cpp_python", "llama-cpp-python"), ("mlx", "mlx")],
+)
+def test_runtimes(written: str, canonical: str, write: Any) -> None:
+    assert (
+        load(write(f"active_model: m\nmodels: {{m: {{runtime: {written}, path: x}}}}\n")).resolve("m").runtime
+        == canonical
+    )
+
+
+def test_paths_start_at_the_file_or_at_models_dir(write: Any, tmp_path: Path) -> None:
+    text = "active_model: m\nmodels: {m: {runtime: mlx, path: a/../b}, n: {runtime: mlx, path: /c}}\n"
+    config = load(write(text), {})
+    assert [model.path for model in config.models.values()] == [tmp_path / "b", Path("/c")]
+    assert config.models_dir is None
+    config = load(write(text + "models_dir: d\n"), {})
+    assert [model.path for model in config.models.values()] == [tmp_path / "d" / "b", Path("/c")]
+    assert config.models_dir == tmp_path / "d"
+
+
+def test_variables(write: Any) -> None:
+    text = """\
+        active_model: ${MODEL:-m}
+        models:
+          m:
+            runtime: openai
+            port: "${PORT}"
+            temperature: ${HEAT:-0.5}
+            model_name: "${NUMBER}-${NOTHING:-x}"
+            display_name: ${EMPTY}
+            seed: ${NONE:-}
+            api_key: ${KEY:-}
+            extra_body: {n: "${NUMBER}", s: "${WORD}"}
+        """
+    environ = {"PORT": "9", "NUMBER": "7", "EMPTY": "", "WORD": "w", "HEAT": ""}
+    model = load(write(text), environ).resolve(None)
+    assert (model.port, model.model_name, model.display_name) == (9, "7-x", None)
+    assert model.defaults == {"temperature": 0.5, "n": 7, "s": "w"}
+    assert [type(value) for value in model.defaults.values()] == [float, int, str]
+    assert model.api_key is None
+
+
+def test_secrets(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    keyring = ModuleType("keyring")
+    errors = ModuleType("keyring.errors")
+
+    class KeyringError(Exception):
+        pass
+
+    def get_password(service: str, name: str) -> str | None:
+        if name == "locked":
+            raise KeyringError("hidden")
+        return {("ctxgate", "mine"): "from-keychain"}.get((service, name))
+
+    errors.KeyringError = KeyringError  # type: ignore[attr-defined]
+    keyring.errors, keyring.get_password = errors, get_password  # type: ignore[attr-defined]
+    text = """\
+        active_model: m
+        models:
+          m: {runtime: openai, port: 1, api_key: "%s"}
+        server: {host: 0.0.0.0, api_keys: ["${ONE}", "${TWO:-}", "keychain:mine"]}
+        """
+    environ = {"ONE": "from-environment"}
+    monkeypatch.setitem(sys.modules, "keyring", keyring)
+    config = load(write(text % "keychain:mine"), environ)
+    key = config.resolve("m").api_key
+    assert key is not None
+    assert key.get_secret_value() == "from-keychain"
+    assert [key.get_secret_value() for key in config.server.api_keys] == ["from-environment", "from-keychain"]
+    assert "from-" not in repr(config)
+
+    for name, message in {"locked": "can't be read", "other": "has no other"}.items():
+        with pytest.raises(ConfigError, match=message) as caught:
+            load(write(text % f"keychain:{name}"), environ)
+        assert [(p.line, p.column) for p in caught.value.problems] == [(3, 42)]
+        assert "hidden" not in str(caught.value)
+
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with pytest.raises(ConfigError, match="needs the package keyring"):
+        load(write(text % "keychain:mine"), environ)
+
+
+def test_launch_settings_are_merged(write: Any) -> None:
+    config = load(
+        write("""\
+            active_model: a
+            models:
+              a: {runtime: llama.cpp, path: x, args: [--own], threads: 3}
+              b: {runtime: llama.cpp, path: x, command: "~/bin/server 'two words'", args: [--alone, 1.5]}
+              c: {runtime: mlx, path: x}
+            runtimes:
+              llama.cpp: {args: [--general], threads: 2, parallel: 4, startup_timeout_seconds: 9}
+            """),
+        {},
+    )
+    a, b, c = (model.engine for model in config.models.values())
+    assert a == Runtime(args=("--general", "--own"), threads=3, parallel=4, startup_timeout_seconds=9)
+    assert b == Runtime(
+        command=("/home/ann/bin/server", "two words"),
+        args=("--alone", "1.5"),
+        threads=2,
+        parallel=4,
+        startup_timeout_seconds=9,
+    )
+    assert c == Runtime()
+
+
+def test_placeholders_are_filled_in() -> None:
+    runtime = Runtime(args=("--model={model_path}", "{port}", "{other}", "x"))
+    assert runtime.arguments({"model_path": "/a {port}", "port": 8}) == ("--model=/a {port}", "8", "{other}", "x")
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("{hub: a/b}", PullSource(kind="hub", name="a/b")),
+        (
+            "{hub: a/b, revision: v1, file: c.gguf, sha256: " + "0a" * 32 + "}",
+            PullSource(kind="hub", name="a/b", version="v1", file="c.gguf", sha256="0a" * 32),
+        ),
+        ("{package: p==1.0, file: p/c.gguf}", PullSource(kind="package", name="p", version="1.0", file="p/c.gguf")),
+    ],
+)
+def test_pull_sources(written: str, value: PullSource, write: Any) -> None:
+    text = f"active_model: m\nmodels: {{m: {{runtime: llama.cpp, path: x, pull: {written}}}}}\n"
+    assert load(write(text)).resolve("m").pull == value
+
+
+def test_anchors_and_merge_keys(write: Any) -> None:
+    config = load(
+        write("""\
+            active_model: a
+            models:
+              a: &base {runtime: openai, port: 1, seed: 1}
+              b:
+                <<: *base
+                seed: 2
+            """),
+        {},
+    )
+    assert config.models["b"] == replace(config.models["a"], name="b", defaults={"seed": 2})
+
+
+def test_models_may_share_a_port_and_it_is_noted(write: Any) -> None:
+    config = load(
+        write("""\
+            active_model: a
+            models:
+              a: {runtime: llama.cpp, path: x, port: 8080}
+              b: {runtime: llama.cpp, path: y, port: 8080}
+              c: {runtime: openai, port: 8080}
+            """),
+        {},
+    )
+    assert [(note.line, note.message) for note in config.notes] == [
+        (4, "b and a share port 8080: the one that starts second gets another port")
+    ]
+
+
+def test_resolve(write: Any) -> None:
+    config = load(write("active_model: b\nmodels: {a: {runtime: echo}, b: {runtime: echo, model_name: x}}\n"), {})
+    assert [config.resolve(name).name for name in (None, "", "default", "a")] == ["b", "b", "b", "a"]
+    assert [model.upstream_name for model in config.models.values()] == ["a", "x"]
+    with pytest.raises(ProviderInvalidModel, match=r"there is no model 'c'; config\.yaml has: a, b"):
+        config.resolve("c")
+
+
+def test_find(tmp_path: Path) -> None:
+    below = tmp_path / "project" / "a" / "b"
+    below.mkdir(parents=True)
+    environ = {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+    with pytest.raises(ConfigError) as caught:
+        find(below, environ)
+    assert str(below) in str(caught.value)
+    assert str(tmp_path / "xdg" / "ctxgate" / "config.yaml") in str(caught.value)
+    assert "--config" in str(caught.value)
+
+    own = tmp_path / "xdg" / "ctxgate" / "config.yaml"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert find(below, environ) == own
+    project = tmp_path / "project" / "_models" / "config.yaml"
+    project.parent.mkdir()
+    project.touch()
+    assert find(below, environ) == project
+
+
+def test_unsafe_servers() -> None:
+    hosts = {"127.0.0.1": False, "localhost": False, "::1": False, "0.0.0.0": True, "192.168.1.2": True, "box": True}
+    assert {host: Server(host=host).unsafe() is not None for host in hosts} == hosts
+    assert Server(host="0.0.0.0", uds=Path("/run/x")).unsafe() is None
+
+
+def test_values_are_light() -> None:
+    """What only reads the values must not pay for YAML and pydantic."""
+    code = "import sys, gateway.config; print([m for m in ('yaml', 'pydantic', 'httpx', 'lark') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout.strip() == "[]"

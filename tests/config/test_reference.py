@@ -1,0 +1,118 @@
+"""`_models/config.yaml` and its JSON Schema say what the code does."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from gateway.config import Model, Runtime, Server, load, schema
+from gateway.config.file import Entry, File, ModelEntry, PullEntry, RuntimeEntry, ServerEntry
+from tests.config.test_load import LOCALCOWORK, OURS
+from tests.config.test_problems import CASES, Case
+
+FOLDER = Path(__file__).parents[2] / "_models"
+TEXT = (FOLDER / "config.yaml").read_text(encoding="utf-8")
+REFERENCE = "".join(line.removeprefix("#>").removeprefix(" ") + "\n" for line in TEXT.splitlines() if line[:2] == "#>")
+
+
+@pytest.fixture(scope="module")
+def validator() -> Any:
+    jsonschema.Draft202012Validator.check_schema(schema.json_schema())
+    return jsonschema.Draft202012Validator(schema.json_schema())
+
+
+def test_the_published_schema_is_the_code_s() -> None:
+    """After a change: `ctxgate check --schema > _models/config.schema.json`"""
+    assert (FOLDER / "config.schema.json").read_text(encoding="utf-8") == schema.text()
+    assert TEXT.startswith("# yaml-language-server: $schema=config.schema.json\n")
+
+
+def test_the_default_file_loads_without_a_note() -> None:
+    config = load(FOLDER / "config.yaml", {})
+    assert config.notes == ()
+    assert config.active_model == "smollm2-135m-instruct"
+    assert config.server == Server()
+    for name, model in config.models.items():
+        assert model.runtime == "echo" or model.pull or model.path == FOLDER / "test" / f"{name}.gguf", name
+
+
+@pytest.mark.parametrize("text", [TEXT, REFERENCE, LOCALCOWORK, OURS], ids=["default", "reference", "theirs", "ours"])
+def test_the_schema_takes_what_loads(text: str, validator: Any) -> None:
+    assert [error.message for error in validator.iter_errors(yaml.safe_load(text))] == []
+
+
+SEEN_BY_THE_SCHEMA = re.compile(
+    r"unknown key|has no (runtime|active_model|models)|isn't (a|text|allowed|of the right)|is out of range"
+    r"|is not a (runtime|tool-call format)|can't be a model's name|a secret (is|can't)"
+)
+BEYOND_A_SCHEMA = {
+    "key that YAML reads as a number",
+    "key that YAML reads as true",
+    "not a number",
+    "not a URL",
+    "URL with a bad port",
+    "variable with a wrong value isn't shown",
+    "not a variable",
+}
+REFUSED = [
+    case for case in CASES if SEEN_BY_THE_SCHEMA.search(case.problems[0][2]) and case.name not in BEYOND_A_SCHEMA
+]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
+def test_the_schema_refuses_what_load_refuses(case: Case, validator: Any) -> None:
+    assert list(validator.iter_errors(yaml.safe_load(case.text)))
+
+
+def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(REFERENCE, encoding="utf-8")
+    assert load(file, {}).notes == ()
+    data = yaml.safe_load(REFERENCE)
+    model = data["models"]["example"]
+    entries: list[tuple[dict[str, Any], type[Entry]]] = [
+        (data, File),
+        (data["server"], ServerEntry),
+        (model, ModelEntry),
+        (model["pull"], PullEntry),
+    ]
+    for keys, entry in entries:
+        missing = set(entry.model_fields) - set(keys)
+        # Only one source of weights can be given at a time.
+        assert missing == ({"package", "ollama"} if entry is PullEntry else set()), entry
+    for key in ("package", "ollama"):
+        assert re.search(rf"^ +# {key}: ", REFERENCE, re.MULTILINE)
+    heading = next(line for line in REFERENCE.splitlines() if line.startswith("runtimes:"))
+    following = REFERENCE[REFERENCE.index(heading) :].split("\n  mlx:")
+    said = following[0] + following[1].splitlines()[0]
+    assert all(key in said for key in RuntimeEntry.model_fields)
+
+
+def test_the_reference_s_defaults_are_the_code_s() -> None:
+    """A line `key: value  # default...` shows the very default, and every default is shown so."""
+    shown = {
+        match[1]: yaml.safe_load(match[2])
+        for match in re.finditer(r"^ *(\w+): (.*?) +# default\b", REFERENCE, re.MULTILINE)
+    }
+    actual = {
+        field.name: field.default
+        for value in (Model, Runtime, Server)
+        for field in fields(value)
+        if field.default not in (None, MISSING, ()) and not isinstance(field.default, Runtime)
+    }
+    assert shown == actual
+
+
+def test_the_reference_names_every_choice() -> None:
+    definitions = json.loads(schema.text())["$defs"]["ModelEntry"]["properties"]
+    for key in ("tool_prompt", "capabilities", "runtime"):
+        choices = re.findall(r'"enum": (\[[^]]*\])', json.dumps(definitions[key]))
+        for choice in json.loads(choices[0]):
+            assert re.search(rf"\b{re.escape(choice)}\b", REFERENCE), choice
