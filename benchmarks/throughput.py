@@ -78,6 +78,7 @@ def measure(model: Path, *, streams: Sequence[int], tokens: int, rounds: int) ->
         folder, stack, engine_port = Path(name), STACKS["ctxgate"], proc.free_port()
         place = Place(engine_port, proc.free_port(), folder, folder)
         command = [sys.executable, str(ENGINE), "--model", str(model), "--port", str(engine_port)]
+        command += ["--parallel", str(max(streams))]
         with proc.on_core(far):
             engine = proc.Server.start(command, engine_port, folder / "engine.log")
         try:
