@@ -17,6 +17,7 @@ from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import ChatRequest, Chunk, decode, decode_chunk, encode
 from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
 from normalizers.base import new_call_id
+from normalizers.coerce import SchemaIndex
 from normalizers.registry import normalizer
 
 CLEAN_FINISH = ("stop", "tool_calls", "function_call", None)
@@ -26,10 +27,13 @@ CLEAN_FINISH = ("stop", "tool_calls", "function_call", None)
 _SHELL: dict[str, Any] = {"object": "chat.completion.chunk"}
 
 
+_NO_TOOLS = SchemaIndex(())
+
+
 @lru_cache(maxsize=64)
-def _tools(raw: bytes) -> tuple[dict[str, Any], ...]:
+def _tools(raw: bytes) -> SchemaIndex:
     """Agents send the same list with every turn."""
-    return tuple(decode(raw))
+    return SchemaIndex(decode(raw))
 
 
 class _NativeCalls:
@@ -192,7 +196,7 @@ class Answer:
         self._allow = request.tool_choice != "none"
         self._parallel = request.parallel_tool_calls
         raw = request.tools
-        self._tools = _tools(raw) if raw is not None else ()
+        self._tools = _tools(raw) if raw is not None else _NO_TOOLS
         self._only: _Choice | None = None
         self.choices: dict[int, _Choice] = {}
 

@@ -35,9 +35,9 @@ _MAX_REF_DEPTH = 16
 
 
 class SchemaIndex:
-    """Looks up tools by name and parameters by key. Built once for a request."""
+    """Looks up tools by name and parameters by key. Built once for a list of tools; answers may share it."""
 
-    __slots__ = ("_tools", "_types")
+    __slots__ = ("_tools", "_types", "names")
 
     def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
         self._tools: dict[str, Mapping[str, Any]] = {}
@@ -50,13 +50,10 @@ class SchemaIndex:
             if isinstance(name, str):
                 parameters = function.get("parameters")
                 self._tools[name] = parameters if isinstance(parameters, Mapping) else {}
+        self.names = frozenset(self._tools)
 
     def __contains__(self, name: str) -> bool:
         return name in self._tools
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(self._tools)
 
     def parameters(self, tool: str) -> Mapping[str, Any]:
         properties = self._tools.get(tool, {}).get("properties")

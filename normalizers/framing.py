@@ -78,7 +78,7 @@ class Framing(Normalizer):
         self,
         spec: FormatSpec,
         load_dialect: Callable[[], type[Dialect]],
-        tools: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | SchemaIndex,
         *,
         ids: Callable[[], str],
         reasoning_open: bool,
@@ -88,7 +88,7 @@ class Framing(Normalizer):
         super().__init__()
         self._spec = spec
         self._load_dialect = load_dialect
-        self._schemas = SchemaIndex(tools)
+        self._schemas = tools if isinstance(tools, SchemaIndex) else SchemaIndex(tools)
         self._names = self._schemas.names if spec.bare else frozenset[str]()
         self._writer = CallWriter(self, ids, allow=allow_calls, parallel=parallel)
         table = _scanner(spec, bool(self._names))

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from normalizers.base import Normalizer, new_call_id
+from normalizers.coerce import SchemaIndex
 from normalizers.formats import FORMATS
 from normalizers.spec import FormatSpec
 
@@ -61,7 +62,7 @@ def _imported_spec(target: str) -> FormatSpec:
 
 def normalizer(
     spec: FormatSpec | str,
-    tools: Sequence[Mapping[str, Any]] = (),
+    tools: Sequence[Mapping[str, Any]] | SchemaIndex = (),
     *,
     ids: Callable[[], str] | None = None,
     reasoning_open: bool = False,
@@ -70,9 +71,10 @@ def normalizer(
 ) -> Normalizer:
     """A normaliser for one answer.
 
-    `tools` is the request's OpenAI tool list; `ids` makes call ids, unique by contract.
-    `reasoning_open` says that the prompt has already opened the reasoning. `allow_calls=False`
-    (``tool_choice: "none"``) drops calls with a `Warn`; `parallel=False` keeps the first only.
+    `tools` is the request's OpenAI tool list, or an index of it that several answers share; `ids`
+    makes call ids, unique by contract. `reasoning_open` says that the prompt has already opened the reasoning.
+    `allow_calls=False` (``tool_choice: "none"``) drops calls with a `Warn`; `parallel=False` keeps
+    the first only.
     """
     if isinstance(spec, str):
         spec = get(spec)

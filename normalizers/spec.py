@@ -8,7 +8,7 @@ from typing import Literal
 Bare = Literal["call", "list", "object"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class FormatSpec:
     """How one family of models writes reasoning and calls. Delimiters are matched literally."""
 
