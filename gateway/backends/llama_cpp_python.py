@@ -18,6 +18,7 @@ from gateway.errors import (
 from gateway.upstream import Response
 from gateway.wire.chat import encode
 
+_NULL = Raw(b"null")
 _FALSE = Raw(b"false")
 _ONE = Raw(b"1")
 
@@ -42,7 +43,7 @@ class LlamaCppPythonBackend(OpenAIBackend):
     """A grammar, or a schema that becomes one, is never passed on: one that doesn't parse ends the process."""
 
     def adapt(self, fields: dict[str, Raw]) -> None:
-        if fields.get("grammar", b"null") != b"null":
+        if fields.get("grammar", _NULL) != _NULL:
             raise ProviderInvalidRequest(
                 "grammar: runtime llama-cpp-python takes none, since a faulty one ends it; use runtime llama.cpp",
                 param="grammar",

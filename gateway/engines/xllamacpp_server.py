@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 from urllib.parse import urlsplit
 
 SLOTS = 4
@@ -27,7 +28,9 @@ def main() -> None:
     parser.add_argument("--ctx-size", type=int, default=0, help="of each slot; 0: what the model was trained for")
     parser.add_argument("--parallel", type=int, help="slots, each with a context of its own")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--gpu-layers", type=int, default=-1)
+    # Beyond what recipes pass, the few of llama-server's options that a model's `args` may well hold.
+    parser.add_argument("--gpu-layers", "--n-gpu-layers", "-ngl", type=int, default=-1)
+    parser.add_argument("--chat-template-file", type=Path)
     parser.add_argument("--verbosity", type=int, default=2)
     args = parser.parse_args()
     # Before xllamacpp starts its threads, so that none of them takes the signal.
@@ -51,6 +54,8 @@ def main() -> None:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = args.threads
     params.n_gpu_layers = args.gpu_layers
     params.use_jinja = True
+    if args.chat_template_file is not None:
+        params.chat_template = args.chat_template_file.read_text("utf-8")
     params.verbosity = args.verbosity
     # Only the gateway asks this server; a web page has no business here.
     params.cors_origins = "localhost"

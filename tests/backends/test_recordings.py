@@ -7,57 +7,18 @@ from typing import Any
 
 import pytest
 
-from gateway import backends
 from gateway.config import Model
-from gateway.core import Run
 from gateway.errors import GatewayError
-from gateway.normalize import Answer
 from gateway.wire.chat import ChatRequest
-from normalizers import registry
+from tests.backends.conftest import ask, folded
 from tests.backends.recordings import WIRE, Exchange, chats, exchange, needed, played
 
 EVERY = list(chats()) if WIRE.is_dir() else []
 
 
-async def through(*of: Exchange, request: bytes | None = None, format: str = "native_json") -> list[dict[str, Any]]:
-    """The clean answer, one element, or its chunks. Raises what the gateway would."""
-    asked = ChatRequest.parse(request or of[0].request)
-    model = Model(name="mine", runtime=of[0].runtime)
+async def through(*of: Exchange, format: str = "native_json") -> list[dict[str, Any]]:
     async with played(*of) as address:
-        backend = backends.load(of[0].runtime)(model, address)
-        try:
-            reply = await backend.open(asked, dict(asked.fields))
-            run = Run(model, reply, Answer(asked, registry.get(format), reply.mender), backend)
-            with run:
-                if not asked.stream:
-                    return [json.loads(await run.whole())]
-                chunks: list[dict[str, Any]] = []
-                while payloads := await run.payloads():
-                    chunks += map(json.loads, payloads)
-                return chunks
-        finally:
-            await backend.aclose()
-
-
-def folded(chunks: list[dict[str, Any]]) -> list[tuple[str, list[dict[str, Any]], str]]:
-    """Content, calls and finish_reason of each choice, from an answer or its chunks."""
-    choices: dict[int, tuple[list[str], list[dict[str, Any]], list[str]]] = {}
-    for chunk in chunks:
-        for frame in chunk["choices"]:
-            content, calls, reasons = choices.setdefault(frame["index"], ([], [], []))
-            delta = frame.get("message") or frame.get("delta") or {}
-            content.append(delta.get("content") or "")
-            for position, call in enumerate(delta.get("tool_calls") or ()):
-                index = call.get("index", position)
-                assert index <= len(calls), "indices count up"
-                if index == len(calls):
-                    calls.append({"id": call["id"], "type": call["type"], "name": call["function"]["name"], "text": ""})
-                calls[index]["text"] += call["function"]["arguments"]
-            if frame.get("finish_reason"):
-                reasons.append(frame["finish_reason"])
-    for _, _, reasons in choices.values():
-        assert len(reasons) == 1, "one finish_reason"
-    return [("".join(content), calls, reasons[0]) for content, calls, reasons in choices.values()]
+        return await ask(Model(name="mine", runtime=of[0].runtime), address, of[0].request, format)
 
 
 def _hold(chunks: list[dict[str, Any]]) -> None:

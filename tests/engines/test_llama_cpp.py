@@ -1,0 +1,36 @@
+"""llama.cpp's backend on real llama.cpp, two versions of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gateway.backends.llamacpp import LlamaCppBackend
+from gateway.config import Model, Runtime
+from gateway.engines import Engine
+from gateway.engines.recipe import Machine
+
+WITH_TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}"
+MESSAGES = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+)
+
+
+@pytest.mark.parametrize("machine", ["xllamacpp", "on_path"])
+@pytest.mark.parametrize(("template", "takes"), [(WITH_TOOLS + MESSAGES, True), (MESSAGES, False)])
+async def test_takes_tools_by_its_own_reading_of_the_template(
+    model: Model, machine: str, template: str, takes: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    made: Callable[[], Machine] = request.getfixturevalue(machine)
+    (tmp_path / "t.jinja").write_text(template)
+    runtime = Runtime(args=("--chat-template-file", str(tmp_path / "t.jinja")))
+    engine = Engine(replace(model, engine=runtime), machine=made)
+    try:
+        backend = LlamaCppBackend(model, await engine.ensure())
+        assert await backend.takes_tools() is takes
+        await backend.aclose()
+    finally:
+        await engine.stop()
