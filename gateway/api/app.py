@@ -109,6 +109,11 @@ def _router(gateway: Gateway) -> Starlette:
         name = gateway.route(request.path_params["name"]).model.name
         return JSONResponse(_model_object(gateway, name))
 
+    async def ready(request: Request) -> Response:
+        name = gateway.route(request.path_params["name"]).model.name
+        await gateway.ready(name)
+        return JSONResponse({"id": name, "ready": True})
+
     async def gateway_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, GatewayError)
         headers = {name.decode(): value.decode() for name, value in error.headers()}
@@ -133,6 +138,7 @@ def _router(gateway: Gateway) -> Starlette:
         routes=[
             Route("/health", health),
             Route("/models", models),
+            Route("/models/{name}/ready", ready),
             Route("/models/{name:path}", model),
         ],
         exception_handlers={GatewayError: gateway_error, HTTPException: http_error},
@@ -149,7 +155,10 @@ def _model_object(gateway: Gateway, name: str) -> dict[str, object]:
         "created": int(gateway.config.source.stat().st_mtime) if gateway.config.source.exists() else 0,
         "owned_by": model.runtime,
         "active": name == gateway.config.active_model,
+        "aliases": ["default"] if name == gateway.config.active_model else [],
         "context_window": model.context_window,
         "tool_call_format": model.tool_call_format,
         "capabilities": list(model.capabilities),
+        # Relative to the base URL. The listing asks no engine; this starts it if need be and answers once it serves.
+        "ready_path": f"models/{name}/ready",
     }
