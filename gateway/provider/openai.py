@@ -82,12 +82,24 @@ class OpenAIProvider:
         await self.aclose()
 
     async def ready(self) -> None:
-        """One `GET /models`: is the model in the list and, where the server tells, loaded? See `Provider.ready`."""
-        answer = await self._open("GET", "models", None)
-        if answer.status_code != 200:
-            failure, cause = await self._failure(answer)
-            raise failure.error(images=False) from cause
-        listing = await self._json(answer)
+        """Looks the model up in `GET /models`; see `Provider.ready`.
+
+        Where its entry has a `ready_path`, that is asked too: a server that starts engines by itself, as
+        ours does, can't promise anything by its list, and answers there once the model is loaded.
+        """
+        entry = self._entry(await self._get(f"{self.base_url}/models"))
+        status = entry.get("status", entry.get("state"))
+        status = status.get("value") if isinstance(status, dict) else status
+        if isinstance(status, str) and status not in _SERVING:
+            raise ProviderModelNotLoaded(f"the model {self.model!r} is known but not serving: {status}")
+        if isinstance(path := entry.get("ready_path"), str):
+            url = str(httpx.URL(f"{self.base_url}/").join(path))
+            if not url.startswith(f"{self.base_url}/"):
+                raise ProviderInvalidResponse(f"the server's ready_path leads away from it: {path}")
+            await self._get(url)
+
+    def _entry(self, listing: Any) -> dict[str, Any]:
+        """What the list of models says of ours. Raises ProviderInvalidModel."""
         models = listing.get("data") if isinstance(listing, dict) else None
         if not isinstance(models, list):
             raise ProviderInvalidResponse(f"{self.base_url}/models lists no models")
@@ -95,9 +107,7 @@ class OpenAIProvider:
         for entry in entries:
             aliases = entry.get("aliases")
             if entry.get("id") == self.model or (isinstance(aliases, list) and self.model in aliases):
-                if (status := _status(entry)) is None or status in _SERVING:
-                    return
-                raise ProviderModelNotLoaded(f"the model {self.model!r} is known but not serving: {status}")
+                return entry
         known = ", ".join(str(entry.get("id")) for entry in entries[:20]) or "none"
         raise ProviderInvalidModel(f"the server has no model {self.model!r}; it has: {known}")
 
@@ -194,7 +204,7 @@ class OpenAIProvider:
         call = Call.check(self.model, self.capabilities, messages, tools, config, response_schema, tool_choice, stream)
         while True:
             native = self._native
-            answer = await self._open("POST", "chat/completions", call.body(native))
+            answer = await self._open("POST", f"{self.base_url}/chat/completions", call.body(native))
             if answer.status_code == 200:
                 break
             failure, cause = await self._failure(answer)
@@ -211,12 +221,19 @@ class OpenAIProvider:
     def _may_learn(self, call: Call, native: bool) -> bool:
         return native and call.output is not None and self.capabilities.native_response_format is None
 
-    async def _open(self, method: str, path: str, content: bytes | None) -> httpx.Response:
+    async def _get(self, url: str) -> Any:
+        answer = await self._open("GET", url, None)
+        if answer.status_code != 200:
+            failure, cause = await self._failure(answer)
+            raise failure.error(images=False) from cause
+        return await self._json(answer)
+
+    async def _open(self, method: str, url: str, content: bytes | None) -> httpx.Response:
         """Sends a request and returns as soon as the status is there; the body is still to be read."""
         headers = {"Content-Type": "application/json"} if content is not None else {}
         if self._api_key is not None:
             headers["Authorization"] = f"Bearer {self._api_key}"
-        request = self._client.build_request(method, f"{self.base_url}/{path}", content=content, headers=headers)
+        request = self._client.build_request(method, url, content=content, headers=headers)
         try:
             return await self._client.send(request, stream=True)
         except httpx.HTTPError as error:
@@ -263,10 +280,3 @@ def _base_url(given: str) -> str:
     if url.userinfo or url.query or url.fragment:
         raise ValueError("base_url must have no user, query or fragment; a key goes into api_key")
     return str(url.copy_with(path=url.path.rstrip("/") or "/v1")).rstrip("/")
-
-
-def _status(entry: dict[str, Any]) -> str | None:
-    """Whether a listed model serves, where the server says so: `status` as a word or in an object, or `state`."""
-    status = entry.get("status", entry.get("state"))
-    status = status.get("value") if isinstance(status, dict) else status
-    return status if isinstance(status, str) else None

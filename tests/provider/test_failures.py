@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.errors import CATEGORIES, GatewayError
+from gateway.errors import CATEGORIES, GatewayError, ProviderInvalidResponse, ProviderModelNotLoaded
 from gateway.provider import ImageBlock, OpenAIProvider, TextBlock, UrlSource, UserMessage
 
 HI = UserMessage("hi")
@@ -204,3 +204,34 @@ async def test_not_ready(answer: httpx.Response | Exception, category: str) -> N
     with pytest.raises(GatewayError) as caught:
         await provider(answer).ready()
     assert caught.value.category == f"provider_{category}"
+
+
+class Listing:
+    """Lists the model with a `ready_path`, and answers there as it is told to."""
+
+    def __init__(self, ready_path: str, answer: httpx.Response) -> None:
+        self.entry, self.answer, self.asked = {"id": "m", "ready_path": ready_path}, answer, list[str]()
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request.url.path)
+        return httpx.Response(200, json={"data": [self.entry]}) if len(self.asked) == 1 else self.answer
+
+    async def ready(self) -> None:
+        client = httpx.AsyncClient(transport=httpx.MockTransport(self))
+        await OpenAIProvider("http://server/v1", "m", http_client=client).ready()
+
+
+async def test_ready_asks_where_the_entry_points() -> None:
+    listing = Listing("models/m/ready", httpx.Response(200, json={}))
+    await listing.ready()
+    assert listing.asked == ["/v1/models", "/v1/models/m/ready"]
+    with pytest.raises(ProviderModelNotLoaded):
+        await Listing("models/m/ready", said(503, "loading", code="model_not_loaded")).ready()
+
+
+@pytest.mark.parametrize("path", ["http://evil.test/x", "//evil.test/x", "/admin", "../admin", "models/../../admin"])
+async def test_a_ready_path_that_leads_away_is_not_followed(path: str) -> None:
+    listing = Listing(path, httpx.Response(200, json={}))
+    with pytest.raises(ProviderInvalidResponse, match="leads away"):
+        await listing.ready()
+    assert listing.asked == ["/v1/models"]
