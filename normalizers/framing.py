@@ -113,7 +113,7 @@ class Framing(Normalizer):
         return self._run(text, None)
 
     def finish(self, reason: str | None) -> list[Event]:
-        return self._run("", reason or "stop")
+        return self._run("", reason or "length")
 
     def _run(self, text: str, reason: str | None) -> list[Event]:
         out: list[Event] = []
@@ -306,7 +306,7 @@ class Framing(Normalizer):
 
 
 _INDENT = re.compile(r"[ \t]*")
-_Table = tuple[frozenset[str], int, Callable[..., "re.Match[str] | None"], Callable[[str], Any]]
+_Table = tuple[frozenset[str], int, Callable[..., "re.Match[str] | None"], Callable[..., "re.Match[str] | None"]]
 _BARE_MARKS = {"call": "\n", "list": "[", "object": "[{"}
 _TABLES: dict[tuple[FormatSpec, bool], _Table] = {}
 

@@ -28,6 +28,8 @@ class Malformed(Exception):
     def __init__(self, code: str) -> None:
         super().__init__(code)
         self.code = code
+        self.pos: int | None = None
+        """Where in the text that was being read, if the reader says so."""
 
 
 class _Frame:
@@ -136,6 +138,24 @@ class ArgumentWriter:
         """The next piece of the open string, as the body of a JSON string."""
         self._parts.append(body)
 
+    def argument(self, key: str) -> None:
+        """An argument begins whose value comes as a string or as JSON, not as tokens."""
+        self.end_argument()
+        self._set_key(key)
+
+    def begin_string(self) -> None:
+        self._put('"')
+        self._string = True
+
+    def value(self, json_text: str) -> None:
+        self._put(json_text)
+
+    def end_argument(self) -> None:
+        if self._string:
+            self._string = False
+            self._parts.append('"')
+        self._key = None
+
     def flush(self) -> None:
         """Emit what has become certain."""
         live = self._held[0] if self._held else self._parts
@@ -147,6 +167,7 @@ class ArgumentWriter:
 
     def end(self, raw: str) -> None:
         """The call is complete. `raw` is its source text."""
+        self.end_argument()
         self._parts.append("}" if self._count else "{}")
         self.flush()
         self._calls.end(raw)

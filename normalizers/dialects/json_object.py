@@ -57,13 +57,17 @@ class ObjectReader:
     def step(self, text: str, pos: int, final: bool) -> int:
         """Read on; the position up to which text is used up. Raises `Malformed`."""
         self._wait = False
-        while not self.done and not self._wait:
-            if self._close:
-                pos = self._read_verbatim(text, pos, final)
-            elif self._quote:
-                pos = self._read_string(text, pos, final)
-            else:
-                pos = self._read_token(text, pos, final)
+        try:
+            while not self.done and not self._wait:
+                if self._close:
+                    pos = self._read_verbatim(text, pos, final)
+                elif self._quote:
+                    pos = self._read_string(text, pos, final)
+                else:
+                    pos = self._read_token(text, pos, final)
+        except Malformed as exc:
+            exc.pos = pos
+            raise
         return pos
 
     @property

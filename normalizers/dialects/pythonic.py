@@ -16,12 +16,15 @@ from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from normalizers.base import CallWriter
 from normalizers.coerce import SchemaIndex
-from normalizers.dialects.arguments import ArgumentWriter, Malformed
+from normalizers.dialects.arguments import Malformed
 from normalizers.dialects.json_calls import JsonCalls
 from normalizers.dialects.literals import json_number, json_string_body, python_escape
+from normalizers.dialects.region import Region
+from normalizers.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 
 _MAX_LOOKAHEAD = 1024
+_MAX_WORD = 8192
 _PUNCTUATION = {
     "(": "LPAR",
     ")": "RPAR",
@@ -37,7 +40,6 @@ _PUNCTUATION = {
 _TOKENS = {
     kind: Token(kind, "") for kind in (*_PUNCTUATION.values(), "NAME", "NUMBER", "STRING", "PLUS", "DOUBLESTAR", "$END")
 }
-_SPACE = re.compile(r"\s*")
 _CALLEE = re.compile(r"\w[\w.\-:/]*")
 _WORD = re.compile(r"[\w.+\-]+")
 _KEY = re.compile(r"\w[\w.\-]*")
@@ -66,168 +68,119 @@ def _push_parser() -> InteractiveParser:
     return parser
 
 
-class Pythonic:
+class Pythonic(Region):
     """One region of Python calls; a JSON body within the same markers goes to `JsonCalls`."""
 
     __slots__ = (
-        "_arguments",
-        "_bare",
         "_callee",
-        "_calls",
-        "_close",
         "_closed",
         "_depth",
         "_dirty",
-        "_fail_code",
         "_formatted",
         "_inner",
         "_last",
         "_listed",
-        "_mark",
         "_parser",
         "_quote",
         "_raw",
-        "_schemas",
-        "_skipping",
-        "_span",
-        "_spec",
-        "_started",
-        "_wait",
-        "done",
     )
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
-        self.done = False
-        self._spec = spec
-        self._calls = writer
-        self._schemas = schemas
-        self._bare = bare
-        self._close = () if bare else spec.close
-        self._arguments = ArgumentWriter(writer, schemas)
-        self._parser: InteractiveParser = _push_parser()
+        super().__init__(spec, writer, schemas, bare=bare)
+        self._parser = _push_parser()
         self._inner: JsonCalls | None = None
-        self._span: list[str] = []
-        self._mark = 0
         self._callee = ""
         self._quote = self._last = ""
         self._depth = -1
-        self._fail_code = ""
-        self._started = self._listed = self._closed = False
-        self._skipping = self._wait = self._dirty = self._raw = self._formatted = False
+        self._listed = self._closed = False
+        self._dirty = self._raw = self._formatted = False
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
-        if self._inner is None and not self._started:
-            pos = self._begin(text, pos, reason)
-            if not self._started and self._inner is None:
-                return pos
+        if self._inner is None:
+            pos = super().step(text, pos, reason)
         if self._inner is not None:
             pos = self._inner.step(text, pos, reason)
             self.done = self._inner.done
-            return pos
-        self._mark = pos
-        self._wait = False
-        while not self.done and not self._wait:
-            if self._skipping:
-                pos = self._skip_call(text, pos, reason)
-            elif self._quote:
-                pos = self._read_string(text, pos, reason)
-            else:
-                pos = self._read_token(text, pos, reason)
-        if self._arguments.open:
-            self._arguments.flush()
-        self._span.append(text[self._mark : pos])
         return pos
 
     @classmethod
     def warm(cls) -> None:
         _parser()
 
-    def _begin(self, text: str, pos: int, reason: str | None) -> int:
+    def _begin(self, text: str, pos: int, final: bool) -> int:
         """Skip layout, and tell a JSON body from calls."""
-        while True:
-            pos = _skip_space(text, pos)
-            if text.startswith("```", pos):
-                fence = _FENCE.match(text, pos)
-                assert fence
-                if fence.end() == len(text) and reason is None:
-                    return pos
-                pos = fence.end()
-                continue
-            rest = text[pos : pos + _MAX_LOOKAHEAD]
-            if reason is None and (rest in ("", "`", "``") or (rest[0] == "[" and rest[1:].isspace()) or rest == "["):
-                return pos
-            if _JSON_BODY.match(text, pos):
-                self._inner = JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare)
-            else:
-                self._started = True
-            return pos
+        pos = skip_space(text, pos)
+        if text.startswith("```", pos):
+            fence = _FENCE.match(text, pos)
+            assert fence
+            if fence.end() == len(text) and not final:
+                raise Wait
+            return fence.end()
+        rest = text[pos : pos + _MAX_LOOKAHEAD]
+        if not final and (rest in ("", "`", "``") or (rest[0] == "[" and not rest[1:].strip())):
+            raise Wait
+        if _JSON_BODY.match(text, pos):
+            self._inner = JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare)
+            self._wait = True
+        else:
+            self._state = self._read_token
+        return pos
 
     # -- tokens --------------------------------------------------------------------------------
 
-    def _read_token(self, text: str, pos: int, reason: str | None) -> int:
-        pos = _skip_space(text, pos)
+    def _read_token(self, text: str, pos: int, final: bool) -> int:
+        pos = skip_space(text, pos)
         size = len(text)
         if pos == size:
             self._wait = True
-            if reason is not None:
-                self._finish(text, pos, reason)
             return pos
         char = text[pos]
-        for literal in self._close:
-            if char == literal[0]:
-                if text.startswith(literal, pos):
-                    return self._end_region(text, pos, pos + len(literal))
-                if reason is None and literal.startswith(text[pos:]):
-                    self._wait = True
-                    return pos
+        if (end := self._marker(text, pos, final)) is not None:
+            self._finish_callee(text, pos)
+            return self._end_region(text, pos, end)
         arguments = self._arguments
-        if self._closed and char != "[" and char != "`":
+        if self._closed and char not in "[`":
             self.done = True
             return pos
         kind = _PUNCTUATION.get(char)
         if kind:
             return self._shift(kind, char, text, pos, pos + 1)
         if char == "'" or char == '"':
-            return self._open_string(text, pos, pos, reason)
+            return self._open_string(text, pos, pos, final)
         word = (_WORD if arguments.open else _CALLEE).match(text, pos)
         if word:
             end = word.end()
             name = word.group()
-            if end == size and reason is None and end - pos < _MAX_LOOKAHEAD * 8:
-                self._wait = True
-                return pos
+            if end == size and not final and end - pos < _MAX_WORD:
+                raise Wait
             if end < size and text[end] in "'\"" and name.lower() in _PREFIXES:
-                return self._open_string(text, pos, end, reason)
+                return self._open_string(text, pos, end, final)
             if name == "+":
                 return self._shift("PLUS", name, text, pos, end)
             number = arguments.open and (name[0] in "+-." or json_number(name) is not None)
             return self._shift("NUMBER" if number else "NAME", name, text, pos, end)
-        if char == "*" or char == "`":
-            token = "**" if char == "*" else "```"
-            if reason is None and token.startswith(text[pos:]) and text[pos:] != token:
-                self._wait = True
-                return pos
-            if char == "*" and text.startswith("**", pos):
-                return self._shift("DOUBLESTAR", "**", text, pos, pos + 2)
-            if not arguments.open and not self._bare and (fence := _FENCE.match(text, pos)):
-                return fence.end()
-        return self._fail("syntax", text, pos)
+        for operator in ("**", "```"):
+            if not final and size - pos < len(operator) and operator.startswith(text[pos:]):
+                raise Wait
+        if text.startswith("**", pos):
+            return self._shift("DOUBLESTAR", "**", text, pos, pos + 2)
+        if not arguments.open and not self._bare and (fence := _FENCE.match(text, pos)):
+            return fence.end()
+        raise Malformed("syntax")
 
     def _shift(self, kind: str, token: str, text: str, pos: int, end: int) -> int:
         arguments = self._arguments
         try:
             self._parser.feed_token(_TOKENS[kind])
-            if arguments.open:
-                arguments.token(kind, token)
-                if not arguments.open:
-                    arguments.end(self._take_span(text, end))
-                    self.done = self._bare and not self._listed
-            else:
-                self._between_calls(kind, token, text, pos)
         except UnexpectedToken:
-            return self._fail("syntax", text, pos)
-        except Malformed as exc:
-            return self._fail(exc.code, text, pos)
+            raise Malformed("syntax") from None
+        if arguments.open:
+            arguments.token(kind, token)
+            if not arguments.open:
+                self._end_call(text, end)
+                self.done = self._bare and not self._listed
+        else:
+            self._between_calls(kind, token, text, pos)
         return end
 
     def _between_calls(self, kind: str, token: str, text: str, pos: int) -> None:
@@ -238,133 +191,131 @@ class Pythonic:
             self._callee = ""
             return
         if self._callee:
-            self._call_without_parentheses(kind, text, pos)
+            if kind == "NAME":
+                raise Malformed("syntax")
+            self._finish_callee(text, pos)
         if kind == "NAME":
             self._callee = token
         elif kind == "LSQB":
             self._listed = True
         elif kind == "RSQB":
             self._closed = True
-            self._parser = _push_parser()
             self._listed = False
+            self._parser = _push_parser()
             self.done = self._bare
             self._take_span(text, pos + 1)
 
-    def _call_without_parentheses(self, kind: str, text: str, pos: int) -> None:
+    def _finish_callee(self, text: str, pos: int) -> None:
         """``server.tool`` alone is a call without arguments, if it can be nothing else."""
         name = self._callee
-        if self._bare or kind == "NAME" or not (name in self._schemas or "." in name.strip(".")):
+        if not name or self._arguments.open:
+            return
+        if self._bare or not (name in self._schemas or "." in name.strip(".")):
             raise Malformed("syntax")
         self._callee = ""
         self._arguments.begin(name)
-        self._arguments.end(self._take_span(text, pos))
-
-    def _take_span(self, text: str, end: int) -> str:
-        """The source since the last call."""
-        self._span.append(text[self._mark : end])
-        raw = "".join(self._span)
-        self._span.clear()
-        self._mark = end
-        return raw
+        self._end_call(text, pos)
 
     # -- strings -------------------------------------------------------------------------------
 
-    def _open_string(self, text: str, start: int, pos: int, reason: str | None) -> int:
+    def _open_string(self, text: str, start: int, pos: int, final: bool) -> int:
         prefix = text[start:pos].lower()
         quote = text[pos]
         run = text[pos : pos + 3]
-        if reason is None and len(run) < 3 and run == quote * len(run):
-            self._wait = True
-            return start
+        if not final and len(run) < 3 and run == quote * len(run):
+            raise Wait
         if "b" in prefix:
-            return self._fail("expression", text, start)
+            raise Malformed("expression")
         if run == quote * 3:
             quote = run
         end = self._shift("STRING", quote, text, start, pos + len(quote))
-        if not self._skipping and not self.done:
-            self._quote = quote
-            self._raw = "r" in prefix
-            self._formatted = "f" in prefix
-            self._dirty = False
-            self._last = ""
+        self._quote = quote
+        self._raw = "r" in prefix
+        self._formatted = "f" in prefix
+        self._dirty = False
+        self._last = ""
+        self._state = self._read_string
         return end
 
-    def _read_string(self, text: str, pos: int, reason: str | None) -> int:
+    def _read_string(self, text: str, pos: int, final: bool) -> int:
+        quote = self._quote
+        found = (_SPECIAL_F if self._formatted else _SPECIAL)[quote[0]](text, pos)
+        at = found.start() if found else len(text)
+        ended = False
+        if self._dirty and self._close:
+            limit, ended = self._end_within(text, pos, at, final)
+            found = found if limit == at else None
+            at = limit
+        if at > pos:
+            self._arguments.string(json_string_body(text[pos:at]))
+            self._last = text[pos:at].rstrip()[-1:] or self._last
+        if ended:
+            failure = Malformed("unterminated_string")
+            failure.pos = at
+            raise failure
+        if found is None:
+            self._wait = True
+            return at
+        try:
+            return self._special(text, at, final)
+        except Wait:
+            self._wait = True
+            return at
+        except Malformed as exc:
+            exc.pos = at
+            raise
+
+    def _special(self, text: str, at: int, final: bool) -> int:
+        """Read the quote, backslash or brace at `at`."""
+        char = text[at]
         quote = self._quote
         arguments = self._arguments
-        search = (_SPECIAL_F if self._formatted else _SPECIAL)[quote[0]]
-        size = len(text)
-        found = search(text, pos)
-        at = found.start() if found else size
-        if self._dirty and self._close:
-            limit = self._end_within(text, pos, at, reason)
-            if limit < at:
-                arguments.string(json_string_body(text[pos:limit]))
-                self._last = text[pos:limit].rstrip()[-1:] or self._last
-                return limit if self._wait else self._fail("unterminated_string", text, limit)
-        if at > pos:
-            arguments.string(json_string_body(text[pos:at]))
-            self._last = text[pos:at].rstrip()[-1:] or self._last
-        if found is None:
-            if reason is not None:
-                self._finish(text, size, reason)
-            self._wait = True
-            return size
-        char = text[at]
         if char == "\\":
-            return self._read_escape(text, at, reason)
+            return self._read_escape(text, at, final)
         if char in "{}":
-            if reason is None and at + 1 == size:
-                self._wait = True
-                return at
+            if not final and at + 1 == len(text):
+                raise Wait
             if not text.startswith(char * 2, at):
-                return self._fail("f_string", text, at)
+                raise Malformed("f_string")
             arguments.string(char)
             return at + 2
         if len(quote) == 3:
             if text.startswith(quote, at):
-                self._quote = ""
-                return at + 3
-            if reason is None and quote.startswith(text[at:]):
-                self._wait = True
-                return at
-            closes: bool | None = False
+                return self._end_string(at + 3)
+            if not final and quote.startswith(text[at:]):
+                raise Wait
+        elif self._closes(text, at + 1, final):
+            return self._end_string(at + 1)
         else:
-            closes = self._closes(text, at + 1, reason is not None)
-        if closes is None:
-            self._wait = True
-            return at
-        if closes:
-            self._quote = ""
-        else:
-            if len(quote) == 1:
-                self._dirty = True
-                self._calls.mend("lexical")
-            self._last = char
-            arguments.string(json_string_body(char))
+            self._dirty = True
+            self._calls.mend("lexical")
+        self._last = char
+        arguments.string(json_string_body(char))
         return at + 1
 
-    def _read_escape(self, text: str, at: int, reason: str | None) -> int:
-        if self._raw:
-            if reason is None and at + 1 == len(text):
-                self._wait = True
-                return at
-            self._arguments.string(json_string_body(text[at : at + 2]))
-            return min(at + 2, len(text))
-        decoded = python_escape(text, at, reason is not None)
-        if decoded is None:
-            self._wait = True
-            return at
-        body, end = decoded
-        self._last = "\\"
-        self._arguments.string(body)
+    def _end_string(self, end: int) -> int:
+        self._quote = ""
+        self._state = self._read_token
         return end
 
-    def _end_within(self, text: str, pos: int, at: int, reason: str | None) -> int:
+    def _read_escape(self, text: str, at: int, final: bool) -> int:
+        self._last = "\\"
+        if self._raw:
+            if not final and at + 1 == len(text):
+                raise Wait
+            self._arguments.string(json_string_body(text[at : at + 2]))
+            return min(at + 2, len(text))
+        decoded = python_escape(text, at, final)
+        if decoded is None:
+            raise Wait
+        self._arguments.string(decoded[0])
+        return decoded[1]
+
+    def _end_within(self, text: str, pos: int, at: int, final: bool) -> tuple[int, bool]:
         """Where the region's end marker stands in a string that has lost its closing quote.
 
         Only behind ``)`` or ``]``, and only once a stray quote has been seen: in any other string
-        the marker is text.
+        the marker is text. The flag says that it is the whole marker, not a beginning of one.
         """
         for literal in self._close:
             start = text.find(literal[0], pos, at)
@@ -372,174 +323,145 @@ class Pythonic:
                 before = text[pos:start].rstrip()[-1:] or self._last
                 if before in (")", "]"):
                     if text.startswith(literal, start):
-                        return start
-                    if reason is None and literal.startswith(text[start:]):
-                        self._wait = True
-                        return start
+                        return start, True
+                    if not final and literal.startswith(text[start:]):
+                        return start, False
                 start = text.find(literal[0], start + 1, at)
-        return at
+        return at, False
 
-    def _closes(self, text: str, pos: int, final: bool) -> bool | None:
-        """Whether the quote before `pos` ends the string, by what follows; None: too early to tell.
+    def _closes(self, text: str, pos: int, final: bool) -> bool:
+        """Whether the quote before `pos` ends the string, by what follows. Raises `Wait`.
 
         Models write quotes inside quotes without escaping them. Python's reading is taken as long
         as the string has been regular; after a stray quote only a full delimiter ends it.
         """
-        at = _skip_space(text, pos)
-        size = len(text)
-        if at == size:
-            return True if final else (None if at - pos < _MAX_LOOKAHEAD else not self._dirty)
-        char = text[at]
+        at, char = self._peek(text, pos, final)
         context = self._arguments.context
         regular = not self._dirty
+        if not char:
+            return True
         if char in "'\"":
             return regular
         if char == "+":
-            at = _skip_space(text, at + 1)
-            if at == size:
-                return final or None
-            return regular and text[at] in "'\""
+            return regular and self._peek(text, at + 1, final)[1] in ("'", '"')
         if char == ":":
             return context in "K?"
         if char in ")]}":
             if context == "A":
                 return char == ")" and self._call_ends(text, at + 1, final)
-            if context == "K":
-                return False
-            follower = _skip_space(text, at + 1)
-            if follower == size:
-                return final or None
-            return text[follower] in ",)]}:"
+            return context != "K" and self._peek(text, at + 1, final)[1] in ("", ",", ")", "]", "}", ":")
         if char != ",":
             return False
-        at = _skip_space(text, at + 1)
-        if at == size:
-            return final or None
-        char = text[at]
+        at, char = self._peek(text, at + 1, final)
+        if not char:
+            return True
         if context == "A":
-            if char in ")*":
-                return True
-            word = _KEY.match(text, at)
-            if word is None:
-                return regular
-            if word.group().lower() in _PREFIXES and text[word.end() : word.end() + 1] in ("'", '"'):
-                return regular
-            after = _skip_space(text, word.end())
-            if after >= size - 1 and not final:
-                return None if after - at < _MAX_LOOKAHEAD else False
-            if text[after : after + 1] == "=" and text[after + 1 : after + 2] != "=":
-                return True
-            return regular and self._arguments.positional
+            return self._argument_follows(text, at, final)
         if context in "[(":
             return regular or char == self._quote
-        if regular or char == "}":
-            return True
-        return char in "'\"" and self._key_ahead(text, at, final)
+        return regular or char == "}" or (char in "'\"" and self._key_follows(text, at, final))
 
-    def _key_ahead(self, text: str, at: int, final: bool) -> bool | None:
+    def _peek(self, text: str, pos: int, final: bool) -> tuple[int, str]:
+        """The next character that is not white space; empty if there is none."""
+        at = skip_space(text, pos)
+        if at == len(text):
+            if not final and at - pos < _MAX_LOOKAHEAD:
+                raise Wait
+            return at, ""
+        return at, text[at]
+
+    def _argument_follows(self, text: str, at: int, final: bool) -> bool:
+        if text[at] in ")*":
+            return True
+        regular = not self._dirty
+        word = _KEY.match(text, at)
+        if word is None:
+            return regular
+        if word.end() == len(text) and not final and word.end() - at < _MAX_LOOKAHEAD:
+            raise Wait
+        if word.group().lower() in _PREFIXES and text[word.end() : word.end() + 1] in ("'", '"'):
+            return regular
+        after, char = self._peek(text, word.end(), final)
+        if char == "=":
+            if after + 1 == len(text) and not final:
+                raise Wait
+            return text[after + 1 : after + 2] != "="
+        return regular and self._arguments.positional
+
+    def _key_follows(self, text: str, at: int, final: bool) -> bool:
         end = text.find(text[at], at + 1)
         if end < 0:
-            return False if final or len(text) - at > _MAX_LOOKAHEAD else None
-        after = _skip_space(text, end + 1)
-        if after == len(text):
-            return False if final else None
-        return text[after] == ":"
+            if not final and len(text) - at < _MAX_LOOKAHEAD:
+                raise Wait
+            return False
+        return self._peek(text, end + 1, final)[1] == ":"
 
-    def _call_ends(self, text: str, pos: int, final: bool) -> bool | None:
+    def _call_ends(self, text: str, pos: int, final: bool) -> bool:
         """Whether the ``)`` before `pos` can be the end of a call."""
-        at = _skip_space(text, pos)
-        size = len(text)
-        if at == size:
-            return final or None
-        char = text[at]
+        at, char = self._peek(text, pos, final)
+        if not char:
+            return True
         if self._bare and not self._listed:
             return char not in "'\")"
         if char == "]" and self._listed:
             return True
-        for literal in self._close:
-            if text.startswith(literal, at):
-                return True
-            if not final and literal.startswith(text[at:]):
-                return None
+        if self._marker(text, at, final) is not None:
+            return True
         if char in ",;":
-            at = _skip_space(text, at + 1)
-            if at == size:
-                return final or None
-            if text[at] == "]":
+            at, char = self._peek(text, at + 1, final)
+            if char in ("", "]"):
                 return True
         elif self._dirty:
             return False
         word = _CALLEE.match(text, at)
         if word is None:
             return False
-        if word.end() == size:
-            return final or (None if size - at < _MAX_LOOKAHEAD else False)
-        return text[word.end()] == "("
+        if word.end() == len(text) and not final and len(text) - at < _MAX_LOOKAHEAD:
+            raise Wait
+        return text[word.end() : word.end() + 1] == "("
 
-    # -- ends and failures ---------------------------------------------------------------------
+    # -- failures ------------------------------------------------------------------------------
 
-    def _end_region(self, text: str, pos: int, end: int) -> int:
+    def _unfinished(self) -> bool:
+        return self._arguments.open or bool(self._callee)
+
+    def _close_at_stop(self, text: str, pos: int) -> bool:
         if self._arguments.open:
-            self._fail("unfinished_call", text, pos)
-        elif self._callee:
-            try:
-                self._call_without_parentheses("$END", text, pos)
-            except Malformed as exc:
-                self._fail(exc.code, text, pos)
-        if self._skipping:
-            self._refuse(text, pos)
-        self.done = True
-        self._mark = end
-        return end
+            return False
+        try:
+            self._finish_callee(text, pos)
+        except Malformed:
+            return False
+        return True
 
-    def _finish(self, text: str, pos: int, reason: str) -> None:
-        """The answer ends inside the region."""
-        self.done = True
-        cut = reason == "length"
-        if self._arguments.open or self._callee:
-            if cut:
-                self._arguments.abandon()
-                self._calls.warn("truncated_call", self._take_span(text, pos))
-            else:
-                self._end_region(text, pos, pos)
-
-    def _fail(self, code: str, text: str, pos: int) -> int:
-        """The current call cannot be read: skip to its end."""
-        self._fail_code = code
-        self._skipping = True
+    def _prepare_skip(self) -> None:
         self._quote = self._quote[:1]
         self._depth = self._arguments.depth if self._arguments.open else -1
-        self._arguments.abandon()
         self._callee = ""
-        if self._bare:
-            self._refuse(text, pos)
-            self.done = True
-        return pos
 
-    def _skip_call(self, text: str, pos: int, reason: str | None) -> int:
-        """Read up to the malformed call's own closing parenthesis, or to the end of the region."""
+    def _skip(self, text: str, pos: int, final: bool) -> int:
+        """Read up to the call's own closing parenthesis, or to the end of the region."""
         size = len(text)
         while True:
             found = _SKIP.search(text, pos) if self._depth >= 0 else None
             at = found.start() if found else size
-            for literal in self._close:
-                if (marker := text.find(literal, pos, at + 1)) >= 0:
-                    self._refuse(text, marker)
-                    return self._end_region(text, marker, marker + len(literal))
+            marker, literal = self._skip_to_marker(text[: at + 1], pos, True)
+            if literal:
+                self._refuse(text, marker)
+                return self._end_region(text, marker, marker + len(literal))
             if found is None:
-                end = size
-                if reason is None:
-                    end -= _partial_length(text, pos, self._close) or text.endswith("\\", pos)
-                else:
-                    self._refuse(text, size)
-                    self.done = True
                 self._wait = True
-                return end
-            piece = found.group()
-            pos = found.end()
-            if self._quote_skips(piece):
-                continue
-            if piece in "([{":
+                if final:
+                    return size
+                held = partial_suffix(text, pos, self._close, self._longest)
+                return size - (held or text.endswith("\\", pos))
+            piece, pos = found.group(), found.end()
+            if self._quote:
+                if piece == self._quote:
+                    self._quote = ""
+            elif piece in "'\"":
+                self._quote = piece
+            elif piece in "([{":
                 self._depth += 1
             elif piece in ")]}":
                 self._depth -= 1
@@ -548,41 +470,16 @@ class Pythonic:
                     self._resume()
                     return pos
 
-    def _quote_skips(self, piece: str) -> bool:
-        if self._quote:
-            if piece == self._quote:
-                self._quote = ""
-            return True
-        if piece[0] in "'\"":
-            self._quote = piece
-            return True
-        return piece[0] == "\\"
-
     def _refuse(self, text: str, pos: int) -> None:
-        """Give the call's source back as content."""
-        raw = self._take_span(text, pos)
-        if not self._bare:
-            raw = raw.strip("\t\n\r ,;").removeprefix("[").lstrip()
-        self._skipping = False
         self._quote = ""
-        self._calls.text(raw)
-        self._calls.warn(self._fail_code, raw)
+        super()._refuse(text, pos)
+
+    def _layout(self, raw: str) -> str:
+        return raw.strip("\t\n\r ,;").removeprefix("[").lstrip()
 
     def _resume(self) -> None:
         """Stand where the grammar stands behind a call."""
         self._parser = _push_parser()
         for kind in ("LSQB", "NAME", "LPAR", "RPAR")[0 if self._listed else 1 :]:
             self._parser.feed_token(_TOKENS[kind])
-
-
-def _skip_space(text: str, pos: int) -> int:
-    match = _SPACE.match(text, pos)
-    return match.end() if match else pos
-
-
-def _partial_length(text: str, pos: int, literals: tuple[str, ...]) -> int:
-    longest = max(map(len, literals), default=1)
-    for at in range(max(pos, len(text) - longest + 1), len(text)):
-        if any(literal.startswith(text[at:]) for literal in literals):
-            return len(text) - at
-    return 0
+        self._state = self._read_token

@@ -1,0 +1,173 @@
+"""What the readers of a region share: the source of each call, failures, and the region's end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from normalizers.base import CallWriter
+from normalizers.coerce import SchemaIndex
+from normalizers.dialects.arguments import ArgumentWriter, Malformed
+from normalizers.scan import Wait, partial_suffix
+from normalizers.spec import FormatSpec
+
+NOT_A_CALL = "not_a_call"
+
+
+class Region:
+    """A machine of states; a state reads at ``text[pos:]`` and gives back how far it came.
+
+    A state sets `_wait` (or raises `Wait`) when the text is at its end, and raises `Malformed` when
+    the call cannot be read. The call's source then becomes content, and reading goes on behind it.
+    """
+
+    __slots__ = (
+        "_arguments",
+        "_bare",
+        "_calls",
+        "_close",
+        "_code",
+        "_longest",
+        "_mark",
+        "_schemas",
+        "_span",
+        "_spec",
+        "_state",
+        "_wait",
+        "done",
+    )
+
+    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
+        self.done = False
+        self._spec = spec
+        self._calls = writer
+        self._schemas = schemas
+        self._bare = bare
+        self._close = () if bare else spec.close
+        self._longest = max(map(len, self._close), default=1)
+        self._arguments = ArgumentWriter(writer, schemas)
+        self._span: list[str] = []
+        self._mark = 0
+        self._code = ""
+        self._wait = False
+        self._state: Callable[[str, int, bool], int] = self._begin
+
+    def step(self, text: str, pos: int, reason: str | None) -> int:
+        self._mark = pos
+        self._wait = False
+        final = reason is not None
+        while not self.done and not self._wait:
+            try:
+                pos = self._state(text, pos, final)
+            except Wait:
+                self._wait = True
+            except Malformed as exc:
+                pos = pos if exc.pos is None else exc.pos
+                self._fail(exc.code, text, pos)
+        if reason is not None and not self.done:
+            pos = len(text)
+            self._finish(text, pos, reason)
+        if self._arguments.open:
+            self._arguments.flush()
+        self._span.append(text[self._mark : pos])
+        return pos
+
+    # -- for the dialects ----------------------------------------------------------------------
+
+    def _begin(self, text: str, pos: int, final: bool) -> int:
+        raise NotImplementedError
+
+    def _skip(self, text: str, pos: int, final: bool) -> int:
+        """Read to the end of a malformed call, then `_refuse`."""
+        raise NotImplementedError
+
+    def _unfinished(self) -> bool:
+        """A call has been begun."""
+        return self._arguments.open
+
+    def _close_at_stop(self, text: str, pos: int) -> bool:
+        """Complete the open call when the model itself has stopped, if nothing is missing but markup."""
+        return False
+
+    def _prepare_skip(self) -> None:
+        pass
+
+    # -- shared --------------------------------------------------------------------------------
+
+    def _marker(self, text: str, pos: int, final: bool) -> int | None:
+        """Where the region's end marker at `pos` ends; None if there is none. Raises `Wait`."""
+        for literal in self._close:
+            if text.startswith(literal, pos):
+                return pos + len(literal)
+        if not final and self._close and len(text) - pos < self._longest:
+            tail = text[pos:]
+            if any(literal.startswith(tail) for literal in self._close):
+                raise Wait
+        return None
+
+    def _take_span(self, text: str, end: int) -> str:
+        """The source since the last call."""
+        self._span.append(text[self._mark : end])
+        raw = "".join(self._span)
+        self._span.clear()
+        self._mark = end
+        return raw
+
+    def _end_call(self, text: str, end: int) -> None:
+        self._arguments.end(self._take_span(text, end))
+
+    def _end_region(self, text: str, pos: int, end: int) -> int:
+        """The end marker stands from `pos` to `end`."""
+        if self._unfinished():
+            self._fail("unfinished_call", text, pos)
+            self._refuse(text, pos)
+        self.done = True
+        self._mark = end
+        self._span.clear()
+        return end
+
+    def _finish(self, text: str, pos: int, reason: str) -> None:
+        if self._state == self._skip:
+            self._refuse(text, pos)
+        elif self._unfinished():
+            if reason == "length":
+                self._arguments.abandon()
+                self._calls.warn("truncated_call", self._take_span(text, pos))
+            elif not self._close_at_stop(text, pos):
+                self._fail("unfinished_call", text, pos)
+                if not self._bare:
+                    self._refuse(text, pos)
+        self.done = True
+
+    def _fail(self, code: str, text: str, pos: int) -> None:
+        self._code = code
+        self._prepare_skip()
+        self._arguments.abandon()
+        self._state = self._skip
+        if self._bare:
+            self._refuse(text, pos)
+            self.done = True
+
+    def _refuse(self, text: str, pos: int) -> None:
+        """Give the call's source back as content."""
+        raw = self._take_span(text, pos)
+        if not self._bare:
+            raw = self._layout(raw)
+        self._calls.text(raw)
+        if self._code != NOT_A_CALL:
+            self._calls.warn(self._code, raw)
+
+    def _layout(self, raw: str) -> str:
+        """The refused source without the markup around it."""
+        return raw.strip()
+
+    def _skip_to_marker(self, text: str, pos: int, final: bool, stops: tuple[str, ...] = ()) -> tuple[int, str]:
+        """Where the first of the stops or of the end markers stands, and which it is; '' for none yet."""
+        found, literal = len(text), ""
+        for stop in (*stops, *self._close):
+            at = text.find(stop, pos)
+            if 0 <= at < found:
+                found, literal = at, stop
+        if not literal and not final:
+            longest = max(self._longest, max(map(len, stops), default=1))
+            found -= partial_suffix(text, pos, (*stops, *self._close), longest)
+        return found, literal

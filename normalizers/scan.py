@@ -1,0 +1,87 @@
+"""Finding literals and templates in text that may be cut anywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+MAX_TEMPLATE = 2048
+_SPACE = re.compile(r"\s*")
+_FIELDS = {"name": r"[^\s<>\"'`{}\[\]()]", "id": r"[^\s<>\"'`{}\[\]()]", "key": r"[^<>\"'\n]", "string": r"[a-z]"}
+
+
+def skip_space(text: str, pos: int) -> int:
+    match = _SPACE.match(text, pos)
+    return match.end() if match else pos
+
+
+def partial_suffix(text: str, pos: int, literals: Iterable[str], longest: int) -> int:
+    """Length of the longest tail of ``text[pos:]`` that is the beginning of a literal."""
+    size = len(text)
+    for at in range(max(pos, size - longest + 1), size):
+        tail = text[at:]
+        if any(literal.startswith(tail) for literal in literals):
+            return size - at
+    return 0
+
+
+def partial_close(text: str, pos: int, close: str) -> int:
+    """The same for one literal."""
+    for length in range(min(len(close) - 1, len(text) - pos), 0, -1):
+        if text.endswith(close[:length]):
+            return length
+    return 0
+
+
+class Wait(Exception):
+    """More text is needed to tell."""
+
+
+class Template:
+    """Literal text with fields: ``<parameter={key}>``. A space stands for any white space or none."""
+
+    __slots__ = ("full", "lead", "open_ended", "partial")
+
+    def __init__(self, source: str) -> None:
+        atoms: list[str] = []
+        full: list[str] = []
+        for piece in re.split(r"(\{\w+\}| )", source):
+            if piece == " ":
+                atoms.append(r"\s*")
+                full.append(r"\s*")
+            elif piece[:1] == "{":
+                field = piece[1:-1]
+                chars = _FIELDS[field]
+                atoms += (r"\s*", chars + "*", r"\s*")
+                # The field is possessive by its class; what surrounds it is layout.
+                full.append(
+                    rf"\s*(?P<{field}>{chars}*[^\s<>\"']|)\s*" if field == "key" else rf"\s*(?P<{field}>{chars}+)\s*"
+                )
+            else:
+                atoms += map(re.escape, piece)
+                full.append(re.escape(piece))
+        nested = ""
+        for atom in reversed(atoms):
+            nested = f"{atom}(?:{nested})?" if nested else atom
+        self.full = re.compile("".join(full))
+        self.partial = re.compile(nested + r"\Z")
+        self.open_ended = source.endswith("}")
+        self.lead = re.split(r"[{ ]", source, maxsplit=1)[0]
+
+
+@cache
+def templates(sources: tuple[str, ...]) -> tuple[Template, ...]:
+    return tuple(map(Template, sources))
+
+
+def match_template(choices: Sequence[Template], text: str, pos: int, *, final: bool) -> re.Match[str] | None:
+    """The first template that matches at `pos`. Raises `Wait` while an earlier one still could."""
+    size = len(text)
+    for template in choices:
+        match = template.full.match(text, pos)
+        if match and (final or not template.open_ended or match.end() < size):
+            return match
+        if not final and size - pos < MAX_TEMPLATE and (match or template.partial.match(text, pos)):
+            raise Wait
+    return None
