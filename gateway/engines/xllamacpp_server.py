@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 from pathlib import Path
@@ -33,9 +32,6 @@ def main() -> None:
     parser.add_argument("--chat-template-file", type=Path)
     parser.add_argument("--verbosity", type=int, default=2)
     args = parser.parse_args()
-    # Before xllamacpp starts its threads, so that none of them takes the signal.
-    endings = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, endings)
 
     import xllamacpp
 
@@ -61,14 +57,17 @@ def main() -> None:
     params.cors_origins = "localhost"
     params.ui = False
 
-    server = xllamacpp.Server(params)
+    try:
+        server = xllamacpp.Server(params)
+    except RuntimeError as error:
+        # llama.cpp has said why on standard error; a traceback would only push that out of sight.
+        sys.exit(str(error))
     url = urlsplit(server.listening_address)
     sys.stdout.write(json.dumps({"ctxgate": {"host": url.hostname, "port": url.port}}) + "\n")
     sys.stdout.flush()
-    signal.sigwait(endings)
-    # Tearing the model down takes longer than giving its memory back.
-    sys.stderr.flush()
-    os._exit(0)
+    # SIGTERM ends the process as it stands: tearing the model down takes longer than giving its memory back.
+    while True:
+        signal.pause()
 
 
 if __name__ == "__main__":
