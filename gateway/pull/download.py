@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.errors import GatewayError, ProviderInvalidModel, ProviderInvalidResponse, ProviderUnavailable
-from gateway.pull.files import CHUNK, digest, room_for, wrong
+from gateway.pull.files import digest, room_for, wrong
 from gateway.pull.progress import Progress
 
 TIMEOUT = httpx.Timeout(30, connect=10)
@@ -71,7 +71,8 @@ def _continue(http: httpx.Client, url: str, part: Path, start: int, label: str, 
         total = done + int(length) if length is not None and length.isdigit() else None
         room_for((total or done) - done, part.parent)
         with part.open("ab" if resumed else "wb") as stream:
-            for chunk in response.iter_raw(CHUNK):
+            # Without a chunk size: httpx would collect that much first, and lose it when the connection is cut.
+            for chunk in response.iter_raw():
                 stream.write(chunk)
                 done += len(chunk)
                 progress(label, done, total)

@@ -30,6 +30,7 @@ def fetch(model: Model, source: PullSource, progress: Progress) -> None:
     assert place is not None, "gateway.config holds it"
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = beside(place, "hub")
+    _reach(huggingface_hub.constants.ENDPOINT)
     try:
         if source.file is None:
             huggingface_hub.snapshot_download(source.name, revision=source.version, local_dir=draft)
@@ -45,6 +46,16 @@ def fetch(model: Model, source: PullSource, progress: Progress) -> None:
     except (huggingface_hub.errors.HfHubHTTPError, OSError, RuntimeError, ValueError) as error:
         raise _translated(error, source) from error
     progress(place.name, 1, 1)
+
+
+def _reach(endpoint: str) -> None:
+    """The client itself would try for half a minute before it said that there is no network."""
+    import httpx
+
+    try:
+        httpx.head(endpoint, timeout=10)
+    except httpx.HTTPError as error:
+        raise _offline(error) from error
 
 
 def _promised(source: PullSource) -> str | None:
