@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import socket
+
 import uvicorn
 
 from gateway.api.app import API
@@ -20,14 +24,12 @@ def build(config: Config) -> API:
 def serve(config: Config) -> None:
     """Serves until SIGINT or SIGTERM, then lets answers in flight end, at most GRACE_SECONDS."""
     server = config.server
-    registry.warm(config.models[config.active_model].tool_call_format)
-    uvicorn.run(
+    settings = uvicorn.Config(
         build(config),
         host=server.host,
         port=server.port,
         uds=str(server.uds) if server.uds is not None else None,
         http="gateway.api.lane:LaneProtocol",
-        loop="auto",
         ws="none",
         log_level="warning",
         access_log=False,
@@ -35,3 +37,22 @@ def serve(config: Config) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
+    _Server(settings, [config.resolve(None).tool_call_format]).run()
+
+
+class _Server(uvicorn.Server):
+    """Listens first, and then loads what the first call of a format would load, beside the loop."""
+
+    def __init__(self, config: uvicorn.Config, formats: list[str]) -> None:
+        super().__init__(config)
+        self._formats = formats
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._warming = asyncio.get_running_loop().run_in_executor(None, self._warm)
+
+    def _warm(self) -> None:
+        for name in self._formats:
+            registry.warm(name)
+        # What stands now stands for good: a collection that passes over it costs ten requests' time.
+        gc.freeze()

@@ -6,8 +6,9 @@ two can't differ. What needs no change leaves as the bytes that came.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -39,12 +40,12 @@ def _tools(raw: bytes) -> SchemaIndex:
 class _NativeCalls:
     """Holds the laws over calls that the engine parsed itself, as their fragments come.
 
-    Every call has a unique id and type, indices count up from `first()`, arguments are a string and at the
-    end at least `{}`.
+    Every call has a unique id and type, an index from `indices`, arguments that are a string and at the end at
+    least `{}`.
     """
 
-    def __init__(self, take_index: Callable[[], int], *, allow: bool, parallel: bool) -> None:
-        self._take_index = take_index
+    def __init__(self, indices: Iterator[int], *, allow: bool, parallel: bool) -> None:
+        self._indices = indices
         self._allow = allow
         self._parallel = parallel
         self._open: dict[int, tuple[int, str | None, list[str]]] = {}  # engine's index -> ours, engine's id, arguments
@@ -110,7 +111,7 @@ class _NativeCalls:
             self.dropped += 1
             return None
         self.called = True
-        index = self._take_index()
+        index = next(self._indices)
         self._open[key] = (index, engine_id, [arguments or ""])
         call_id = engine_id if engine_id is not None and engine_id not in self._ids else new_call_id()
         self._ids.add(call_id)
@@ -126,26 +127,22 @@ class _NativeCalls:
 class _Choice:
     """What is known of one choice of the answer."""
 
-    __slots__ = ("finished", "index", "native", "next_index", "normalizer", "shift", "warnings")
+    __slots__ = ("finished", "index", "indices", "native", "normalizer", "shift", "warnings")
 
-    def __init__(self, index: int, text: Normalizer, *, allow: bool, parallel: bool) -> None:
+    def __init__(self, index: int, text: Normalizer) -> None:
         self.index = index
         self.normalizer = text
-        self.native = _NativeCalls(self.take_index, allow=allow, parallel=parallel)
-        self.next_index = 0
+        self.native: _NativeCalls | None = None
+        self.indices = count()
         self.shift: dict[int, int] = {}  # the normaliser's index -> the answer's
         self.finished = False
         self.warnings: list[dict[str, str]] = []
 
-    def take_index(self) -> int:
-        index = self.next_index
-        self.next_index += 1
-        return index
-
     def reason(self, engine_reason: str | None) -> str:
         if engine_reason not in CLEAN_FINISH:
             return str(engine_reason)
-        return "tool_calls" if self.normalizer.called or self.native.called else "stop"
+        called = self.normalizer.called or (self.native is not None and self.native.called)
+        return "tool_calls" if called else "stop"
 
     def deltas(self, events: Iterable[Event]) -> list[dict[str, Any]]:
         """Events as OpenAI deltas, neighbours of one kind joined."""
@@ -164,7 +161,7 @@ class _Choice:
                     else:
                         deltas.append({"reasoning_content": text})
                 case ToolStart(index, call_id, name):
-                    self.shift[index] = ours = self.take_index()
+                    self.shift[index] = ours = next(self.indices)
                     function = {"name": name, "arguments": ""}
                     deltas.append(
                         {"tool_calls": [{"index": ours, "id": call_id, "type": "function", "function": function}]}
@@ -204,9 +201,14 @@ class Answer:
         choice = self.choices.get(index)
         if choice is None:
             text = normalizer(self._spec, self._tools, allow_calls=self._allow, parallel=self._parallel)
-            choice = self.choices[index] = _Choice(index, text, allow=self._allow, parallel=self._parallel)
+            choice = self.choices[index] = _Choice(index, text)
             self._only = choice if len(self.choices) == 1 else None
         return choice
+
+    def _native(self, choice: _Choice, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if choice.native is None:
+            choice.native = _NativeCalls(choice.indices, allow=self._allow, parallel=self._parallel)
+        return choice.native.feed(calls)
 
     # Streamed
 
@@ -316,7 +318,7 @@ class Answer:
         calls = others.pop("tool_calls", None)
         deltas = choice.deltas(choice.normalizer.feed(text)) if text else []
         if calls:
-            calls = choice.native.feed(calls)
+            calls = self._native(choice, calls)
             deltas += [{"tool_calls": calls}] if calls else []
         if text is not None and not text and not deltas:
             others["content"] = text
@@ -335,7 +337,7 @@ class Answer:
 
     def _ending(self, choice: _Choice, reason: str | None) -> list[dict[str, Any]]:
         deltas = choice.deltas(choice.normalizer.finish(reason))
-        owed = choice.native.finish()
+        owed = choice.native.finish() if choice.native is not None else []
         return [*deltas, {"tool_calls": owed}] if owed else deltas
 
     def _last(
@@ -382,7 +384,7 @@ class Answer:
         events: list[Event] = choice.normalizer.feed(text) if isinstance(text, str) and text else []
         events += choice.normalizer.finish(reason)
         native = message.get("tool_calls")
-        calls = choice.native.feed([{**call, "index": at} for at, call in enumerate(native or ())])
+        calls = self._native(choice, [{**call, "index": at} for at, call in enumerate(native)]) if native else []
         for call in calls:
             del call["index"]
             call["function"]["arguments"] = call["function"]["arguments"] or "{}"

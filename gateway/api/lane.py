@@ -8,15 +8,18 @@ here: `HttpToolsProtocol`'s `cycle` and what it reads of it. pyproject.toml pins
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gateway.api.chat import PATHS, Headers, check_length, log, respond_error, too_large
+from gateway.api.chat import PATHS, Headers, check_length, respond_error, too_large
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
     from gateway.api.app import API
+
+log = logging.getLogger("ctxgate")
 
 _HOT = frozenset(path.encode() for path in PATHS)
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
@@ -42,13 +45,27 @@ class LaneProtocol(HttpToolsProtocol):
 class ChatCycle:
     """One request and its answer: what uvicorn reads of a cycle, and a `Client` for `Chat`."""
 
+    __slots__ = (
+        "_arrived",
+        "_chunked",
+        "_continue",
+        "_headers",
+        "_protocol",
+        "_task",
+        "_transport",
+        "body",
+        "disconnected",
+        "keep_alive",
+        "more_body",
+        "response_complete",
+    )
+
     def __init__(self, protocol: LaneProtocol) -> None:
         self.body = b""
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
         self.keep_alive = protocol.parser.should_keep_alive()
-        self.message_event = self
         self._chunked = protocol.parser.get_http_version() == "1.1"
         self._continue = protocol.expect_100_continue
         self._headers: Headers = protocol.headers
@@ -56,7 +73,10 @@ class ChatCycle:
         self._transport = protocol.transport
         self._task: asyncio.Task[Any] | None = None
         self._arrived: asyncio.Future[None] | None = None
-        self._started = False
+
+    @property
+    def message_event(self) -> ChatCycle:
+        return self
 
     def set(self) -> None:
         """uvicorn's signal that body, its end or a disconnect came."""
