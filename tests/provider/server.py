@@ -8,7 +8,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 
@@ -19,10 +19,12 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @contextmanager
-def serve(app: App) -> Iterator[str]:
+def serve(app: App, *, lifespan: Literal["on", "off"] = "off", http: str = "auto") -> Iterator[str]:
     """Yields the base URL; the server has ended when the block is left."""
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
-        config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None, backlog=2048)
+        config = uvicorn.Config(
+            app, lifespan=lifespan, http=http, ws="none", log_config=None, proxy_headers=False, backlog=2048
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
