@@ -39,7 +39,7 @@ class _Known(Struct):
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     tools: list[_Tool] | None = None
-    tool_choice: Raw | None = None
+    tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -74,7 +74,7 @@ class ChatRequest:
         options = known.stream_options
         self.include_usage = bool(options and options.include_usage)
         self.parallel_tool_calls = known.parallel_tool_calls is not False
-        self.tool_choice: str | dict[str, Any] | None = decode(known.tool_choice) if known.tool_choice else None
+        self.tool_choice = known.tool_choice
 
     @classmethod
     def parse(cls, body: bytes) -> ChatRequest:
