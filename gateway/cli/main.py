@@ -89,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except Exception:
+        logging.basicConfig(format="ctxgate: %(message)s")
         logging.exception("this is a bug of ctxgate; please report it")
         return InternalError.exit_code
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.cli.common import base_url, configuration
 from gateway.config import Config, Server
-from gateway.errors import ProviderInvalidRequest
+from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HELP = "serve the models of config.yaml"
 DESCRIPTION = "Serves the models of config.yaml to OpenAI clients, until Ctrl-C or SIGTERM."
@@ -17,6 +17,7 @@ EXAMPLES = """\
 examples:
   ctxgate serve
   ctxgate serve --port 8000
+  ctxgate serve --model lfm25-1.2b --pull
   ctxgate serve --uds /run/user/1000/ctxgate.sock
   CTXGATE_KEY=... ctxgate serve --host 0.0.0.0     with api_keys: ["${CTXGATE_KEY}"] in config.yaml
 """
@@ -26,11 +27,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", help="address to listen on, in place of server.host")
     parser.add_argument("--port", type=_port, metavar="N", help="port to listen on, in place of server.port")
     parser.add_argument("--uds", type=Path, metavar="PATH", help="Unix socket to listen on, in place of host and port")
+    parser.add_argument("--model", metavar="NAME", help="the active model, in place of active_model")
+    parser.add_argument("--pull", action="store_true", help="fetch its weights first, where they are missing")
+    parser.add_argument("--offline-model", metavar="NAME", help="the active model where --pull finds no network")
 
 
 def run(args: argparse.Namespace) -> int:
     config = configuration(args)
     config = replace(config, server=_server(config.server, args))
+    if args.model is not None:
+        config = replace(config, active_model=config.resolve(args.model).name)
+    if args.pull:
+        config = _with_weights(config, args.offline_model)
     _announce(config)
 
     from gateway.app import serve
@@ -50,6 +58,31 @@ def _server(server: Server, args: argparse.Namespace) -> Server:
     if problem := server.unsafe():
         raise ProviderInvalidRequest(f"{problem}: add api_keys: to server: in config.yaml, or listen on 127.0.0.1")
     return server
+
+
+def _with_weights(config: Config, offline_model: str | None) -> Config:
+    """The active model's weights are on this machine afterwards, or `offline_model` is the active one."""
+    model = config.resolve(None)
+    if model.pull is None or model.path is None or model.path.exists():
+        return config
+
+    from gateway.pull import pull
+    from gateway.pull.progress import Bar
+
+    bar = Bar(sys.stderr)
+    try:
+        pull(model, bar)
+        return config
+    except ProviderUnavailable as error:
+        if offline_model is None or error.code != "offline":
+            raise
+        stand_in = config.resolve(offline_model)
+        bar.end()
+        print(f"ctxgate: {error}", file=sys.stderr)
+        print(f"ctxgate: meanwhile {stand_in.name} serves: {stand_in.display_name}", file=sys.stderr)
+        return replace(config, active_model=stand_in.name)
+    finally:
+        bar.end()
 
 
 def _announce(config: Config) -> None:

@@ -21,7 +21,7 @@ from gateway.pull.progress import Progress
 
 def fetch(model: Model, source: PullSource, progress: Progress) -> None:
     try:
-        import huggingface_hub
+        from huggingface_hub import constants, errors, hf_hub_download, snapshot_download
     except ImportError as error:
         raise ProviderUnavailable(
             f"model {model.name!r} comes from the Hugging Face hub: pip install 'ctxgate[hub]'", code="hub_missing"
@@ -30,20 +30,22 @@ def fetch(model: Model, source: PullSource, progress: Progress) -> None:
     assert place is not None, "gateway.config holds it"
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = beside(place, "hub")
-    _reach(huggingface_hub.constants.ENDPOINT)
+    _reach(constants.ENDPOINT)
+    # Its bases are what the client's HTTP library raises, whichever that is in the installed version, and OSError.
+    failures = (*errors.HfHubHTTPError.__bases__, errors.EntryNotFoundError, errors.HFValidationError)
     try:
         if source.file is None:
-            huggingface_hub.snapshot_download(source.name, revision=source.version, local_dir=draft)
+            snapshot_download(source.name, revision=source.version, local_dir=draft)
             _move_folder(draft, place)
         else:
             sha256 = source.sha256 or _promised(source)
-            found = huggingface_hub.hf_hub_download(source.name, source.file, revision=source.version, local_dir=draft)
+            found = hf_hub_download(source.name, source.file, revision=source.version, local_dir=draft)
             _move_file(Path(found), place, sha256)
             shutil.rmtree(draft)
     except GatewayError:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    except (huggingface_hub.errors.HfHubHTTPError, OSError, RuntimeError, ValueError) as error:
+    except failures as error:
         raise _translated(error, source) from error
     progress(place.name, 1, 1)
 
@@ -99,6 +101,10 @@ def _translated(error: Exception, source: PullSource) -> GatewayError:
         return ProviderInvalidModel(f"{name} has no {source.file}")
     if isinstance(error, errors.HfHubHTTPError) and error.response is not None:
         return ProviderInvalidResponse(f"the hub answers {error.response.status_code} for {name}")
+    if isinstance(error, errors.HFValidationError):
+        return ProviderInvalidModel(str(error))
+    if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
+        return ProviderUnavailable(f"{name} can't be stored: {error}")
     return _offline(error)
 
 
