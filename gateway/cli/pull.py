@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from gateway.cli.common import configuration
+from gateway.config import Model
 
 HELP = "fetch a model's weights"
 DESCRIPTION = "Fetches the weights of a model to where config.yaml wants them. A cut download is taken up again."
@@ -25,14 +27,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     model = configuration(args).resolve(args.name)
+    place = fetch(model, force=args.force)
+    print(place if place is not None else f"{model.upstream_name} is in Ollama")
+    return 0
 
+
+def fetch(model: Model, *, force: bool = False) -> Path | None:
+    """`gateway.pull.pull` with its progress on stderr."""
     from gateway.pull import pull
     from gateway.pull.progress import Bar
 
     bar = Bar(sys.stderr)
     try:
-        place = pull(model, bar, force=args.force)
+        return pull(model, bar, force=force)
     finally:
         bar.end()
-    print(place if place is not None else f"{model.upstream_name} is in Ollama")
-    return 0

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gateway.cli.common import base_url, configuration
+from gateway.cli.pull import fetch
 from gateway.config import Config, Server
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
@@ -65,24 +66,16 @@ def _with_weights(config: Config, offline_model: str | None) -> Config:
     model = config.resolve(None)
     if model.pull is None or model.path is None or model.path.exists():
         return config
-
-    from gateway.pull import pull
-    from gateway.pull.progress import Bar
-
-    bar = Bar(sys.stderr)
     try:
-        pull(model, bar)
-        return config
+        fetch(model)
     except ProviderUnavailable as error:
         if offline_model is None or error.code != "offline":
             raise
         stand_in = config.resolve(offline_model)
-        bar.end()
         print(f"ctxgate: {error}", file=sys.stderr)
-        print(f"ctxgate: meanwhile {stand_in.name} serves: {stand_in.display_name}", file=sys.stderr)
+        print(f"ctxgate: until then {stand_in.name} serves: {stand_in.display_name}", file=sys.stderr)
         return replace(config, active_model=stand_in.name)
-    finally:
-        bar.end()
+    return config
 
 
 def _announce(config: Config) -> None:
