@@ -62,6 +62,7 @@ def measure(stack: Stack, upstream: int, venv: Path, *, seconds: float, core: in
             def cpu() -> float:
                 return proc.cpu_seconds(server.pids())
 
+            found["start_cpu"] = cpu()  # not in the table: what a start takes however busy the machine
             run(load.check(place.port))
             direct = run(load.first_token(upstream, times=50))
             found["ttft"] = (run(load.first_token(place.port, times=50)) - direct) * 1000

@@ -142,6 +142,16 @@ class Server:
             time.sleep(0.002)
         raise Failed(f"no 200 on {path} within {timeout:g} s: {self.last_words()}")
 
+    def wait_idle(self, timeout: float, quiet: float = 1.0) -> None:
+        """Returns once the process has used no CPU for `quiet` seconds: what it loads after its start is done."""
+        deadline = time.monotonic() + timeout
+        before = -1.0
+        while (now := cpu_seconds(self.pids())) > before:
+            if time.monotonic() > deadline:
+                raise StartFailed(f"still busy after {timeout:g} s")
+            before = now
+            time.sleep(quiet)
+
     def pids(self) -> list[int]:
         return tree(self.process.pid, parents())
 

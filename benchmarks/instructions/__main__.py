@@ -125,6 +125,7 @@ def measure() -> dict[str, int]:
             server = proc.Server.start(command, place.port, folder / "log", env=environment, cwd=folder)
             try:
                 server.wait_ready(stack.ready, 120.0)
+                server.wait_idle(120.0)
                 counted = Counted(server, out)
                 for kind in KINDS:  # what happens only once
                     counted.count(kind.work(place.port, upstream_port, kind.few))
