@@ -55,17 +55,15 @@ _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
-_EMPTY: tuple[Raw, ...] = (Raw(b"null"), Raw(b"[]"))
-
 
 class ChatRequest:
     """A checked request.
 
     fields: every field of the request object as JSON bytes, unknown ones included; a copy is given
-    to the backend, which may change it.
+    to the backend, which may change it. tools: the JSON array of tools, or None where none is declared.
     """
 
-    __slots__ = ("fields", "include_usage", "model", "parallel_tool_calls", "stream", "tool_choice")
+    __slots__ = ("fields", "include_usage", "model", "parallel_tool_calls", "stream", "tool_choice", "tools")
 
     def __init__(self, fields: dict[str, Raw], known: _Known) -> None:
         self.fields = fields
@@ -73,6 +71,7 @@ class ChatRequest:
         self.stream = bool(known.stream)
         options = known.stream_options
         self.include_usage = bool(options and options.include_usage)
+        self.tools = bytes(fields["tools"]) if known.tools else None
         self.parallel_tool_calls = known.parallel_tool_calls is not False
         self.tool_choice = known.tool_choice
 
@@ -94,15 +93,11 @@ class ChatRequest:
             raise ProviderInvalidRequest(f"the request body is not valid JSON: {error}") from None
         except UnicodeDecodeError:
             raise ProviderInvalidRequest("the request body is not valid UTF-8") from None
+        except RecursionError:
+            raise ProviderInvalidRequest("the request body is not valid: it is nested too deeply") from None
         if not known.messages:
             raise ProviderInvalidRequest("messages: at least one message is needed", param="messages")
         return cls(fields, known)
-
-    @property
-    def tools(self) -> bytes | None:
-        """The JSON array of tools, or None where none is declared."""
-        raw = self.fields.get("tools")
-        return None if raw is None or raw in _EMPTY else bytes(raw)
 
 
 class FunctionDelta(Struct, omit_defaults=True):

@@ -38,7 +38,8 @@ class SSEReader:
                 held.append(line[6:])
             elif line == b"" or line == b"\r":
                 if held:
-                    events.append((held[0] if len(held) == 1 else b"\n".join(held)).rstrip(b"\r"))
+                    one = held[0] if len(held) == 1 else b"\n".join(part.rstrip(b"\r") for part in held)
+                    events.append(one.rstrip(b"\r"))
                     held.clear()
             elif line.startswith(b"data:"):
                 held.append(line[5:])
