@@ -13,7 +13,7 @@ from gateway import backends
 from gateway.backends import Address, Backend, Reply
 from gateway.config import Config, Model
 from gateway.engines import Engine, for_model
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.normalize import Answer, EngineError
 from gateway.prompting import tools_into_prompt
 from gateway.wire.chat import ChatRequest, encode
@@ -62,7 +62,12 @@ class Route:
                 fields.pop("tool_choice", None)
             elif not self.spec.untouched and await self._tools_need_prompt(backend):
                 tools_into_prompt(fields, self.spec)
-        reply = await backend.open(request, fields)
+        try:
+            reply = await backend.open(request, fields)
+        except ProviderUnavailable:
+            if self.engine is not None:
+                self.engine.lost()
+            raise
         return Run(self.model, reply, Answer(request, self.spec, reply.mender), backend)
 
     async def aclose(self) -> None:
