@@ -1,0 +1,197 @@
+"""Which module may import what: imports point down only, and what is heavy loads on first use."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NETWORK = {"asyncio", "http", "multiprocessing", "select", "selectors", "socket", "socketserver", "ssl", "subprocess"}
+
+# Layers of ours that each part may import, itself aside. "gateway" alone is its `__init__`: the version.
+OURS: dict[str, set[str]] = {
+    "normalizers": set(),
+    "gateway": set(),
+    "gateway.errors": set(),
+    "gateway.wire": {"gateway.errors"},
+    "gateway.upstream": {"gateway.errors"},
+    "gateway.config": {"gateway.errors", "normalizers"},
+    "gateway.provider": {"gateway.errors"},
+    "gateway.backends": {"gateway.errors", "gateway.wire", "gateway.upstream", "gateway.config"},
+    "gateway.normalize": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
+    "gateway.prompting": {"gateway.wire", "normalizers"},
+    "gateway.engines": {"gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends"},
+    "gateway.core": {
+        *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
+        *("gateway.normalize", "gateway.prompting", "normalizers"),
+    },
+    "gateway.api": {"gateway", "gateway.errors", "gateway.wire", "gateway.core"},
+    "gateway.pull": {"gateway.errors", "gateway.config"},
+    "gateway.app": {"gateway.config", "gateway.core", "gateway.api", "normalizers"},
+    "gateway.cli": {"gateway", "gateway.errors", "gateway.config", "gateway.pull", "gateway.app"},
+    "gateway.__main__": {"gateway.cli"},
+}
+
+# Packages of others. Where a part isn't named it may import none.
+THEIRS: dict[str, set[str]] = {
+    "normalizers": {"lark"},
+    "gateway.wire": {"msgspec"},
+    "gateway.upstream": {"httptools"},
+    "gateway.config": {"keyring", "pydantic", "pydantic_core", "yaml"},
+    "gateway.provider": {"httpx", "jsonschema", "pydantic", "referencing"},
+    "gateway.backends": {"msgspec"},
+    "gateway.normalize": {"msgspec"},
+    "gateway.prompting": {"msgspec"},
+    "gateway.engines": {"mlx_lm", "msgspec", "xllamacpp"},
+    "gateway.core": {"msgspec"},
+    "gateway.api": {"starlette", "uvicorn"},
+    "gateway.pull": {"httpx", "huggingface_hub"},
+    "gateway.app": {"uvicorn"},
+    "gateway.cli": {"httpx", "uvicorn"},
+}
+
+PURE = ("normalizers", "gateway.errors", "gateway.wire", "gateway.prompting", "gateway.normalize")
+"""No network and no processes in these."""
+
+HEAVY = {"httpx", "huggingface_hub", "jsonschema", "lark", "llama_cpp", "mlx", "mlx_lm", "openai", "xllamacpp"}
+
+# What may come with an import: the hot path is small, and the pure library brings nothing.
+WITHOUT: dict[str, set[str]] = {
+    "normalizers": HEAVY | {"asyncio", "msgspec", "pydantic", "yaml"},
+    "gateway.wire.chat": HEAVY | {"asyncio", "pydantic", "starlette", "uvicorn", "yaml"},
+    "gateway.cli.main": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
+    "gateway.app": HEAVY,
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    place: str
+    part: str
+    target: str
+
+
+def part_of(module: str) -> str:
+    """The row of the tables: `gateway.api.chat` belongs to `gateway.api`, all of `normalizers` to itself."""
+    return "normalizers" if module.split(".")[0] == "normalizers" else ".".join(module.split(".")[:2])
+
+
+def imports() -> Iterator[Import]:
+    for package in ("gateway", "normalizers"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                for target in targets(node):
+                    line = getattr(node, "lineno", 0)
+                    yield Import(f"{path.relative_to(ROOT)}:{line}", part_of(module), target)
+
+
+def targets(node: ast.AST) -> list[str]:
+    """The modules that this node of a syntax tree imports, be it by a string of a table (`pkg.mod:Class`)."""
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module="gateway", names=names):
+            return [f"gateway.{alias.name}" if is_module(f"gateway/{alias.name}") else "gateway" for alias in names]
+        case ast.ImportFrom(module=str(module), level=0):
+            return [module]
+        case ast.ImportFrom():
+            raise AssertionError("imports are absolute here")
+        case ast.Constant(value=str(text)) if found := re.fullmatch(r"((?:gateway|normalizers)(?:\.\w+)*):\w+", text):
+            return [found[1]]
+        case ast.Call(func=ast.Name("import_module"), args=[ast.Constant(value=str(name)), *_]):
+            return [name]
+        case _:
+            return []
+
+
+def is_module(path: str) -> bool:
+    return (ROOT / path).is_dir() or (ROOT / f"{path}.py").is_file()
+
+
+IMPORTS = list(imports())
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import a.b, c", ["a.b", "c"]),
+        ("from gateway.wire.chat import encode", ["gateway.wire.chat"]),
+        ("from gateway import core, __version__", ["gateway.core", "gateway"]),
+        ("def f():\n    import lark", ["lark"]),
+        ("if TYPE_CHECKING:\n    from httpx import Client", ["httpx"]),
+        ("import_module('keyring')", ["keyring"]),
+        ("TABLE = {'hub': 'gateway.pull.hub:fetch'}", ["gateway.pull.hub"]),
+        ("'gateway: a text'", []),
+    ],
+)
+def test_imports_are_found(source: str, found: list[str]) -> None:
+    assert [target for node in ast.walk(ast.parse(source)) for target in targets(node)] == found
+
+
+def test_every_part_has_its_row() -> None:
+    parts = {found.part for found in IMPORTS} | {
+        part_of(f"gateway.{path.stem}")
+        for path in (ROOT / "gateway").iterdir()
+        if path.suffix == ".py" and path.stem != "__init__"
+    }
+    assert parts <= set(OURS)
+    assert set(THEIRS) <= set(OURS)
+
+
+@pytest.mark.parametrize("part", OURS)
+def test_a_part_imports_what_its_row_allows(part: str) -> None:
+    wrong = []
+    for found in IMPORTS:
+        if found.part != part:
+            continue
+        top = found.target.split(".")[0]
+        if top in ("gateway", "normalizers"):
+            allowed = part_of(found.target) in OURS[part] | {part}
+        else:
+            allowed = top in sys.stdlib_module_names or top in THEIRS.get(part, set())
+        if not allowed:
+            wrong.append(f"{found.place} imports {found.target}")
+    assert not wrong
+
+
+def test_layers_form_no_ring() -> None:
+    left = {part: set(below) for part, below in OURS.items()}
+    while left:
+        free = {part for part, below in left.items() if not below & set(left)}
+        assert free, f"a ring among {sorted(left)}"
+        left = {part: below for part, below in left.items() if part not in free}
+
+
+@pytest.mark.parametrize("part", PURE)
+def test_pure_parts_do_no_io(part: str) -> None:
+    wrong = [
+        f"{found.place} imports {found.target}"
+        for found in IMPORTS
+        if found.part == part and found.target.split(".")[0] in NETWORK
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("module", WITHOUT)
+def test_heavy_modules_load_on_first_use(module: str) -> None:
+    script = f"import sys, {module}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, cwd=ROOT, check=True
+    )
+    assert not set(done.stdout.split()) & WITHOUT[module]
+
+
+def test_the_wheel_holds_two_packages() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["gateway", "normalizers"]
