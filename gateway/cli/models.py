@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.common import PROBE_SECONDS, base_url, configuration, headers
+from gateway.config.values import STARTABLE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,16 +42,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _report(config: Config) -> dict[str, Any]:
-    """All that is asked is asked at once, so the whole takes PROBE_SECONDS at most."""
-    health, *states = await asyncio.gather(
-        _ask(base_url(config.server), config.server.uds, "/health", headers(config.server)),
-        *(_engine(model) for model in config.models.values()),
-    )
-    engines = health.get("engines") if health is not None else None
+    """All that is asked is asked at once, so the asking takes PROBE_SECONDS at most."""
+    server = config.server
+    async with contextlib.AsyncExitStack() as stack:
+        probe = _Probe(stack)
+        health, *states = await asyncio.gather(
+            probe.ask(base_url(server), server.uds, "/health", headers(server)),
+            *(_engine(model, probe) for model in config.models.values()),
+        )
     rows = []
     for model, (installed, running) in zip(config.models.values(), states, strict=True):
-        if running is None and isinstance(engines, dict):
-            running = engines.get(model.name) == "ready"
         rows.append(
             {
                 "name": model.name,
@@ -62,15 +64,25 @@ async def _report(config: Config) -> dict[str, Any]:
                 "bytes": _bytes(model.path) if model.path is not None else None,
                 "pull": model.pull is not None,
                 "installed": installed,
-                "running": running,
+                "running": _ours(model, health) if running is None else running,
             }
         )
-    gateway = {"url": base_url(config.server), "running": health is not None}
+    gateway = {"url": base_url(server), "running": health is not None}
     return {"config": str(config.source), "gateway": gateway, "models": rows}
 
 
-async def _engine(model: Model) -> tuple[bool | None, bool | None]:
-    """Whether it is installed, and whether it runs; None where only the gateway could know."""
+def _ours(model: Model, health: dict[str, Any] | None) -> bool | None:
+    """Whether an engine runs of which only the gateway knows; `/health` may tell its state by the model's name."""
+    if model.runtime not in STARTABLE:
+        return None
+    if health is None:
+        return False
+    engines = health.get("engines")
+    return engines.get(model.name) == "ready" if isinstance(engines, dict) else None
+
+
+async def _engine(model: Model, probe: _Probe) -> tuple[bool | None, bool | None]:
+    """Whether it is installed, and whether it runs; None where that can't be seen from here."""
     if model.runtime == "echo":
         return True, None
     installed = model.path.exists() if model.path is not None else None
@@ -79,11 +91,35 @@ async def _engine(model: Model) -> tuple[bool | None, bool | None]:
     base = model.base_url or "http://localhost"
     if model.runtime == "ollama":
         tags, loaded = await asyncio.gather(
-            _ask(base, model.uds, "/api/tags", {}), _ask(base, model.uds, "/api/ps", {})
+            probe.ask(base, model.uds, "/api/tags", {}), probe.ask(base, model.uds, "/api/ps", {})
         )
         return _in_ollama(tags, model), bool(_in_ollama(loaded, model))
     key = {"authorization": f"Bearer {model.api_key.get_secret_value()}"} if model.api_key is not None else {}
-    return installed, await _ask(base, model.uds, "/v1/models", key) is not None
+    return installed, await probe.ask(base, model.uds, "/v1/models", key) is not None
+
+
+class _Probe:
+    """Asks servers that may not be there. One client for each socket: making one takes longer than most answers."""
+
+    def __init__(self, stack: contextlib.AsyncExitStack) -> None:
+        self._stack = stack
+        self._clients: dict[Path | None, httpx.AsyncClient] = {}
+
+    async def ask(self, base: str, uds: Path | None, path: str, headers: dict[str, str]) -> dict[str, Any] | None:
+        """The JSON object that it gives; {} where it answers something else; None where nobody answers in time."""
+        import httpx
+
+        client = self._clients.get(uds)
+        if client is None:
+            transport = httpx.AsyncHTTPTransport(uds=str(uds) if uds is not None else None)
+            client = self._clients[uds] = httpx.AsyncClient(transport=transport, trust_env=False)
+            self._stack.push_async_callback(client.aclose)
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                response = await client.get(base + path, headers=headers)
+        except (httpx.HTTPError, TimeoutError):
+            return None
+        return _object(response)
 
 
 def _in_ollama(listing: dict[str, Any] | None, model: Model) -> bool | None:

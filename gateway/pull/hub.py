@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gateway.config import Model, PullSource
 from gateway.errors import (
@@ -32,7 +32,8 @@ def fetch(model: Model, source: PullSource, progress: Progress) -> None:
     draft = beside(place, "hub")
     _reach(constants.ENDPOINT)
     # Its bases are what the client's HTTP library raises, whichever that is in the installed version, and OSError.
-    failures = (*errors.HfHubHTTPError.__bases__, errors.EntryNotFoundError, errors.HFValidationError)
+    bases = cast("tuple[type[Exception], ...]", errors.HfHubHTTPError.__bases__)
+    failures: tuple[type[Exception], ...] = (*bases, errors.EntryNotFoundError, errors.HFValidationError)
     try:
         if source.file is None:
             snapshot_download(source.name, revision=source.version, local_dir=draft)

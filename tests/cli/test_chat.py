@@ -1,0 +1,146 @@
+"""`ctxgate chat`, by what it prints and what it sends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.commands import config, ctxgate, free_port, serving
+from tests.cli.test_commands import ECHO, ROOT, answering
+from tests.pull.sources import Source
+from tests.pull.sources import serving as source_serving
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather in a city.",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        },
+    }
+]
+
+
+def stream(*deltas: dict[str, Any]) -> tuple[str, bytes]:
+    """A streamed answer of an OpenAI-compatible server."""
+    finish = "tool_calls" if any("tool_calls" in delta for delta in deltas) else "stop"
+    lines = []
+    for index, delta in enumerate(deltas):
+        choice = {"index": 0, "delta": delta, "finish_reason": finish if index == len(deltas) - 1 else None}
+        chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+        lines.append(f"data: {json.dumps(chunk)}\n\n")
+    return "text/event-stream", "".join([*lines, "data: [DONE]\n\n"]).encode()
+
+
+def upstream(tmp_path: Path, source: Source) -> None:
+    """The one model of the configuration is what `source` serves."""
+    model = f'{{runtime: openai, base_url: "{source.url}"}}'
+    config(tmp_path, f"active_model: m\nmodels: {{m: {model}}}\nserver: {{port: {free_port()}}}\n")
+
+
+def test_with_its_own_gateway(tmp_path: Path) -> None:
+    config(tmp_path, ECHO + f"server: {{port: {free_port()}}}\n")
+    done = ctxgate("chat", cwd=tmp_path, stdin="hello\n\nsecond line\n/quit\nnot this\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\nsecond line\n", "")
+
+
+def test_with_the_running_gateway(tmp_path: Path) -> None:
+    port = free_port()
+    config(tmp_path, ECHO + f'server: {{port: {port}, api_keys: ["${{KEY}}"]}}\n')
+    with serving(tmp_path, KEY="secret"), answering(port):
+        done = ctxgate("chat", "echo", cwd=tmp_path, stdin="hello\n", KEY="secret")
+        assert (done.returncode, done.stdout) == (0, "hello\n")
+        assert ctxgate("chat", cwd=tmp_path, stdin="hello\n", KEY="other").returncode == 69
+
+
+def test_history(tmp_path: Path) -> None:
+    answer = stream({"role": "assistant", "content": "an"}, {"content": "swer"})
+    with source_serving(Source(pages={"/v1/chat/completions": answer})) as source:
+        upstream(tmp_path, source)
+        done = ctxgate("chat", "--system", "be brief", cwd=tmp_path, stdin="one\ntwo\n/new\nthree\n")
+    assert done.stdout == "answer\n" * 3, done.stderr
+    roles = [[message["role"] for message in json.loads(body)["messages"]] for body in source.bodies]
+    assert roles == [["system", "user"], ["system", "user", "assistant", "user"], ["system", "user"]]
+    assert json.loads(source.bodies[1])["messages"][2]["content"] == "answer"
+
+
+def test_tool_calls_are_shown_and_their_results_sent(tmp_path: Path) -> None:
+    call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": ""}}
+    pieces = [{"index": 0, "function": {"arguments": part}} for part in ('{"city": ', '"Paris"}')]
+    answer = stream({"content": "I look."}, {"tool_calls": [call]}, *({"tool_calls": [piece]} for piece in pieces))
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    with source_serving(Source(pages={"/v1/chat/completions": answer})) as source:
+        upstream(tmp_path, source)
+        done = ctxgate("chat", "--tools", "tools.json", cwd=tmp_path, stdin="weather?\n21 degrees\n")
+    rounds = done.stdout.split('I look.\n→ get_weather {"city": "Paris"}\n')
+    assert rounds[:2] == ["", ""], done.stdout
+    first, second = (json.loads(body) for body in source.bodies[:2])
+    assert first["tools"] == TOOLS
+    assert second["messages"][1]["tool_calls"][0]["function"] == {
+        "name": "get_weather",
+        "arguments": '{"city": "Paris"}',
+    }
+    assert second["messages"][2]["content"] == "21 degrees"
+    assert second["messages"][2]["tool_call_id"] == second["messages"][1]["tool_calls"][0]["id"]
+    # A model that never stops calling is stopped.
+    assert "rounds of tool calls" in done.stdout
+    assert len(source.bodies) == 8
+
+
+def test_reasoning_and_control_characters(tmp_path: Path) -> None:
+    answer = stream({"reasoning_content": "hm"}, {"content": "a\x1b[2Jb\tc"})
+    with source_serving(Source(pages={"/v1/chat/completions": answer})) as source:
+        upstream(tmp_path, source)
+        done = ctxgate("chat", cwd=tmp_path, stdin="x\n")
+    assert done.stdout == "hm\na\ufffd[2Jb\tc\n"
+
+
+def test_an_engine_that_refuses(tmp_path: Path) -> None:
+    with source_serving(Source(statuses={"/v1/chat/completions": 500})) as source:
+        upstream(tmp_path, source)
+        done = ctxgate("chat", cwd=tmp_path, stdin="x\n")
+    assert done.returncode == 69
+    assert done.stderr.startswith("ctxgate: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_no_engine(tmp_path: Path) -> None:
+    with source_serving(Source()) as gone:
+        pass
+    upstream(tmp_path, gone)
+    done = ctxgate("chat", cwd=tmp_path, stdin="x\n")
+    assert done.returncode == 69
+    assert done.stderr.startswith("ctxgate: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_unknown_model(tmp_path: Path) -> None:
+    config(tmp_path, ECHO)
+    done = ctxgate("chat", "other", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "ctxgate: there is no model 'other'; config.yaml has: echo\n")
+
+
+@pytest.mark.parametrize(("text", "said"), [("{", "can't be read as JSON"), ("{}", "must hold a JSON list")])
+def test_bad_tools(text: str, said: str, tmp_path: Path) -> None:
+    config(tmp_path, ECHO)
+    (tmp_path / "tools.json").write_text(text)
+    done = ctxgate("chat", "--tools", "tools.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+@pytest.mark.engine("llama.cpp")
+def test_a_real_engine(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp", reason="the extra `llama` isn't installed")
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    default = ROOT / "_models" / "config.yaml"
+    done = ctxgate(
+        "chat", "ctxgate-test-tools", "--config", default, "--tools", "tools.json",
+        cwd=tmp_path, stdin="What is the weather in Paris?\nsunny\n",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith('→ get_weather {"city":'), done.stdout

@@ -1,0 +1,234 @@
+"""Help, exit codes, check, models and serve."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway import __version__
+from gateway.config import Server, load
+from gateway.errors import CATEGORIES
+from tests.cli.commands import SECONDS, config, ctxgate, free_port, serving
+from tests.config.test_load import LOCALCOWORK
+from tests.pull.sources import Source
+from tests.pull.sources import serving as source_serving
+
+ROOT = Path(__file__).parents[2]
+ECHO = "active_model: echo\nmodels: {echo: {runtime: echo}}\n"
+
+
+@contextmanager
+def answering(port: int = 0, uds: Path | None = None) -> Iterator[httpx.Client]:
+    """A client of a gateway that is just starting: it answers within SECONDS, or the test fails."""
+    family, address = (socket.AF_UNIX, str(uds)) if uds else (socket.AF_INET, ("127.0.0.1", port))
+    end = time.monotonic() + SECONDS
+    while True:
+        with socket.socket(family) as connection:
+            if connection.connect_ex(address) == 0:
+                break
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    transport = httpx.HTTPTransport(uds=str(uds) if uds else None)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=transport, trust_env=False, timeout=10) as client:
+        assert client.get("/health").status_code == 200
+        yield client
+
+
+def test_help(tmp_path: Path) -> None:
+    done = ctxgate("--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    for command in ("serve", "check", "models", "pull", "chat"):
+        assert f"\n    {command} " in done.stdout
+        help = ctxgate(command, "--help", cwd=tmp_path)
+        assert (help.returncode, help.stderr) == (0, "")
+        assert f"examples:\n  ctxgate {command}" in help.stdout
+    documented = done.stdout.partition("exit codes:\n")[2]
+    codes = {int(line.split()[0]): line for line in documented.splitlines()}
+    for name, error in CATEGORIES.items():
+        if name != "internal_error":
+            assert name.removeprefix("provider_").replace("_", " ") in codes[error.exit_code]
+    assert codes.keys() == {0, 70, 130} | {error.exit_code for error in CATEGORIES.values()}
+
+
+def test_version(tmp_path: Path) -> None:
+    assert ctxgate("--version", cwd=tmp_path).stdout == f"ctxgate {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "args", [["nope"], [], ["serve", "--port", "x"], ["serve", "--port", "65536"], ["pull", "a", "b"]]
+)
+def test_wrong_command_lines(args: list[str], tmp_path: Path) -> None:
+    done = ctxgate(*args, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: ctxgate")
+
+
+@pytest.mark.parametrize("command", ["serve", "check", "models", "pull", "chat"])
+def test_no_configuration(command: str, tmp_path: Path) -> None:
+    done = ctxgate(command, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"no _models/config.yaml in {tmp_path}" in done.stderr
+    assert f"{tmp_path}/.config/ctxgate/config.yaml" in done.stderr
+    assert "--config FILE" in done.stderr
+
+
+def test_check_default(tmp_path: Path) -> None:
+    done = ctxgate("check", "--config", ROOT / "_models" / "config.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("config.yaml: 11 models, active: smollm2-135m-instruct\n")
+
+
+def test_check_finds_the_file_from_below(tmp_path: Path) -> None:
+    file = config(tmp_path, ECHO)
+    (tmp_path / "a").mkdir()
+    assert ctxgate("check", cwd=tmp_path / "a").stdout == f"{file}: 1 model, active: echo\n"
+
+
+def test_check_shows_all_problems(tmp_path: Path) -> None:
+    file = config(tmp_path, "active_model: x\nmodels: {echo: {runtime: ecko, prot: 1}}\n")
+    done = ctxgate("check", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [line.partition(" ")[0] for line in done.stderr.splitlines() if not line.startswith(" ")] == [
+        f"{file}:{place}:" for place in ("1:15", "2:26", "2:32")
+    ]
+
+
+def test_check_notes(tmp_path: Path) -> None:
+    file = config(tmp_path, LOCALCOWORK)
+    done = ctxgate("check", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (
+        done.stdout.splitlines()[0] == f"note: {file}:3:1: enabled_servers is ignored: read by LocalCowork's app only"
+    )
+    assert done.stdout.splitlines()[-1] == f"{file}: 4 models, active: lfm-big"
+
+
+def test_check_schema(tmp_path: Path) -> None:
+    done = ctxgate("check", "--schema", cwd=tmp_path)
+    assert json.loads(done.stdout)["$schema"].startswith("https://json-schema.org/")
+
+
+def test_models_with_nothing_running(tmp_path: Path) -> None:
+    config(
+        tmp_path,
+        f"""\
+active_model: here
+models:
+  here: {{runtime: llama.cpp, path: here.gguf, context_window: 2048, tool_call_format: pythonic}}
+  gone: {{runtime: llama.cpp, path: gone.gguf, pull: {{hub: a/b, file: c}}}}
+  lost: {{runtime: mlx, path: lost}}
+  away: {{runtime: openai, port: {free_port()}}}
+  echo: {{runtime: echo}}
+server: {{port: {free_port()}}}
+""",
+    )
+    (tmp_path / "_models" / "here.gguf").write_bytes(b"x" * 2_100_000)
+    done = ctxgate("models", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        "   MODEL  RUNTIME    FORMAT       CONTEXT  INSTALLED    RUNNING",
+        "*  here   llama.cpp  pythonic     2048     2.1 MB       no",
+        "   gone   llama.cpp  native_json  -        no, pull it  no",
+        "   lost   mlx        native_json  -        no           no",
+        "   away   openai     native_json  -        -            no",
+        "   echo   echo       native_json  -        yes          -",
+        "",
+        "gateway: not running",
+    ]
+
+
+def test_models_with_servers(tmp_path: Path) -> None:
+    ollama = Source(
+        pages={
+            "/api/tags": ("application/json", b'{"models": [{"name": "a:latest"}, {"name": "b:7b"}]}'),
+            "/api/ps": ("application/json", b'{"models": [{"name": "b:7b"}]}'),
+        }
+    )
+    port = free_port()
+    with source_serving(ollama), source_serving(Source()) as other, socket.create_server(("127.0.0.1", 0)) as silent:
+        config(
+            tmp_path,
+            f"""\
+active_model: a
+models:
+  a: {{runtime: ollama, base_url: "{ollama.url}"}}
+  b: {{runtime: ollama, base_url: "{ollama.url}", model_name: "b:7b"}}
+  c: {{runtime: ollama, base_url: "{ollama.url}"}}
+  other: {{runtime: openai, base_url: "{other.url}/v1"}}
+  silent: {{runtime: openai, port: {silent.getsockname()[1]}}}
+server: {{port: {port}}}
+""",
+        )
+        with serving(tmp_path), answering(port):
+            done = ctxgate("models", "--json", cwd=tmp_path)
+    report = json.loads(done.stdout)
+    assert report["gateway"] == {"url": f"http://127.0.0.1:{port}", "running": True}
+    assert [(row["name"], row["active"], row["installed"], row["running"]) for row in report["models"]] == [
+        ("a", True, True, False),
+        ("b", False, True, True),
+        ("c", False, False, False),
+        ("other", False, None, True),
+        ("silent", False, None, False),
+    ]
+
+
+def test_serve(tmp_path: Path) -> None:
+    file = config(tmp_path, ECHO)
+    port = free_port()
+    with serving(tmp_path, "--port", str(port)) as process, answering(port) as client:
+        assert process.stderr is not None
+        said = process.stderr.readline()
+        assert said == f"ctxgate: http://127.0.0.1:{port}/v1  active model echo (echo)  {file}\n"
+        request = {"model": "default", "messages": [{"role": "user", "content": "hello"}]}
+        answer = client.post("/v1/chat/completions", json=request).json()
+        assert answer["choices"][0]["message"]["content"] == "hello"
+    assert process.returncode in (0, -15)
+
+
+def test_serve_on_a_socket(tmp_path: Path) -> None:
+    config(tmp_path, ECHO)
+    with serving(tmp_path, "--uds", "s"), answering(uds=tmp_path / "s") as client:
+        assert client.get("/v1/models").json()["data"][0]["id"] == "echo"
+
+
+def test_serve_says_that_weights_are_missing(tmp_path: Path) -> None:
+    config(tmp_path, "active_model: m\nmodels: {m: {runtime: llama.cpp, path: x.gguf, pull: {hub: a/b, file: c}}}\n")
+    with serving(tmp_path, "--uds", tmp_path / "s") as process, answering(uds=tmp_path / "s"):
+        assert process.stderr is not None
+        process.stderr.readline()
+        assert process.stderr.readline() == "ctxgate: m isn't on this machine yet; fetch it: ctxgate pull m\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--host", "0.0.0.0"], "0.0.0.0 can be reached from other machines, and no key is asked for"),
+        (["--uds", "x", "--port", "1"], "--uds stands alone"),
+    ],
+)
+def test_serve_refuses(args: list[str], said: str, tmp_path: Path) -> None:
+    config(tmp_path, ECHO)
+    done = ctxgate("serve", *args, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_pull_has_nothing_to_do(tmp_path: Path) -> None:
+    config(tmp_path, ECHO)
+    done = ctxgate("pull", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "has no pull" in done.stderr
+    done = ctxgate("pull", "other", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "ctxgate: there is no model 'other'; config.yaml has: echo\n")
+
+
+def test_the_default_server_is_safe() -> None:
+    assert load(ROOT / "_models" / "config.yaml", {}).server == Server()
+    assert Server().unsafe() is None
