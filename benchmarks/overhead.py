@@ -64,6 +64,7 @@ def measure(stack: Stack, upstream: int, venv: Path, *, seconds: float, core: in
 
             found["start_cpu"] = cpu()  # not in the table: what a start takes however busy the machine
             run(load.check(place.port))
+            server.wait_idle(30.0, quiet=0.3)
             direct = run(load.first_token(upstream, times=50))
             found["ttft"] = (run(load.first_token(place.port, times=50)) - direct) * 1000
             found["request"] = run(load.requests(place.port, cpu, connections=CONNECTIONS, seconds=seconds)).micros
