@@ -49,29 +49,32 @@ _LONGEST_MESSAGE = 2000
 
 
 class Failure:
-    """A refusal as the server put it: an HTTP status with its body, or an error frame inside a stream."""
+    """A refusal as the server put it: an HTTP status and what the body's `error` says, in any of its shapes."""
 
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+    def __init__(self, status: int, error: Any, retry_after: float | None = None) -> None:
         self.status = status
-        self.retry_after = _seconds(headers.get("retry-after"))
+        self.retry_after = retry_after
+        self.fields: dict[str, Any] = error if isinstance(error, dict) else {"message": error}
+        self.message = str(self.fields.get("message") or f"HTTP {status}")[:_LONGEST_MESSAGE]
+
+    @classmethod
+    def of(cls, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
+        """An answer with another status than 200."""
         try:
             document = parse_json(body)
         except ValueError:
             document = body.decode("utf-8", "replace")
         error = document.get("error", document) if isinstance(document, dict) else document
-        self.fields: dict[str, Any] = error if isinstance(error, dict) else {"message": error}
-        message = self.fields.get("message") or f"HTTP {status}"
-        self.message = str(message)[:_LONGEST_MESSAGE]
+        return cls(status, error, _seconds(headers.get("retry-after")))
 
     @classmethod
     def frame(cls, error: Any) -> Failure:
-        """An error that arrived after the answer's status was sent."""
-        fields = error if isinstance(error, dict) else {"message": error}
+        """An error in the middle of a stream, whose status was 200: the frame may name one as its code."""
+        fields = error if isinstance(error, dict) else {}
         code = fields.get("code")
-        status = 400 if fields.get("type") == "invalid_request_error" else 500
-        failure = cls(code if type(code) is int and 400 <= code < 600 else status, {}, b"null")
-        failure.fields, failure.message = fields, str(fields.get("message") or "unnamed error")[:_LONGEST_MESSAGE]
-        return failure
+        if type(code) is not int or not 400 <= code < 600:
+            code = 400 if fields.get("type") == "invalid_request_error" else 500
+        return cls(code, error)
 
     @property
     def words(self) -> str:

@@ -171,7 +171,6 @@ OPERATIONS = ("ready", "complete", "stream")
         pytest.param("locked", KEY, "provider_authentication", None, id="key that the engine refuses"),
         pytest.param("nope", KEY, "provider_invalid_model", None, id="unknown model"),
         pytest.param("loading", KEY, "provider_model_not_loaded", 1, id="loading model"),
-        pytest.param("too-slow", KEY, "provider_model_not_loaded", 5, id="engine that takes too long to load"),
         pytest.param("no-weights", KEY, "provider_model_not_loaded", None, id="weights missing"),
         pytest.param("busy", KEY, "provider_rate_limit", None, id="rate limit"),
     ],
@@ -183,6 +182,11 @@ async def test_the_right_category(
     assert (error.category, error.retry_after) == (category, retry_after)
     assert error.__cause__ is not None or (operation, model) == ("ready", "nope")
     assert KEY not in str(error)
+
+
+async def test_an_engine_that_takes_too_long_to_load(url: str) -> None:
+    error = await refusal(url, "too-slow", KEY, "complete")
+    assert (error.category, error.retry_after) == ("provider_model_not_loaded", 5)
 
 
 async def test_what_the_model_cannot_take(url: str) -> None:

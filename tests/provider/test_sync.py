@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -89,6 +90,22 @@ def test_closing_cancels_the_calls_of_other_threads() -> None:
         assert hanging.cancelled.wait(20)
         assert call.exception(20) is not None
     provider.close()
+
+
+def test_ctrl_c_cancels_the_call() -> None:
+    hanging = Hanging()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt() -> None:
+        assert hanging.begun.wait(20)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with SyncProvider(hanging) as provider, ThreadPoolExecutor(1) as threads:
+        threads.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            provider.ready()
+        assert hanging.cancelled.wait(20)
 
 
 def test_a_closed_provider_says_so() -> None:
