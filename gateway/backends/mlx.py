@@ -52,6 +52,9 @@ class MLXBackend(OpenAIBackend):
         self._takes_tools: bool | None = None
 
     def adapt(self, fields: dict[str, Raw]) -> None:
+        if "repeat_penalty" in fields:
+            # llama.cpp's name of it, which config.yaml takes too.
+            fields.setdefault("repetition_penalty", fields.pop("repeat_penalty"))
         if _needs_edit(fields["messages"]):
             messages.edit(fields, messages.developer_is_system)
 

@@ -34,6 +34,8 @@ PROBE_SECONDS = 5.0
 """For a server that may already listen on the model's port to say whether it is healthy."""
 POLL_SECONDS = (0.02, 0.5)
 """First and longest pause between two looks at an engine that loads."""
+DEATH_SECONDS = 1.0
+"""Between the moment that an engine's socket closes and the moment that its process has ended."""
 SHOWN_LINES, SHOWN_CHARS = 8, 1500
 """Of an engine's last words, in an error."""
 
@@ -64,6 +66,7 @@ class Engine:
         self._machine = machine
         self._grace = grace
         self._address: Address | None = None
+        self._doubted = False
         self._process: Process | None = None
         self._starting: asyncio.Task[Address] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -71,8 +74,8 @@ class Engine:
 
     @property
     def address(self) -> Address | None:
-        """Where the engine answers; None unless it is ready."""
-        return self._address if self.state == "ready" else None
+        """Where the engine answers; None unless it is ready, and nobody has found it gone."""
+        return self._address if self.state == "ready" and not self._doubted else None
 
     @property
     def pid(self) -> int | None:
@@ -95,8 +98,11 @@ class Engine:
         while True:
             match self.state:
                 case "ready":
-                    assert self._address is not None
-                    return self._address
+                    if not self._doubted:
+                        assert self._address is not None
+                        return self._address
+                    await self._look()
+                    continue
                 case "stopping":
                     assert self._stopping is not None
                     await asyncio.wait({self._stopping})
@@ -123,13 +129,18 @@ class Engine:
         await asyncio.shield(self._stopping)
 
     def lost(self) -> None:
-        """A request found nobody at `address`: if the server there isn't ours, the next `ensure` looks again.
+        """A request found nobody at `address`: the next `ensure` looks before it says so again."""
+        self._doubted = self.state == "ready"
 
-        The death of our own process is seen without this.
-        """
-        if self.state == "ready" and self._process is None:
-            self._address = None
-            self.state = "stopped"
+    async def _look(self) -> None:
+        """Ends the doubt: the engine's process has ended, or lives; a server that isn't ours is to be found again."""
+        process = self._process
+        if process is None:
+            self._doubted, self._address, self.state = False, None, "stopped"
+        elif await process.wait(DEATH_SECONDS):
+            self._crashed(process)
+        elif self._process is process:
+            self._doubted = False
 
     async def _start(self) -> Address:
         try:
@@ -143,7 +154,7 @@ class Engine:
         except BaseException:
             self.state = "failed"
             raise
-        self.state, self._address = "ready", address
+        self.state, self._address, self._doubted = "ready", address, False
         return address
 
     async def _stop(self) -> None:
@@ -227,7 +238,7 @@ class Engine:
                     starts += 1
                     continue
                 raise
-            self._watching = asyncio.create_task(self._watch(process, plan), name=f"watch {model.name}")
+            self._watching = asyncio.create_task(self._watch(process), name=f"watch {model.name}")
             return address
 
     def _check_weights(self) -> None:
@@ -261,15 +272,19 @@ class Engine:
                 if ended:
                     raise self._died(process, plan)
 
-    async def _watch(self, process: Process, plan: Recipe) -> None:
-        """Sees the process end by itself."""
+    async def _watch(self, process: Process) -> None:
         await process.wait()
+        self._crashed(process)
+
+    def _crashed(self, process: Process) -> None:
+        """The process ended by itself."""
         if self.state == "ready" and self._process is process:
             self._address = None
+            self._doubted = False
             self._alive.discard(self)
             self.state = "failed"
             self.failure = ProviderUnavailable(
-                f"model {self.model.name!r}: {plan.engine} {process.ending()}{_last_words(process)}", status=502
+                f"model {self.model.name!r}: its engine {process.ending()}{_last_words(process)}", status=502
             )
 
     def _died(self, process: Process, plan: Recipe) -> ProviderModelNotLoaded:

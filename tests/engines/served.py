@@ -1,0 +1,58 @@
+"""The gateway as a user runs it: a process of its own, from a config.yaml."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import yaml
+
+from gateway.engines.machine import free_port
+from tests.engines.conftest import ROOT
+
+STARTED_WITHIN = 20.0
+
+
+@contextmanager
+def served(config: Mapping[str, object], folder: Path, **environment: str) -> Iterator[str]:
+    """The base URL of a gateway with that configuration, and with `environment` on top of this process's."""
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(config))
+    port = free_port()
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(file), "--port", str(port)]
+    log = (folder / "gateway.log").open("wb")
+    with (
+        log,
+        subprocess.Popen(
+            command, env={**os.environ, "PYTHONPATH": str(ROOT), **environment}, stdout=log, stderr=log
+        ) as process,
+    ):
+        try:
+            _wait(f"http://127.0.0.1:{port}", process, folder / "gateway.log")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            try:
+                process.wait(15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + STARTED_WITHIN
+    while True:
+        try:
+            httpx.get(f"{url}/health").raise_for_status()
+        except httpx.TransportError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, "the gateway did not come up"
+            time.sleep(0.05)
+        else:
+            return
