@@ -45,7 +45,8 @@ class Server:
 
     def __init__(self, url: str, model: str) -> None:
         self.model = model
-        self._http = httpx.Client(base_url=url, timeout=60.0)
+        # llama-server closes idle connections after 5 s; a request could meet one that just went.
+        self._http = httpx.Client(base_url=url, timeout=60.0, limits=httpx.Limits(max_keepalive_connections=0))
 
     def close(self) -> None:
         self._http.close()
