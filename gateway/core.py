@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -51,7 +51,9 @@ class Route:
 
     async def open(self, request: ChatRequest) -> Run:
         """Sends the request and returns once the engine has accepted it."""
-        backend = await self.backend()
+        backend = self._backend
+        if backend is None or (self.engine is not None and self.engine.address != self._address):
+            backend = await self.backend()
         fields = {**self._defaults, **request.fields}
         if "max_completion_tokens" in fields and "max_tokens" not in request.fields:
             fields.pop("max_tokens", None)
@@ -111,20 +113,21 @@ class Run:
         while not self._ended:
             if self._failed is not None:
                 raise self._failed
+            clean: list[bytes] = []
             try:
                 came = await self._reply.payloads()
                 if came:
-                    clean = self._answer.feed(came)
+                    self._answer.feed(came, clean)
                 else:
                     self._ended = True
                     clean = self._answer.finish(done=self._reply.done)
             except EngineError as error:
                 self._failed = self._backend.error(500, error.payload)
-                clean = self._answer.rest()
+                clean += self._answer.rest()
             except GatewayError as error:
                 self._failed = error
                 self._ended = False
-                clean = self._answer.rest()
+                clean += self._answer.rest()
             if clean:
                 return clean
         return []
@@ -162,9 +165,9 @@ class Gateway:
         backend = await self.route(name).backend()
         await backend.ready()
 
-    async def chat(self, request: ChatRequest) -> Run:
-        """Opens an answer. Raises a GatewayError until the engine has accepted the request."""
-        return await self.route(request.model).open(request)
+    def chat(self, request: ChatRequest) -> Awaitable[Run]:
+        """Opens an answer; awaiting raises a GatewayError until the engine has accepted the request."""
+        return self.route(request.model).open(request)
 
     async def aclose(self) -> None:
         """Closes every connection and stops every engine that the gateway started."""

@@ -79,8 +79,10 @@ class Response:
             if size > limit:
                 self.close()
                 raise ProviderInvalidResponse(f"the engine's answer exceeds {limit} bytes")
+            if self.ended and not parts and not self._parts:
+                return data
             parts.append(data)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)
 
     def close(self) -> None:
         """Ends the exchange. An unfinished one is aborted at once, which cancels the engine's work."""
@@ -101,10 +103,6 @@ class Response:
             await self._waiter
         finally:
             self._waiter = None
-
-    async def _started(self) -> None:
-        while not self.status and self._error is None:
-            await self._wait()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -304,7 +302,8 @@ class Upstream:
                 self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
             response = connection.send(data)
             try:
-                await response._started()
+                while not response.status and response._error is None:
+                    await response._wait()
             except BaseException:
                 response.close()
                 raise
