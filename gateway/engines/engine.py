@@ -210,7 +210,10 @@ class Engine:
         starts = 1
         while True:
             plan = recipe(model, self._machine(), port)
-            process = await Process.start(plan.argv, plan.env, grace=self._grace)
+            try:
+                process = await Process.start(plan.argv, plan.env, grace=self._grace)
+            except OSError as error:
+                raise ProviderUnavailable(f"model {model.name!r}: no process for {plan.engine}: {error}") from error
             self._process = process
             self._alive.add(self)
             try:

@@ -110,7 +110,9 @@ class Process:
         assert self._child.stderr is not None
         pumps = [asyncio.create_task(self._pump(stream)) for stream in (self._child.stdout, self._child.stderr)]
         try:
-            await self._child.wait()
+            if await self._child.wait() < 0 and self.pid is not None:
+                # The guard itself was killed, and can't end the engine any more.
+                _kill_group(self.pid)
             # A grandchild that left the process group may hold the pipes open: what it writes is not ours.
             await asyncio.wait(pumps, timeout=0.5)
         finally:

@@ -138,6 +138,16 @@ async def test_many_stops_at_once() -> None:
     assert process.returncode == -signal.SIGTERM
 
 
+async def test_no_engine_outlives_its_guard() -> None:
+    process = await started(f"import signal\n{UP}\nsignal.pause()")
+    await process.announced("up")
+    assert process.pid is not None
+    os.kill(process._child.pid, signal.SIGKILL)
+    assert await process.wait(10)
+    assert gone(process.pid)
+    assert process.ending() == "was killed by SIGKILL"
+
+
 GATEWAY = """
 import asyncio, json, sys
 from pathlib import Path
