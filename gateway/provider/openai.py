@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 ModelT = TypeVar("ModelT", bound="BaseModel")
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-# A local model may think for minutes before its first byte; a line that can't be opened shows it at once.
-_TIMEOUT = httpx.Timeout(600.0, connect=10.0)
+# A local model may think for minutes before its first byte; a busy machine may need seconds to open a thousand lines.
+_TIMEOUT = httpx.Timeout(600.0, connect=30.0)
 # No limit of our own: concurrent calls go to the wire concurrently (§8.1.4).
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
 _SERVING = frozenset({"loaded", "ready", "running", "serving", "idle", "ok"})

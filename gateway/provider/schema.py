@@ -87,6 +87,8 @@ def _validator(text: str) -> Validator:
     from referencing.jsonschema import DRAFT202012
 
     schema = json.loads(text)
+    if not isinstance(schema.get("$schema", ""), str):
+        raise ValueError("$schema is no string")
     kind = validator_for(schema, default=Draft202012Validator)
     try:
         kind.check_schema(schema)
@@ -124,5 +126,5 @@ def _strict(schema: object) -> bool:
 
 
 def _short(error: object) -> str:
-    text = str(getattr(error, "message", error)).splitlines()[0]
+    text = str(getattr(error, "message", error)).partition("\n")[0]
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"

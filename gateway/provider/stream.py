@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -112,9 +112,8 @@ class Assembly:
         self._body: dict[str, Any] = {}
         self._choice: dict[str, Any] = {"index": 0, "finish_reason": None}
         self._message: dict[str, Any] = {"role": "assistant", "content": None}
-        self._calls: list[dict[str, Any]] = []
         self._texts: dict[str, list[str]] = {}
-        self._fragments: list[list[str]] = []
+        self._calls: dict[int, _Call] = {}
 
     def feed(self, data: bytes, images: bool) -> list[Delta]:
         """The deltas of one event. Raises what an error frame says, ProviderInvalidResponse for no chunk."""
@@ -164,25 +163,23 @@ class Assembly:
     def _add_call(self, entry: Any) -> ToolCallDelta:
         if not isinstance(entry, dict):
             raise ProviderInvalidResponse("the stream holds a tool call that is no object")
-        index = entry.get("index")
-        if type(index) is not int:
-            index = len(self._calls) - (0 if entry.get("id") else 1)
-        if index == len(self._calls):
-            self._calls.append({"id": None, "type": "function", "function": {"name": None}})
-            self._fragments.append([])
-        if not 0 <= index < len(self._calls):
-            raise ProviderInvalidResponse(f"the stream holds a piece of tool call {index}, which hasn't begun")
-        call = self._calls[index]
         function = entry.get("function") or {}
         if not isinstance(function, dict):
             raise ProviderInvalidResponse("the stream holds a tool call whose function is no object")
         fragment = function.get("arguments") or ""
         if not isinstance(fragment, str):
             raise ProviderInvalidResponse("the stream holds a tool call whose arguments are no string")
-        call |= {k: v for k, v in entry.items() if k not in ("index", "function") and v is not None}
-        call["function"] |= {k: v for k, v in function.items() if k != "arguments" and v is not None}
-        self._fragments[index].append(fragment)
-        return ToolCallDelta(index, entry.get("id"), function.get("name"), fragment)
+        key = entry.get("index")
+        if type(key) is not int:  # some servers leave it out: an id begins a call
+            key = len(self._calls) if entry.get("id") or not self._calls else next(reversed(self._calls))
+        call = self._calls.setdefault(key, _Call(len(self._calls)))
+        call.fields.update(
+            (name, value) for name, value in entry.items() if name not in ("index", "function") and value
+        )
+        call.function.update((name, value) for name, value in function.items() if name != "arguments" and value)
+        call.arguments.append(fragment)
+        id_, name = (value if isinstance(value, str) else None for value in (entry.get("id"), function.get("name")))
+        return ToolCallDelta(call.index, id_, name, fragment)
 
     def _add_logprobs(self, logprobs: dict[str, Any]) -> None:
         kept = self._choice.setdefault("logprobs", {})
@@ -190,13 +187,26 @@ class Assembly:
             kept[name] = [*(kept.get(name) or ()), *value] if isinstance(value, list) else value
 
     def body(self) -> dict[str, Any]:
-        """The whole body. Raises ProviderUnavailable if the stream broke off."""
-        if self._choice["finish_reason"] is None and not self.done and self._body:
+        """The whole body. Raises ProviderInvalidResponse for a stream without a chunk, ProviderUnavailable for one
+        that broke off."""
+        if not self._body:
+            raise ProviderInvalidResponse("the stream holds no chunk of an answer")
+        if self._choice["finish_reason"] is None and not self.done:
             raise ProviderUnavailable("the stream broke off before the answer was complete")
         message = {**self._message, **{name: "".join(pieces) for name, pieces in self._texts.items()}}
         if self._calls:
-            message["tool_calls"] = [
-                {**call, "function": {**call["function"], "arguments": "".join(pieces)}}
-                for call, pieces in zip(self._calls, self._fragments, strict=True)
-            ]
+            message["tool_calls"] = [call.entry() for call in self._calls.values()]
         return {**self._body, "object": "chat.completion", "choices": [{**self._choice, "message": message}]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A tool call as far as it has come."""
+
+    index: int
+    fields: dict[str, Any] = field(default_factory=lambda: {"type": "function"})
+    function: dict[str, Any] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
+
+    def entry(self) -> dict[str, Any]:
+        return {**self.fields, "function": {**self.function, "arguments": "".join(self.arguments)}}

@@ -181,13 +181,18 @@ def test_an_endless_event_is_refused() -> None:
         pytest.param(sse(*TEXT[:2]), "provider_unavailable", id="broken off"),
         pytest.param(sse(*TEXT[:2], DONE), "provider_invalid_response", id="ended without finish_reason"),
         pytest.param(b"", "provider_invalid_response", id="empty"),
+        pytest.param(sse(DONE), "provider_invalid_response", id="nothing but the end"),
         pytest.param(b"<html>", "provider_invalid_response", id="no events"),
         pytest.param(sse("{"), "provider_invalid_response", id="not JSON"),
         pytest.param(sse("[]"), "provider_invalid_response", id="no object"),
         pytest.param(sse({"choices": {}}, {"choices": 1}), "provider_invalid_response", id="choices no array"),
         pytest.param(sse({"choices": [1]}), "provider_invalid_response", id="choice no object"),
         pytest.param(sse({"choices": [{"delta": "x"}]}), "provider_invalid_response", id="delta no object"),
-        pytest.param(sse(chunk(tool_calls=[piece(3, "{}")])), "provider_invalid_response", id="call out of order"),
+        pytest.param(
+            sse(chunk("stop", tool_calls=[piece(3, "{}")]), DONE),
+            "provider_invalid_response",
+            id="call without a beginning",
+        ),
         pytest.param(sse(chunk(tool_calls=["x"])), "provider_invalid_response", id="call no object"),
         pytest.param(sse(chunk(tool_calls=[{"index": 0, "function": 1}])), "provider_invalid_response", id="function"),
         pytest.param(sse(chunk(tool_calls=[begun(0, ["x"])])), "provider_invalid_response", id="arguments no text"),
@@ -242,6 +247,14 @@ async def test_calls_without_an_index_are_told_apart_by_their_ids() -> None:
     fragment = {"function": {"arguments": '{"city":"Bonn"}'}}
     *_, last = await read(sse(chunk(tool_calls=entries), chunk("tool_calls", tool_calls=[fragment]), DONE))
     assert [(c.id, c.arguments) for c in last.message.tool_calls] == [("call_0", {}), ("call_1", {"city": "Bonn"})]
+
+
+async def test_indices_count_up_from_wherever_the_server_begins() -> None:
+    *events, last = await read(
+        sse(chunk(tool_calls=[begun(1, "{}")]), chunk("tool_calls", tool_calls=[begun(7, "{}")]), DONE)
+    )
+    assert [event.index for event in events] == [0, 1]
+    assert [call.id for call in last.message.tool_calls] == ["call_1", "call_7"]
 
 
 async def test_logprobs_and_both_names_of_reasoning() -> None:

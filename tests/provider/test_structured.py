@@ -8,6 +8,8 @@ from typing import Any, Literal, assert_type
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
 
 from gateway import errors
@@ -224,6 +226,35 @@ def nested(**inner: Any) -> dict[str, Any]:
 )
 def test_strict_is_claimed_only_where_it_holds(schema: dict[str, Any], strict: bool) -> None:
     assert ObjectSchema(schema, "response_schema").strict() is strict
+
+
+# fmt: off
+keywords = st.sampled_from([
+    "$schema", "$id", "$ref", "$defs", "$anchor", "$dynamicRef", "definitions", "properties", "items", "anyOf", "not",
+    "required", "pattern", "format", "enum", "const", "title", "additionalProperties", "minimum", "type", "default",
+])
+# fmt: on
+words = st.sampled_from(
+    ["#", "#/$defs/a", "#/properties/a", "a", "http://x.test/s", "object", "string", "(", "integer"]
+)
+schemas = st.recursive(
+    st.booleans() | st.integers(-2, 2) | words | st.none(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(keywords | st.just("a"), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(keywords, schemas, max_size=4), schemas)
+def test_no_schema_escapes_the_categories(schema: dict[str, Any], value: Any) -> None:
+    try:
+        checked = ObjectSchema({**schema, "type": "object"}, "response_schema")
+        checked.violation(value)
+        checked.violation({"a": value})
+    except ProviderInvalidRequest:
+        return
+    assert checked.name()
+    assert checked.strict() in (True, False)
 
 
 def test_names_are_stable_and_fit_the_wire() -> None:
