@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.backends.base import Mender
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
-from gateway.wire.chat import ChatRequest, Chunk, decode, decode_chunk, encode
+from gateway.wire.chat import ChatRequest, Chunk, ToolCallDelta, decode, decode_chunk, encode
 from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
 from normalizers.base import new_call_id
 from normalizers.coerce import SchemaIndex
@@ -25,7 +25,7 @@ CLEAN_FINISH = ("stop", "tool_calls", "function_call", None)
 """Reasons that say no more than whether the answer ends in calls; any other (length, content_filter) stands."""
 
 
-_SHELL: dict[str, Any] = {"object": "chat.completion.chunk"}
+_SHELL = ("id", "created", "model", "system_fingerprint")
 
 
 _NO_TOOLS = SchemaIndex(())
@@ -35,6 +35,20 @@ _NO_TOOLS = SchemaIndex(())
 def _tools(raw: bytes) -> SchemaIndex:
     """Agents send the same list with every turn."""
     return SchemaIndex(decode(raw))
+
+
+class _NativeCall:
+    """index and id: ours; index is None for a call that is dropped, and `dropped` says why."""
+
+    __slots__ = ("dropped", "engine_id", "id", "index", "name", "parts")
+
+    def __init__(self, engine_id: str | None, name: str) -> None:
+        self.engine_id = engine_id
+        self.name = name
+        self.parts: list[str] = []
+        self.index: int | None = None
+        self.id = ""
+        self.dropped = ""
 
 
 class _NativeCalls:
@@ -48,10 +62,10 @@ class _NativeCalls:
         self._indices = indices
         self._allow = allow
         self._parallel = parallel
-        self._open: dict[int, tuple[int, str | None, list[str]]] = {}  # engine's index -> ours, engine's id, arguments
+        self._calls: list[_NativeCall] = []
+        self._current: dict[int, _NativeCall] = {}  # by the engine's index
         self._last = 0
         self._ids: set[str] = set()
-        self.dropped = 0
         self.called = False
 
     def feed(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -61,67 +75,78 @@ class _NativeCalls:
     def finish(self) -> list[dict[str, Any]]:
         """The fragments that calls without arguments still need."""
         return [
-            {"index": index, "function": {"arguments": "{}"}}
-            for index, _, parts in self._open.values()
-            if index >= 0 and not any(parts)
+            {"index": call.index, "function": {"arguments": "{}"}}
+            for call in self._calls
+            if call.index is not None and not any(call.parts)
         ]
+
+    def warnings(self) -> list[dict[str, str]]:
+        """The calls that a policy dropped."""
+        return [{"code": call.dropped, "text": call.name + "".join(call.parts)} for call in self._calls if call.dropped]
 
     def _one(self, call: dict[str, Any]) -> dict[str, Any] | None:
         function = call.get("function") or {}
         name = function.get("name") or None
         arguments = function.get("arguments")
-        if isinstance(arguments, dict | list):
+        if arguments is None:
+            arguments = ""
+        elif not isinstance(arguments, str):
             arguments = encode(arguments).decode()
         key = call.get("index")
         engine_id = call.get("id") or None
         if not isinstance(key, int):
-            key = self._last + 1 if name and self._open else self._last
-        current = self._open.get(key)
-        if current is None or (name and self._is_another(current, engine_id, arguments)):
-            return self._start(key, name, engine_id, arguments, call)
+            key = self._last + 1 if name and self._current else self._last
         self._last = key
-        index, _, parts = current
-        if index < 0:
-            return None
+        current = self._current.get(key)
+        starts = current is None or (name is not None and _is_another(current, engine_id, name, arguments))
+        if current is None or starts:
+            current = self._current[key] = self._start(engine_id, name or "")
         if arguments:
-            parts.append(arguments)
+            current.parts.append(arguments)
+        if current.index is None:
+            return None
+        if starts:
+            return {
+                **call,
+                "index": current.index,
+                "id": current.id,
+                "type": "function",
+                "function": {**function, "name": current.name, "arguments": arguments},
+            }
         clean = {k: v for k, v in call.items() if k not in ("id", "type")}
-        clean["index"] = index
-        clean["function"] = {"arguments": arguments or ""}
+        clean["index"] = current.index
+        clean["function"] = {"arguments": arguments}
         return clean
 
-    def _is_another(self, current: tuple[int, str | None, list[str]], engine_id: str | None, arguments: Any) -> bool:
-        _, known_id, parts = current
-        if engine_id is not None and known_id is not None:
-            return engine_id != known_id
-        if not arguments:
-            return False
-        try:
-            decode("".join(parts))
-        except msgspec.DecodeError:
-            return False
-        return True
+    def _start(self, engine_id: str | None, name: str) -> _NativeCall:
+        call = _NativeCall(engine_id, name)
+        self._calls.append(call)
+        if not self._allow:
+            call.dropped = "calls_not_allowed"
+        elif self.called and not self._parallel:
+            call.dropped = "parallel_call_dropped"
+        else:
+            self.called = True
+            call.index = next(self._indices)
+            call.id = engine_id if engine_id is not None and engine_id not in self._ids else new_call_id()
+            self._ids.add(call.id)
+        return call
 
-    def _start(
-        self, key: int, name: str | None, engine_id: str | None, arguments: str | None, call: dict[str, Any]
-    ) -> dict[str, Any] | None:
-        self._last = key
-        if not self._allow or (not self._parallel and self.called):
-            self._open[key] = (-1, engine_id, [arguments or ""])
-            self.dropped += 1
-            return None
-        self.called = True
-        index = next(self._indices)
-        self._open[key] = (index, engine_id, [arguments or ""])
-        call_id = engine_id if engine_id is not None and engine_id not in self._ids else new_call_id()
-        self._ids.add(call_id)
-        return {
-            **call,
-            "index": index,
-            "id": call_id,
-            "type": "function",
-            "function": {**(call.get("function") or {}), "name": name or "", "arguments": arguments or ""},
-        }
+
+def _is_another(current: _NativeCall, engine_id: str | None, name: str, arguments: str) -> bool:
+    """Whether a fragment with a name begins a new call at an index that had one: engines number all calls 0, some
+    give them all one id, others repeat the name with each fragment."""
+    if engine_id is not None and current.engine_id is not None and engine_id != current.engine_id:
+        return True
+    if name != current.name:
+        return True
+    if not arguments.strip():
+        return False
+    try:
+        decode("".join(current.parts))
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 class _Choice:
@@ -143,6 +168,10 @@ class _Choice:
             return str(engine_reason)
         called = self.normalizer.called or (self.native is not None and self.native.called)
         return "tool_calls" if called else "stop"
+
+    def told(self) -> list[dict[str, str]]:
+        """Every warning of the answer."""
+        return self.warnings if self.native is None else self.warnings + self.native.warnings()
 
     def deltas(self, events: Iterable[Event]) -> list[dict[str, Any]]:
         """Events as OpenAI deltas, neighbours of one kind joined."""
@@ -184,7 +213,7 @@ class Answer:
     spec: the format that the model writes calls in. mender: the engine's own mistakes, put right first.
     """
 
-    __slots__ = ("_allow", "_every_chunk", "_mender", "_only", "_parallel", "_spec", "_tools", "choices")
+    __slots__ = ("_allow", "_every_chunk", "_first", "_mender", "_only", "_parallel", "_spec", "_tools", "choices")
 
     def __init__(self, request: ChatRequest, spec: FormatSpec, mender: Mender | None = None) -> None:
         self._spec = spec
@@ -195,6 +224,7 @@ class Answer:
         raw = request.tools
         self._tools = _tools(raw) if raw is not None else _NO_TOOLS
         self._only: _Choice | None = None
+        self._first = b""  # the payload that opened the first choice
         self.choices: dict[int, _Choice] = {}
 
     def _choice(self, index: int) -> _Choice:
@@ -212,27 +242,32 @@ class Answer:
 
     # Streamed
 
-    def feed(self, payloads: list[bytes]) -> list[bytes]:
-        """The clean payloads for those that came. Raises EngineError for an error frame of the engine."""
-        out: list[bytes] = []
+    def feed(self, payloads: list[bytes], out: list[bytes]) -> None:
+        """Adds to `out` the clean payloads for those that came.
+
+        Raises EngineError for an error frame of the engine, ProviderInvalidResponse for a malformed one; what came
+        before it is in `out` then.
+        """
         for payload in payloads:
             try:
                 chunk = decode_chunk(payload)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise ProviderInvalidResponse(f"the engine sent a malformed chunk: {error}") from error
             if chunk.error is not None:
                 raise EngineError(payload)
+            if not self.choices:
+                self._first = payload
             choices = chunk.choices
             if choices and len(choices) == 1 and not self._every_chunk:
                 view = choices[0]
                 delta = view.delta
                 if view.finish_reason is None and delta is not None and delta.tool_calls is None:
+                    only = self._only
+                    choice = only if only is not None and only.index == view.index else self._choice(view.index)
                     text = delta.content
                     if not text:
                         out.append(payload)
                         continue
-                    only = self._only
-                    choice = only if only is not None and only.index == view.index else self._choice(view.index)
                     events = choice.normalizer.feed(text)
                     if len(events) == 1:
                         event = events[0]
@@ -242,7 +277,6 @@ class Answer:
                     self._rewrite(out, payload, choice, events)
                     continue
             self._general(out, payload, chunk)
-        return out
 
     def finish(self, *, done: bool) -> list[bytes]:
         """The payloads that the end of the stream still owes.
@@ -251,15 +285,16 @@ class Answer:
         the stream was cut.
         """
         open_choices = [choice for choice in self.choices.values() if not choice.finished]
+        if not done and (open_choices or not self.choices):
+            raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
         if not open_choices:
             return []
-        if not done:
-            raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
         out: list[bytes] = []
+        shell = self._shell()
         for choice in open_choices:
             frame = {"index": choice.index, "delta": {}}
-            out += [encode(_chunk(_SHELL, frame, delta)) for delta in self._ending(choice, None)]
-            out.append(encode(self._last(choice, _SHELL, frame, None)))
+            out += [encode(_chunk(shell, frame, delta)) for delta in self._ending(choice, None)]
+            out.append(encode(self._last(choice, shell, frame, None)))
         return out
 
     def rest(self) -> list[bytes]:
@@ -268,8 +303,13 @@ class Answer:
         for choice in self.choices.values():
             if not choice.finished:
                 deltas = choice.deltas(choice.normalizer.finish("error"))
-                out += [encode(_chunk(_SHELL, {"index": choice.index}, delta)) for delta in deltas]
+                out += [encode(_chunk(self._shell(), {"index": choice.index}, delta)) for delta in deltas]
         return out
+
+    def _shell(self) -> dict[str, Any]:
+        """What surrounds the choices in a chunk of our own: as in the engine's."""
+        first = decode(self._first)
+        return {"object": "chat.completion.chunk", **{key: first[key] for key in _SHELL if key in first}}
 
     def _rewrite(self, out: list[bytes], payload: bytes, choice: _Choice, events: list[Event]) -> None:
         """One chunk of text became something else; whatever stood beside the text stays on the first chunk."""
@@ -312,7 +352,7 @@ class Answer:
 
     def _frame(self, clean: list[dict[str, Any]], shell: dict[str, Any], frame: dict[str, Any]) -> None:
         choice = self._choice(frame.get("index", 0))
-        reason = frame.get("finish_reason")
+        reason = frame.get("finish_reason") or None
         others = dict(frame.get("delta") or {})
         text = others.pop("content", None)
         calls = others.pop("tool_calls", None)
@@ -326,9 +366,9 @@ class Answer:
             deltas[0] = {**others, **deltas[0]}
         elif others or (reason is None and not text and calls is None):
             deltas = [others]
-        if reason is None:
+        if reason is None or choice.finished:
             clean += [_chunk(shell, frame, delta) for delta in deltas]
-        elif not choice.finished:
+        else:
             # What the last chunk itself said stays on it, where nothing has to come between.
             ending = self._ending(choice, reason)
             last = deltas.pop() if deltas and not ending else {}
@@ -347,6 +387,7 @@ class Answer:
         last = {**shell, "choices": [{**frame, "finish_reason": choice.reason(reason)}]}
         if told := _told(choice):
             last["ctxgate"] = told
+        choice.normalizer = Normalizer()  # text behind the end passes
         return last
 
     # Whole
@@ -355,7 +396,7 @@ class Answer:
         """The clean body for a whole answer. Raises EngineError, ProviderInvalidResponse."""
         try:
             body = decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProviderInvalidResponse(f"the engine's answer is not JSON: {error}") from error
         if isinstance(body, dict) and body.get("error") is not None:
             raise EngineError(payload)
@@ -365,15 +406,14 @@ class Answer:
         changed = self._mender is not None
         if self._mender is not None:
             self._mender.answer(body)
-        told: dict[str, Any] = {}
         for position, frame in enumerate(choices):
             message = frame.get("message") if isinstance(frame, dict) else None
             if not isinstance(message, dict):
                 raise ProviderInvalidResponse(f"the engine's answer has no choices[{position}].message")
-            choice = self._choice(frame.get("index", position))
+            index = frame.get("index")
+            choice = self._choice(index if isinstance(index, int) else position)
             changed = self._whole_choice(frame, message, choice) or changed
-            told.update(_told(choice))
-        if told:
+        if told := _told(*self.choices.values()):
             body["ctxgate"] = told
         return encode(body) if changed or told else payload
 
@@ -384,13 +424,10 @@ class Answer:
         events: list[Event] = choice.normalizer.feed(text) if isinstance(text, str) and text else []
         events += choice.normalizer.finish(reason)
         native = message.get("tool_calls")
-        calls = self._native(choice, [{**call, "index": at} for at, call in enumerate(native)]) if native else []
-        for call in calls:
-            del call["index"]
-            call["function"]["arguments"] = call["function"]["arguments"] or "{}"
+        calls = self._whole_native(choice, native) if native else []
         changed = bool(native)
         if not (len(events) == 1 and isinstance(events[0], TextDelta) and events[0].text is text):
-            changed = changed or bool(events)
+            changed = changed or bool(text)
             self._fold(message, calls, choice, events)
         if calls:
             message["tool_calls"] = calls
@@ -402,6 +439,17 @@ class Answer:
         changed = changed or right != reason
         frame["finish_reason"] = right
         return changed
+
+    def _whole_native(self, choice: _Choice, native: Any) -> list[dict[str, Any]]:
+        try:
+            msgspec.convert(native, list[ToolCallDelta])
+        except msgspec.ValidationError as error:
+            raise ProviderInvalidResponse(f"the engine's answer has malformed tool_calls: {error}") from error
+        calls = self._native(choice, [{**call, "index": at} for at, call in enumerate(native)])
+        for call in calls:
+            del call["index"]
+            call["function"]["arguments"] = call["function"]["arguments"] or "{}"
+        return calls
 
     def _fold(self, message: dict[str, Any], calls: list[dict[str, Any]], choice: _Choice, events: list[Event]) -> None:
         """Puts events in the place of the text that they were read from."""
@@ -424,13 +472,15 @@ class EngineError(Exception):
         self.payload = payload
 
 
-def _told(choice: _Choice) -> dict[str, Any]:
+def _told(*choices: _Choice) -> dict[str, Any]:
     """What a client may want to know of the mending: the `ctxgate` extension field."""
     told: dict[str, Any] = {}
-    if choice.warnings:
-        told["warnings"] = choice.warnings
-    if choice.normalizer.mended != "none":
-        told["mended"] = choice.normalizer.mended
+    warnings = [warning for choice in choices for warning in choice.told()]
+    if warnings:
+        told["warnings"] = warnings
+    mended = [choice.normalizer.mended for choice in choices if choice.normalizer.mended != "none"]
+    if mended:
+        told["mended"] = max(mended)  # schema is more than lexical
     return told
 
 
