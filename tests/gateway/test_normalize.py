@@ -1,0 +1,726 @@
+"""`normalize.Answer`: an answer reads the same whole and streamed, in whatever pieces it came."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gateway.backends.base import Mender
+from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
+from gateway.normalize import Answer, EngineError
+from gateway.wire.chat import ChatRequest
+from normalizers import FormatSpec, registry
+from normalizers.render import render_calls
+from tests.gateway.accumulator import Call, Choice, from_stream, from_whole
+from tests.gateway.client import chat
+from tests.gateway.double import chunk, completion
+
+TEXT_FORMATS = [name for name in registry.names() if not registry.get(name).untouched]
+
+WEATHER = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
+TOOLS = [
+    {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "fs.list_dir", "parameters": {"type": "object", "properties": {}}}},
+]
+
+
+def answer(format: str = "native_json", mender: Mender | None = None, **fields: Any) -> Answer:
+    request = ChatRequest.parse(json.dumps(chat(tools=TOOLS, **fields)).encode())
+    return Answer(request, registry.get(format), mender)
+
+
+def payload(*args: Any, **kwargs: Any) -> bytes:
+    return json.dumps(chunk(*args, **kwargs), ensure_ascii=False).encode()
+
+
+def fed(one: Answer, *payloads: bytes) -> list[bytes]:
+    out: list[bytes] = []
+    one.feed(list(payloads), out)
+    return out
+
+
+def streamed(one: Answer, batches: list[list[bytes]], *, done: bool = True) -> list[bytes]:
+    return [clean for batch in batches for clean in fed(one, *batch)] + one.finish(done=done)
+
+
+def stream_of(pieces: list[str], reason: str | None = "stop") -> list[bytes]:
+    last = [payload(reason=reason)] if reason else []
+    return [payload("", role="assistant"), *map(payload, pieces), *last]
+
+
+def pieces_of(text: str, cuts: list[int]) -> list[str]:
+    places = sorted({0, *(cut % (len(text) + 1) for cut in cuts), len(text)})
+    return [text[a:b] for a, b in pairwise(places)]
+
+
+def segments(spec: FormatSpec) -> st.SearchStrategy[str]:
+    """What such a model may write: prose, thoughts, calls, and every marker in the wrong place."""
+    arguments = st.dictionaries(
+        st.sampled_from(["city", "days", "x"]), st.integers(-5, 5) | st.text(max_size=5) | st.none() | st.booleans()
+    )
+    call = st.tuples(st.sampled_from(["get_weather", "fs.list_dir", "unknown"]), arguments).map(
+        lambda pair: {"function": {"name": pair[0], "arguments": json.dumps(pair[1])}}
+    )
+    markers = [*spec.open, *spec.close, *spec.drop, *(m for pair in spec.think for m in pair)]
+    # fmt: off
+    return st.one_of(
+        st.text(max_size=8),
+        st.lists(call, min_size=1, max_size=3).map(lambda calls: render_calls(spec, calls)),
+        st.sampled_from(markers), st.sampled_from(markers).map(lambda marker: marker[:-1]),
+        st.sampled_from(["\n", " ", "[", "]", "{", "}", "<", "[get_weather(city=", 'get_weather(city="Paris")',
+                         '{"name": "get_weather", "arguments": {', "```", "a", "日本", "🎈"]),
+    )
+    # fmt: on
+
+
+def completed(choice: Choice) -> list[Call]:
+    """The calls whose arguments are whole: a call that was cut is in a stream already, and in no whole answer."""
+    found = []
+    for call in choice.calls:
+        try:
+            json.loads(call.arguments)
+        except ValueError:
+            continue
+        found.append(call)
+    return found
+
+
+POLICIES: list[dict[str, Any]] = [
+    {},
+    {"tool_choice": "none"},
+    {"parallel_tool_calls": False},
+    {"tool_choice": "auto"},
+]
+
+
+@pytest.mark.parametrize("format", registry.names())
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_whole_is_streamed(format: str, data: st.DataObject) -> None:
+    spec = registry.get(format)
+    parts = st.text(max_size=8) if spec.untouched else segments(spec)
+    text = "".join(data.draw(st.lists(parts, max_size=5)))
+    reason = data.draw(st.sampled_from(["stop", "stop", "tool_calls", "length"]))
+    cuts = data.draw(st.lists(st.integers(0, 400), max_size=12))
+    together = data.draw(st.integers(1, 4))
+    fields = data.draw(st.sampled_from(POLICIES))
+    one = answer(format, **fields)
+    [whole] = from_whole(one.whole(json.dumps(completion(text, reason=reason)).encode())).values()
+    payloads = stream_of(pieces_of(text, cuts), reason)
+    batches = [payloads[at : at + together] for at in range(0, len(payloads), together)]
+    [stream] = from_stream(streamed(answer(format, **fields), batches)).values()
+
+    assert stream.content == whole.content
+    assert stream.reasoning == whole.reasoning
+    assert stream.reason == whole.reason
+    assert stream.warnings == whole.warnings
+    assert completed(stream) == whole.calls
+    if reason != "length":
+        assert stream.calls == whole.calls
+    if fields.get("tool_choice") == "none":
+        assert not stream.calls
+    if "parallel_tool_calls" in fields:
+        assert len(stream.calls) <= 1
+
+
+@pytest.mark.parametrize("format", TEXT_FORMATS)
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_calls_in_text_become_calls(format: str, size: int) -> None:
+    calls = [
+        {"function": {"name": "get_weather", "arguments": '{"city": "Paris", "days": 2}'}},
+        {"function": {"name": "fs.list_dir", "arguments": "{}"}},
+    ]
+    text = "Let me see. " + render_calls(registry.get(format), calls)
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    [stream] = from_stream(streamed(answer(format), [[p] for p in stream_of(pieces)])).values()
+    assert stream.content.strip() == "Let me see."
+    assert [(call.name, json.loads(call.arguments)) for call in stream.calls] == [
+        ("get_weather", {"city": "Paris", "days": 2}),
+        ("fs.list_dir", {}),
+    ]
+    assert stream.reason == "tool_calls"
+
+
+@pytest.mark.parametrize("format", TEXT_FORMATS)
+@pytest.mark.parametrize("size", [1, 5, 1000])
+def test_tool_choice_none_leaks_no_markup(format: str, size: int) -> None:
+    spec = registry.get(format)
+    text = "Sure. " + render_calls(spec, [{"function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}])
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    [stream] = from_stream(
+        streamed(answer(format, tool_choice="none"), [[p] for p in stream_of(pieces)])
+    ).values()  # fmt: skip
+    assert (stream.content.strip(), stream.calls, stream.reason) == ("Sure.", [], "stop")
+    assert [warning["code"] for warning in stream.warnings] == ["calls_not_allowed"]
+    assert "Paris" in stream.warnings[0]["text"]
+    [whole] = from_whole(answer(format, tool_choice="none").whole(json.dumps(completion(text)).encode())).values()
+    assert whole == stream
+
+
+# What needs no change
+
+UNTOUCHED_CHUNKS = {
+    "text": payload("Hello"),
+    "spacing of its own": b'{ "choices" : [ {"delta":{"content":"a"},"index":0,"finish_reason":null} ] , "x":1e2 }',
+    "role": payload("", role="assistant"),
+    "role with null": payload(role="assistant") .replace(b'"role"', b'"content": null, "role"'),
+    "unknown fields": b'{"choices":[{"index":0,"delta":{"content":"a","x_mine":{"b":1}},"x":2}],"timings":{"a":0.10}}',
+    "escapes": b'{"choices":[{"index":0,"delta":{"content":"caf\\u00e9 \\ud83c\\udf88 \\/"}}]}',
+    "reasoning": payload(reasoning_content="hm"),
+    "logprobs": b'{"choices":[{"index":0,"delta":{"content":"a"},"logprobs":{"content":[{"token":"a"}]}}]}',
+    "usage null": b'{"choices":[{"index":0,"delta":{"content":"a"}}],"usage":null}',
+    "usage only": b'{"choices":[],"usage":{"prompt_tokens":1},"timings":{}}',
+    "no choices": b'{"id":"x","progress":0.5}',
+    "finish": payload(reason="stop"),
+    "finish with text": payload("bye", reason="stop"),
+    "cut": payload(reason="length"),
+    "filtered": payload(reason="content_filter"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format", registry.names())
+@pytest.mark.parametrize("came", UNTOUCHED_CHUNKS.values(), ids=UNTOUCHED_CHUNKS.keys())
+def test_a_chunk_that_needs_nothing_goes_out_as_the_object_that_came(format: str, came: bytes) -> None:
+    [clean] = fed(answer(format), came)
+    assert clean is came
+
+
+@pytest.mark.parametrize("format", registry.names())
+def test_a_whole_answer_that_needs_nothing_goes_out_as_the_object_that_came(format: str) -> None:
+    came = b' {"object":"chat.completion", "choices":[{"index":0,"message":{"role":"assistant","content":"Hi \\u00e9"},'
+    came += b'"finish_reason":"stop","x":1.50}],"x_mine":[1 ,2]}'
+    assert answer(format).whole(came) is came
+
+
+# Calls that the engine read itself
+
+
+def native(*fragments: dict[str, Any]) -> bytes:
+    return payload(tool_calls=list(fragments))
+
+
+def fn(name: str | None = None, arguments: Any = None, **call: Any) -> dict[str, Any]:
+    function = {key: value for key, value in {"name": name, "arguments": arguments}.items() if value is not None}
+    return {**call, "function": function}
+
+
+A = Call("get_weather", '{"city": "Paris"}')
+B = Call("fs.list_dir", "{}")
+
+NATIVE: dict[str, tuple[list[bytes], list[Call]]] = {
+    "as OpenAI does": (
+        [
+            native(fn("get_weather", "", index=0, id="a", type="function")),
+            native(fn(None, '{"city": ', index=0)),
+            native(fn(None, '"Paris"}', index=0)),
+        ],
+        [A],
+    ),
+    "no id": ([native(fn("get_weather", A.arguments, index=0, type="function"))], [A]),
+    "empty id": ([native(fn("get_weather", A.arguments, index=0, id=""))], [A]),
+    "no index": ([native(fn("get_weather", A.arguments, id="a")), native(fn("fs.list_dir", "{}", id="b"))], [A, B]),
+    "no index, in pieces": (
+        [native(fn("get_weather", '{"city": ', id="a")), native(fn(None, '"Paris"}')), native(fn("fs.list_dir", "{}"))],
+        [A, B],
+    ),
+    "index 0 each, ids": (
+        [native(fn("get_weather", A.arguments, index=0, id="a")), native(fn("fs.list_dir", "{}", index=0, id="b"))],
+        [A, B],
+    ),
+    "index 0 each, no ids": (
+        [native(fn("get_weather", A.arguments, index=0)), native(fn("fs.list_dir", "{}", index=0))],
+        [A, B],
+    ),
+    "index 0 each, the same tool, no ids": (
+        [native(fn("get_weather", A.arguments, index=0)), native(fn("get_weather", A.arguments, index=0))],
+        [A, A],
+    ),
+    "index 0 each, the same id": (
+        [
+            native(fn("get_weather", A.arguments, index=0, id="call_0")),
+            native(fn("fs.list_dir", "{}", index=0, id="call_0")),
+            native(fn("fs.list_dir", "{}", index=0, id="call_0")),
+        ],
+        [A, B, B],
+    ),
+    "index 0 each, in one chunk": (
+        [native(fn("get_weather", A.arguments, index=0, id="a"), fn("fs.list_dir", "{}", index=0, id="b"))],
+        [A, B],
+    ),
+    "index 0 each, no arguments": (
+        [native(fn("fs.list_dir", "", index=0)), native(fn("get_weather", A.arguments, index=0))],
+        [B, A],
+    ),
+    "index 0 each, the second without arguments": (
+        [native(fn("get_weather", A.arguments, index=0)), native(fn("fs.list_dir", "", index=0))],
+        [A, B],
+    ),
+    "the same id at two indices": (
+        [native(fn("get_weather", A.arguments, index=0, id="x")), native(fn("fs.list_dir", "{}", index=1, id="x"))],
+        [A, B],
+    ),
+    "indices that begin at 1": (
+        [native(fn("get_weather", A.arguments, index=1, id="a")), native(fn("fs.list_dir", "{}", index=2, id="b"))],
+        [A, B],
+    ),
+    "in turns": (
+        [
+            native(fn("get_weather", '{"city": ', index=0, id="a")),
+            native(fn("fs.list_dir", "{", index=1, id="b")),
+            native(fn(None, '"Paris"}', index=0)),
+            native(fn(None, "}", index=1)),
+        ],
+        [A, B],
+    ),
+    "an object as arguments": ([native(fn("get_weather", {"city": "Paris"}, index=0, id="a"))], [A]),
+    "an empty object as arguments": ([native(fn("fs.list_dir", {}, index=0, id="a"))], [B]),
+    "no arguments": ([native(fn("fs.list_dir", index=0, id="a"))], [B]),
+    "null arguments": ([native({"index": 0, "id": "a", "function": {"name": "fs.list_dir", "arguments": None}})], [B]),
+    "empty arguments": ([native(fn("fs.list_dir", "", index=0, id="a"))], [B]),
+    "id and name on every fragment": (
+        [
+            native(fn("get_weather", '{"city": ', index=0, id="a", type="function")),
+            native(fn("get_weather", '"Paris"}', index=0, id="a", type="function")),
+            native(fn("get_weather", "", index=0, id="a", type="function")),
+        ],
+        [A],
+    ),
+    "name on every fragment, no id": (
+        [native(fn("get_weather", '{"city": ', index=0)), native(fn("get_weather", '"Paris"}', index=0))],
+        [A],
+    ),
+    "empty lists between": (
+        [payload("", tool_calls=[]), native(fn("get_weather", A.arguments, index=0, id="a")), payload(tool_calls=[])],
+        [A],
+    ),
+    "null beside": (
+        [payload(tool_calls=None), native(fn("get_weather", A.arguments, index=0, id="a"))],
+        [A],
+    ),
+}
+
+
+def same(calls: list[Call]) -> list[tuple[str, Any]]:
+    return [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "at once"])
+@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
+@pytest.mark.parametrize(("chunks", "calls"), NATIVE.values(), ids=NATIVE.keys())
+def test_native_calls(chunks: list[bytes], calls: list[Call], reason: str, together: bool) -> None:
+    payloads = [payload("", role="assistant"), *chunks, payload(reason=reason)]
+    batches = [payloads] if together else [[p] for p in payloads]
+    [choice] = from_stream(streamed(answer("pythonic"), batches)).values()
+    assert same(choice.calls) == same(calls)
+    assert choice.reason == "tool_calls"
+
+
+def test_good_native_calls_are_not_written_anew() -> None:
+    chunks = NATIVE["as OpenAI does"][0]
+    one = answer()
+    first, second, third = fed(one, *chunks)
+    assert (second, third) == tuple(chunks[1:])
+    assert json.loads(first) == json.loads(chunks[0])
+    last = payload(reason="tool_calls")
+    assert fed(one, last) == [last]
+
+
+@pytest.mark.parametrize(("chunks", "calls"), NATIVE.values(), ids=NATIVE.keys())
+def test_native_calls_cut_keep_their_reason(chunks: list[bytes], calls: list[Call]) -> None:
+    [choice] = from_stream(streamed(answer(), [chunks, [payload(reason="length")]])).values()
+    assert choice.reason == "length"
+
+
+def test_native_calls_that_are_not_allowed_are_dropped_and_told() -> None:
+    payloads = [*NATIVE["in turns"][0], payload(reason="tool_calls")]
+    [choice] = from_stream(streamed(answer(tool_choice="none"), [[p] for p in payloads])).values()
+    assert (choice.calls, choice.reason) == ([], "stop")
+    assert choice.warnings == [
+        {"code": "calls_not_allowed", "text": 'get_weather{"city": "Paris"}'},
+        {"code": "calls_not_allowed", "text": "fs.list_dir{}"},
+    ]
+
+
+def test_of_parallel_native_calls_the_first_is_kept_and_the_others_are_told() -> None:
+    payloads = [*NATIVE["in turns"][0], payload(reason="tool_calls")]
+    [choice] = from_stream(streamed(answer(parallel_tool_calls=False), [[p] for p in payloads])).values()
+    assert (same(choice.calls), choice.reason) == (same([A]), "tool_calls")
+    assert choice.warnings == [{"code": "parallel_call_dropped", "text": "fs.list_dir{}"}]
+
+
+def test_unknown_fields_of_a_call_are_kept() -> None:
+    [clean] = fed(answer(), native(fn("get_weather", "{}", index=0, x_mine={"a": 1})))
+    assert json.loads(clean)["choices"][0]["delta"]["tool_calls"][0]["x_mine"] == {"a": 1}
+
+
+WHOLE: dict[str, tuple[list[dict[str, Any]], list[Call]]] = {
+    "good": ([fn("get_weather", A.arguments, id="a", type="function")], [A]),
+    "no id": ([fn("get_weather", A.arguments, type="function"), fn("fs.list_dir", "{}", type="function")], [A, B]),
+    "the same id": ([fn("get_weather", A.arguments, id="a"), fn("fs.list_dir", "{}", id="a")], [A, B]),
+    "the same call twice": ([fn("get_weather", A.arguments), fn("get_weather", A.arguments)], [A, A]),
+    "with an index": ([fn("get_weather", A.arguments, index=0), fn("fs.list_dir", "{}", index=0)], [A, B]),
+    "an object as arguments": ([fn("get_weather", {"city": "Paris"}, id="a")], [A]),
+    "no arguments": ([fn("fs.list_dir", id="a"), fn("fs.list_dir", "", id="b"), fn("fs.list_dir", {})], [B, B, B]),
+}
+
+
+@pytest.mark.parametrize("content", [None, ""], ids=["null", "empty"])
+@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
+@pytest.mark.parametrize(("calls", "expected"), WHOLE.values(), ids=WHOLE.keys())
+def test_whole_native_calls(
+    calls: list[dict[str, Any]], expected: list[Call], reason: str, content: str | None
+) -> None:
+    body = answer("pythonic").whole(json.dumps(completion(content, reason=reason, tool_calls=calls)).encode())
+    [choice] = from_whole(body).values()
+    assert same(choice.calls) == same(expected)
+    assert choice.reason == "tool_calls"
+    assert json.loads(body)["choices"][0]["message"]["content"] is None
+
+
+def test_whole_native_calls_that_are_not_allowed() -> None:
+    came = json.dumps(completion(None, reason="tool_calls", tool_calls=WHOLE["no id"][0])).encode()
+    message = json.loads(answer(tool_choice="none").whole(came))["choices"][0]["message"]
+    assert message == {"role": "assistant", "content": ""}
+    [choice] = from_whole(answer(tool_choice="none").whole(came)).values()
+    assert [w["code"] for w in choice.warnings] == ["calls_not_allowed"] * 2
+    [choice] = from_whole(answer(parallel_tool_calls=False).whole(came)).values()
+    assert (same(choice.calls), [w["code"] for w in choice.warnings]) == (same([A]), ["parallel_call_dropped"])
+
+
+def test_text_beside_native_calls_stays() -> None:
+    came = json.dumps(completion("Let me see.", reason="tool_calls", tool_calls=WHOLE["good"][0])).encode()
+    assert json.loads(answer().whole(came))["choices"][0]["message"]["content"] == "Let me see."
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["get_weather", "fs.list_dir"]), st.sampled_from(["{}", '{"city":"Rome"}', ""])),
+        max_size=4,
+    ),
+    st.booleans(),
+    st.sampled_from(["own", "zero", "none"]),
+    st.lists(st.integers(1, 6), min_size=8, max_size=8),
+)
+@example([("get_weather", "{}"), ("get_weather", "")], False, "zero", [1] * 8)
+def test_native_whole_is_native_streamed(calls: list[tuple[str, str]], ids: bool, index: str, sizes: list[int]) -> None:
+    """However an engine numbers and cuts its calls; whole calls alone where it gives every one index 0 or none."""
+    body, chunks = [], [payload("", role="assistant")]
+    for at, (name, arguments) in enumerate(calls):
+        one: dict[str, Any] = {"id": f"id{at}"} if ids else {}
+        body.append(fn(name, arguments, **one))
+        if index == "own":
+            chunks.append(native(fn(name, "", index=at, **one)))
+            size = sizes[at]
+            cut = [arguments[i : i + size] for i in range(0, len(arguments), size)]
+            chunks += [native(fn(None, part, index=at)) for part in cut]
+        else:
+            # Two calls of one tool can't be told apart without ids and arguments.
+            if not ids and not arguments:
+                arguments = "{}"
+            chunks.append(native(fn(name, arguments, **one, **({"index": 0} if index == "zero" else {}))))
+    message: dict[str, Any] = {"tool_calls": body} if body else {}
+    whole = answer().whole(json.dumps(completion("" if not calls else None, **message)).encode())
+    [expected] = from_whole(whole).values()
+    [choice] = from_stream(streamed(answer(), [[p] for p in [*chunks, payload(reason="stop")]])).values()
+    assert (same(choice.calls), choice.reason) == (same(expected.calls), expected.reason)
+
+
+# Finish reasons
+
+REASONS = [
+    ("stop", "stop"), ("tool_calls", "stop"), ("function_call", "stop"), ("length", "length"),
+    ("content_filter", "content_filter"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("came", "clean"), REASONS)
+def test_the_reason_of_an_answer_without_calls(came: str, clean: str) -> None:
+    assert from_whole(answer().whole(json.dumps(completion("Hi", reason=came)).encode()))[0].reason == clean
+    assert from_stream(streamed(answer(), [stream_of(["Hi"], came)]))[0].reason == clean
+
+
+def test_a_whole_answer_without_a_reason_gets_one() -> None:
+    came = completion("Hi")
+    del came["choices"][0]["finish_reason"]
+    assert from_whole(answer().whole(json.dumps(came).encode()))[0].reason == "stop"
+
+
+@pytest.mark.parametrize("empty", ["", None])
+def test_an_empty_reason_on_every_chunk_is_none(empty: str | None) -> None:
+    """As some servers write `"finish_reason": ""` until the end."""
+    payloads = [payload(part, reason=empty) for part in ("Hello", " ", "you")] + [payload(reason="stop")]
+    [choice] = from_stream(streamed(answer("pythonic"), [[p] for p in payloads])).values()
+    assert (choice.content, choice.reason) == ("Hello you", "stop")
+
+
+def test_text_behind_the_reason_is_not_lost() -> None:
+    payloads = [payload("Hello", reason="stop"), payload(" you", reason="stop")]
+    clean = [json.loads(p)["choices"][0] for p in fed(answer(), *payloads)]
+    assert "".join(frame["delta"].get("content", "") for frame in clean) == "Hello you"
+    assert [frame["finish_reason"] for frame in clean].count("stop") == 1
+
+
+# Several choices
+
+
+def test_two_choices_in_turns_do_not_mix() -> None:
+    spec = registry.get("pythonic")
+    texts = [
+        "A " + render_calls(spec, [{"function": {"name": "get_weather", "arguments": '{"city":"Rome"}'}}]),
+        "Just words, [brackets] and all.",
+    ]
+    payloads = []
+    for at in range(0, 80, 3):
+        payloads += [payload(text[at : at + 3], index=i) for i, text in enumerate(texts) if text[at : at + 3]]
+    payloads += [payload(index=1, reason="stop"), payload(index=0, reason="stop")]
+    for batches in ([[p] for p in payloads], [payloads]):
+        choices = from_stream(streamed(answer("pythonic", n=2), batches))
+        assert same(choices[0].calls) == [("get_weather", {"city": "Rome"})]
+        assert (choices[0].content.strip(), choices[0].reason) == ("A", "tool_calls")
+        assert (choices[1].content, choices[1].calls, choices[1].reason) == (texts[1], [], "stop")
+
+
+def test_two_choices_in_one_chunk() -> None:
+    both = chunk("a")
+    both["choices"] += chunk("b", index=1)["choices"]
+    last = chunk(reason="stop")
+    last["choices"] += chunk(index=1, reason="length")["choices"]
+    choices = from_stream(streamed(answer(n=2), [[json.dumps(both).encode()], [json.dumps(last).encode()]]))
+    assert [(c.content, c.reason) for _, c in sorted(choices.items())] == [("a", "stop"), ("b", "length")]
+
+
+def test_the_warnings_of_every_choice_are_told() -> None:
+    body = completion("A")
+    text = '<|tool_call_start|>[get_weather(city="Paris")]<|tool_call_end|>'
+    for index in (0, 1):
+        body["choices"][index:] = completion(text)["choices"]
+        body["choices"][index]["index"] = index
+    told = json.loads(answer("pythonic", n=2, tool_choice="none").whole(json.dumps(body).encode()))["ctxgate"]
+    assert [warning["code"] for warning in told["warnings"]] == ["calls_not_allowed"] * 2
+
+
+# Beside the text
+
+
+def test_what_stands_beside_the_text_stays_when_the_text_changes() -> None:
+    came = chunk('a <|tool_call_start|>[get_weather(city="Paris")]<|tool_call_end|>', role="assistant", x_mine=1)
+    came["choices"][0]["logprobs"] = {"content": []}
+    came["usage"] = {"prompt_tokens": 3}
+    clean = [json.loads(p) for p in fed(answer("pythonic"), json.dumps(came).encode())]
+    assert len(clean) > 1
+    assert clean[0]["choices"][0]["delta"].items() >= {"role": "assistant", "x_mine": 1, "content": "a "}.items()
+    for name in ("role", "x_mine"):
+        assert sum(name in frame["choices"][0]["delta"] for frame in clean) == 1
+    assert sum("logprobs" in frame["choices"][0] for frame in clean) == 1
+    assert sum("usage" in frame for frame in clean) == 1
+    assert {frame["id"] for frame in clean} == {"chatcmpl-1"}
+
+
+def test_usage_on_a_chunk_whose_text_is_held_back_is_not_lost() -> None:
+    came = chunk("<|tool_call_sta")
+    came["usage"] = {"completion_tokens": 3}
+    clean = [json.loads(p) for p in fed(answer("pythonic"), json.dumps(came).encode())]
+    assert [frame["usage"] for frame in clean] == [{"completion_tokens": 3}]
+
+
+def test_thoughts_in_the_text_join_those_that_the_engine_told_apart() -> None:
+    body = completion("<think>two</think>Hi", reasoning_content="one ")
+    message = json.loads(answer("hermes").whole(json.dumps(body).encode()))["choices"][0]["message"]
+    assert (message["content"], message["reasoning_content"]) == ("Hi", "one two")
+    payloads = [payload(reasoning_content="one "), *map(payload, ["<think>tw", "o</think>Hi"]), payload(reason="stop")]
+    [choice] = from_stream(streamed(answer("hermes"), [[p] for p in payloads])).values()
+    assert (choice.content, choice.reasoning) == ("Hi", "one two")
+
+
+def test_null_content_without_calls_stays_null() -> None:
+    """E.g. a refusal, or a reasoner that was cut: not ours to change."""
+    came = json.dumps(completion(None, reason="length", reasoning_content="hm")).encode()
+    assert answer("pythonic").whole(came) is came
+
+
+# Failures
+
+ERROR = b'{"error":{"message":"slot failed","code":500}}'
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_what_came_with_an_error_frame_is_not_lost(at: int) -> None:
+    payloads = [payload("Hello "), payload("you")]
+    out: list[bytes] = []
+    with pytest.raises(EngineError) as failed:
+        answer().feed([*payloads[:at], ERROR, payload("never")], out)
+    assert failed.value.payload == ERROR
+    assert out == payloads[:at]
+
+
+MALFORMED = {
+    "no JSON": b"oops",
+    "cut": b'{"choices":[{"index":0,"delta":{"content":"a',
+    "a list": b"[]",
+    "text": b'"x"',
+    "choices an object": b'{"choices":{}}',
+    "delta a list": b'{"choices":[{"index":0,"delta":[]}]}',
+    "content a number": b'{"choices":[{"index":0,"delta":{"content":7}}]}',
+    "a call is text": b'{"choices":[{"index":0,"delta":{"tool_calls":["x"]}}]}',
+    "a function is text": b'{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":"x"}]}}]}',
+    "arguments a list": b'{"choices":[{"delta":{"tool_calls":[{"function":{"name":"f","arguments":[]}}]}}]}',
+    "not UTF-8": b'{"choices":[{"index":0,"delta":{"content":"\xff"}}]}',
+    "too deep": b'{"x":' + b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("came", MALFORMED.values(), ids=MALFORMED.keys())
+@pytest.mark.parametrize("format", ["native_json", "pythonic"])
+def test_a_malformed_chunk(format: str, came: bytes) -> None:
+    one = answer(format)
+    first = payload("Hello")
+    assert fed(one, first) == [first]
+    with pytest.raises(ProviderInvalidResponse, match="malformed chunk"):
+        fed(one, came)
+
+
+MALFORMED_WHOLE = {
+    "no JSON": b"<html>",
+    "empty": b"",
+    "a list": b"[]",
+    "no choices": b"{}",
+    "empty choices": b'{"choices":[]}',
+    "choices null": b'{"choices":null}',
+    "a choice is text": b'{"choices":["x"]}',
+    "no message": b'{"choices":[{"index":0}]}',
+    "a message is text": b'{"choices":[{"message":"x"}]}',
+    "calls are text": b'{"choices":[{"message":{"tool_calls":"x"}}]}',
+    "calls an object": b'{"choices":[{"message":{"tool_calls":{"a":1}}}]}',
+    "a call is text": b'{"choices":[{"message":{"tool_calls":["x"]}}]}',
+    "a function is text": b'{"choices":[{"message":{"tool_calls":[{"function":"x"}]}}]}',
+    "arguments a number": b'{"choices":[{"message":{"tool_calls":[{"function":{"name":"f","arguments":7}}]}}]}',
+    "too deep": b'{"choices":' + b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("came", MALFORMED_WHOLE.values(), ids=MALFORMED_WHOLE.keys())
+def test_a_malformed_whole_answer(came: bytes) -> None:
+    with pytest.raises(ProviderInvalidResponse, match="the engine's answer"):
+        answer("pythonic").whole(came)
+
+
+def test_a_whole_answer_that_is_an_error() -> None:
+    with pytest.raises(EngineError):
+        answer().whole(ERROR)
+
+
+odd = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from(["", "x", "stop", "[get_weather("]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "index",
+                    "delta",
+                    "message",
+                    "content",
+                    "tool_calls",
+                    "function",
+                    "name",
+                    "arguments",
+                    "id",
+                    "finish_reason",
+                    "role",
+                    "usage",
+                    "logprobs",
+                    "error",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(odd, max_size=2) | odd, st.sampled_from(["native_json", "pythonic"]))
+def test_whatever_an_engine_answers_is_passed_on_or_its_own_fault(choices: Any, format: str) -> None:
+    came = json.dumps({"choices": choices, "object": "chat.completion"}).encode()
+    with contextlib.suppress(GatewayError, EngineError):
+        json.loads(answer(format).whole(came))
+    with contextlib.suppress(GatewayError, EngineError):
+        streamed(answer(format), [[came], [came]])
+
+
+# The end of a stream
+
+OPENINGS = {
+    "text": [payload("Hello")],
+    "role": [payload("", role="assistant")],
+    "reasoning": [payload(reasoning_content="hm")],
+    "held back": [payload("Hello [get_wea")],
+    "a call": [native(fn("get_weather", "{}", index=0))],
+    "one of two choices ended": [payload("a"), payload("b", index=1), payload(reason="stop", index=1)],
+    "no choice at all": [b'{"object":"chat.completion.chunk","choices":[]}'],
+}
+
+
+@pytest.mark.parametrize("opening", OPENINGS.values(), ids=OPENINGS.keys())
+def test_a_stream_that_was_cut_is_an_error(opening: list[bytes]) -> None:
+    one = answer("pythonic")
+    fed(one, *opening)
+    with pytest.raises(ProviderUnavailable, match="ended in the middle") as cut:
+        one.finish(done=False)
+    assert cut.value.status == 502
+
+
+@pytest.mark.parametrize("opening", [*OPENINGS.values()][:-1], ids=[*OPENINGS.keys()][:-1])
+def test_a_stream_that_only_forgot_its_reason_gets_one(opening: list[bytes]) -> None:
+    one = answer("pythonic")
+    clean = [*fed(one, *opening), *one.finish(done=True)]
+    choices = from_stream(clean)
+    assert choices[0].reason == ("tool_calls" if choices[0].calls else "stop")
+    # What we add looks like what came.
+    assert {(c["id"], c["model"], c["created"]) for c in map(json.loads, clean)} == {("chatcmpl-1", "m", 7)}
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_after_the_reason_the_end_owes_nothing(done: bool) -> None:
+    one = answer("pythonic")
+    fed(one, *stream_of(["Hello"]))
+    assert one.finish(done=done) == []
+
+
+def test_what_was_held_back_comes_out_when_the_engine_fails() -> None:
+    one = answer("pythonic")
+    clean = fed(one, payload("Hello <|tool_call_"))
+    rest = one.rest()
+    text = "".join(json.loads(p)["choices"][0]["delta"].get("content", "") for p in [*clean, *rest])
+    assert text == "Hello <|tool_call_"
+    assert {json.loads(p)["id"] for p in rest} == {"chatcmpl-1"}
+
+
+# Menders
+
+
+class EveryChunk(Mender):
+    every_chunk = True
+
+    def chunk(self, chunk: dict[str, Any]) -> None:
+        chunk["seen"] = True
+
+    def answer(self, answer: dict[str, Any]) -> None:
+        answer["seen"] = True
+
+
+def test_a_mender_sees_every_chunk_first() -> None:
+    clean = streamed(answer("pythonic", EveryChunk()), [stream_of(["Hel", "lo"]), [b'{"choices":[],"usage":{}}']])
+    assert all(json.loads(p)["seen"] for p in clean)
+    assert len(clean) == 5
+
+
+def test_a_mender_sees_the_whole_answer() -> None:
+    assert json.loads(answer(mender=EveryChunk()).whole(json.dumps(completion()).encode()))["seen"]
