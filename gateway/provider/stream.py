@@ -109,6 +109,7 @@ class Assembly:
 
     def __init__(self) -> None:
         self.done = False
+        self._begun = False
         self._body: dict[str, Any] = {}
         self._choice: dict[str, Any] = {"index": 0, "finish_reason": None}
         self._message: dict[str, Any] = {"role": "assistant", "content": None}
@@ -128,6 +129,7 @@ class Assembly:
             raise ProviderInvalidResponse("the stream holds an event that is no JSON object")
         if chunk.get("error"):
             raise Failure.frame(chunk["error"]).error(images)
+        self._begun = True
         self._body |= {name: value for name, value in chunk.items() if name != "choices" and value is not None}
         choices = chunk.get("choices") or []
         if not isinstance(choices, list):
@@ -189,7 +191,7 @@ class Assembly:
     def body(self) -> dict[str, Any]:
         """The whole body. Raises ProviderInvalidResponse for a stream without a chunk, ProviderUnavailable for one
         that broke off."""
-        if not self._body:
+        if not self._begun:
             raise ProviderInvalidResponse("the stream holds no chunk of an answer")
         if self._choice["finish_reason"] is None and not self.done:
             raise ProviderUnavailable("the stream broke off before the answer was complete")
