@@ -28,6 +28,7 @@ _BARE_FORMS = (
     ),
 )
 _FENCE = "```"
+_LONG = 64
 
 
 class Dialect(Protocol):
@@ -58,6 +59,7 @@ class Framing(Normalizer):
         "_echo",
         "_fenced",
         "_gap",
+        "_heads",
         "_held",
         "_lines",
         "_literals",
@@ -92,7 +94,7 @@ class Framing(Normalizer):
         self._names = self._schemas.names if spec.bare else frozenset[str]()
         self._writer = CallWriter(self, ids, allow=allow_calls, parallel=parallel)
         table = _scanner(spec, bool(self._names))
-        self._literals, self._longest, self._scan, self._trigger = table
+        self._literals, self._longest, self._scan, self._trigger, self._heads = table
         self._held = ""
         self._gap = "start"
         self._lines = bool(self._names) and "call" in spec.bare
@@ -113,7 +115,7 @@ class Framing(Normalizer):
         return self._run(text, None)
 
     def finish(self, reason: str | None) -> list[Event]:
-        return self._run("", reason or "length")
+        return [] if self._plain else self._run("", reason or "length")
 
     def _run(self, text: str, reason: str | None) -> list[Event]:
         out: list[Event] = []
@@ -161,7 +163,9 @@ class Framing(Normalizer):
                     return self._enter(bare=True, pos=name_at)
                 if name_at < size:
                     self._at_line_start = False
-            found = self._scan(text, pos)
+            # In a long text a search for each head is far quicker than the scanner.
+            long = size - pos > _LONG
+            found = self._scan(text, pos) if not long or self._has_head(text, pos) else None
             if found is None:
                 break
             literal, at = found.group(), found.start()
@@ -182,6 +186,9 @@ class Framing(Normalizer):
             pos = found.end()
         end = size if reason else size - self._partial(text, pos)
         return self._emit(text, start, end)
+
+    def _has_head(self, text: str, pos: int) -> bool:
+        return any(text.find(head, pos) >= 0 for head in self._heads)
 
     def _emit(self, text: str, start: int, end: int) -> int:
         """Content up to `end`; the rest is held back."""
@@ -306,13 +313,14 @@ class Framing(Normalizer):
 
 
 _INDENT = re.compile(r"[ \t]*")
-_Table = tuple[frozenset[str], int, Callable[..., "re.Match[str] | None"], Callable[..., "re.Match[str] | None"]]
+_Search = Callable[..., "re.Match[str] | None"]
+_Table = tuple[frozenset[str], int, _Search, _Search, tuple[str, ...]]
 _BARE_MARKS = {"call": "\n", "list": "[", "object": "[{"}
 _TABLES: dict[tuple[FormatSpec, bool], _Table] = {}
 
 
 def _scanner(spec: FormatSpec, bare: bool) -> _Table:
-    """Literals, length of the longest, their scanner, and the test for any first character."""
+    """Literals, length of the longest, their scanner, the test for any first character, and these."""
     key = (spec, bare)
     if key not in _TABLES:
         literals = {*spec.open, *spec.close, *spec.drop, *(pair[0] for pair in spec.think)}
@@ -324,5 +332,6 @@ def _scanner(spec: FormatSpec, bare: bool) -> _Table:
         first = "".join(re.escape(c) for c in sorted({literal[0] for literal in ordered}))
         trigger = re.compile(f"[{first}]").search
         longest = max(map(len, literals))
-        _TABLES[key] = (frozenset(literals), longest, scan, trigger)
+        heads = tuple({literal[0] for literal in ordered})
+        _TABLES[key] = (frozenset(literals), longest, scan, trigger, heads)
     return _TABLES[key]
