@@ -60,7 +60,7 @@ class CallWriter:
     forbids is read all the same and ends as a `Warn`.
     """
 
-    __slots__ = ("_allow", "_ids", "_index", "_muted", "_owner", "_parallel", "_shown", "out")
+    __slots__ = ("_allow", "_given", "_ids", "_index", "_muted", "_owner", "_parallel", "out")
 
     def __init__(self, owner: Normalizer, ids: Callable[[], str], *, allow: bool, parallel: bool) -> None:
         self.out: list[Event] = []
@@ -70,7 +70,7 @@ class CallWriter:
         self._parallel = parallel
         self._index = -1
         self._muted = ""
-        self._shown = False
+        self._given: set[str] = set()
 
     def text(self, text: str) -> None:
         if text:
@@ -96,7 +96,10 @@ class CallWriter:
         else:
             self._muted = ""
             self._index += 1
-            self.out.append(ToolStart(self._index, native_id or self._ids(), name))
+            if not native_id or native_id in self._given:
+                native_id = self._ids()
+            self._given.add(native_id)
+            self.out.append(ToolStart(self._index, native_id, name))
 
     def args(self, json: str) -> None:
         if json and not self._muted:

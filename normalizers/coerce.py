@@ -205,23 +205,32 @@ def read_text(text: str, types: frozenset[str]) -> str | None:
         return _BOOLEANS[lower]
     if _BRACKETS.get(word[:1]) in types:
         return read_container(word)
-    if not types & _TYPES:
-        try:
-            return json.dumps(json.loads(word, parse_constant=_refuse, parse_float=_finite), ensure_ascii=False)
-        except ValueError:
-            return None
-    return None
+    return None if types & _TYPES else read_json(word)
+
+
+def read_json(text: str) -> str | None:
+    """Text that is JSON, with finite numbers, as it is; else None."""
+    try:
+        json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return None
+    return text.strip()
 
 
 def read_container(text: str) -> str | None:
     """An object or array in JSON, or with Python's spelling of it, as JSON."""
-    try:
-        json.loads(text, parse_constant=_refuse, parse_float=_finite)
-    except (ValueError, RecursionError):
-        from normalizers.dialects.json_object import read_loosely
+    if (known := read_json(text)) is not None:
+        return known
+    from normalizers.dialects.json_object import read_loosely
 
-        return read_loosely(text)
-    return text
+    if (loose := read_loosely(text)) is not None:
+        return loose
+    # Escaped once too often, as if it stood within a string.
+    try:
+        inner = json.loads(f'"{text}"') if '\\"' in text else None
+    except ValueError:
+        return None
+    return None if inner is None else read_json(inner)
 
 
 def _finite(number: str) -> float:

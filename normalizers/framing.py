@@ -27,8 +27,10 @@ _BARE_FORMS = (
         re.compile(r"(?:\[\s*|(?:\[\s*)?\{\s*(?:[\"'](\w*)(?:[\"']\s*)?)?)\Z"),
     ),
 )
+_TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
 _FENCE = "```"
 _LONG = 64
+_NOTHING = r"(?!)"
 
 
 class Dialect(Protocol):
@@ -71,6 +73,7 @@ class Framing(Normalizer):
         "_scan",
         "_schemas",
         "_spec",
+        "_strays",
         "_think_close",
         "_trigger",
         "_writer",
@@ -95,9 +98,10 @@ class Framing(Normalizer):
         self._writer = CallWriter(self, ids, allow=allow_calls, parallel=parallel)
         table = _scanner(spec, bool(self._names))
         self._literals, self._longest, self._scan, self._trigger, self._heads = table
+        self._strays = frozenset((*spec.close, *spec.drop)) - {*spec.open, *spec.begins}
         self._held = ""
         self._gap = "start"
-        self._lines = bool(self._names) and "call" in spec.bare
+        self._lines = bool(self._names) and ("call" in spec.bare or "tool_line" in spec.bare)
         self._at_line_start = self._lines
         self._fenced = False
         self._echo = ""
@@ -169,6 +173,8 @@ class Framing(Normalizer):
             if found is None:
                 break
             literal, at = found.group(), found.start()
+            if reason is None and self._may_grow(text, at):
+                return self._emit(text, start, at)
             if literal == _FENCE:
                 self._fenced = not self._fenced
             elif literal == "\n":
@@ -180,6 +186,10 @@ class Framing(Normalizer):
                 if verdict == "call":
                     self._emit_before_call(text, start, at)
                     return self._enter(bare=True, pos=at)
+            elif literal in self._strays:
+                self._emit(text, start, at)
+                self._writer.warn("stray_marker", literal)
+                start = found.end()
             else:
                 self._emit_before_call(text, start, at)
                 return self._on_literal(literal, found.end())
@@ -207,14 +217,17 @@ class Framing(Normalizer):
         spec = self._spec
         if literal in spec.open:
             return self._enter(bare=False, pos=pos)
-        for opening, closing in spec.think:
-            if literal == opening:
-                self._think_close = closing
-                self._gap = "reasoning"
-                self._read = self._read_reasoning
-                return pos
-        self._writer.warn("stray_marker", literal)
+        if literal in spec.begins:
+            return self._enter(bare=False, pos=pos - len(literal))
+        self._think_close = next(closing for opening, closing in spec.think if opening == literal)
+        self._gap = "reasoning"
+        self._read = self._read_reasoning
         return pos
+
+    def _may_grow(self, text: str, at: int) -> bool:
+        """The text ends within a longer literal that begins like this one."""
+        tail = text[at:]
+        return any(len(longer) > len(tail) and longer.startswith(tail) for longer in self._literals)
 
     def _partial(self, text: str, pos: int) -> int:
         """Length of the longest tail that is the beginning of a literal."""
@@ -228,14 +241,24 @@ class Framing(Normalizer):
         return 0
 
     def _bare_name(self, text: str, at: int, reason: str | None) -> str:
-        word = _NAME.match(text, at)
+        """Whether a call begins at the start of a line: "call", "wait" or nothing."""
+        size = len(text)
+        end = at
+        if "tool_line" in self._spec.bare:
+            tool = _TOOL_LINE.match(text, at)
+            if tool is None:
+                part = "tool:".startswith(text[at:].lower())
+                return "wait" if part and reason is None else ""
+            end = tool.end()
+        word = _NAME.match(text, end)
         if word is None:
-            return "" if at < len(text) or reason else "wait"
-        name, end = word.group(), word.end()
-        if end == len(text):
-            known = any(n.startswith(name) for n in self._names)
-            return "wait" if known and reason is None else ""
-        return "call" if text[end] == "(" and name in self._names else ""
+            return "wait" if end == size and reason is None else ""
+        name = word.group()
+        if word.end() == size and reason is None:
+            return "wait" if any(n.startswith(name) for n in self._names) else ""
+        if name not in self._names:
+            return ""
+        return "call" if "tool_line" in self._spec.bare or text[word.end() : word.end() + 1] == "(" else ""
 
     def _bare_bracket(self, text: str, at: int, reason: str | None) -> str:
         for form, whole, part in _BARE_FORMS:
@@ -315,7 +338,7 @@ class Framing(Normalizer):
 _INDENT = re.compile(r"[ \t]*")
 _Search = Callable[..., "re.Match[str] | None"]
 _Table = tuple[frozenset[str], int, _Search, _Search, tuple[str, ...]]
-_BARE_MARKS = {"call": "\n", "list": "[", "object": "[{"}
+_BARE_MARKS = {"call": "\n", "tool_line": "\n", "list": "[", "object": "[{"}
 _TABLES: dict[tuple[FormatSpec, bool], _Table] = {}
 
 
@@ -323,15 +346,13 @@ def _scanner(spec: FormatSpec, bare: bool) -> _Table:
     """Literals, length of the longest, their scanner, the test for any first character, and these."""
     key = (spec, bare)
     if key not in _TABLES:
-        literals = {*spec.open, *spec.close, *spec.drop, *(pair[0] for pair in spec.think)}
+        literals = {*spec.open, *spec.begins, *spec.close, *spec.drop, *(pair[0] for pair in spec.think)}
         extra = {mark for form in spec.bare for mark in _BARE_MARKS[form]} if bare else set()
         if bare:
             literals.add(_FENCE)
         ordered = sorted(literals | extra, key=len, reverse=True)
-        scan = re.compile("|".join(map(re.escape, ordered))).search
-        first = "".join(re.escape(c) for c in sorted({literal[0] for literal in ordered}))
-        trigger = re.compile(f"[{first}]").search
-        longest = max(map(len, literals))
-        heads = tuple({literal[0] for literal in ordered})
-        _TABLES[key] = (frozenset(literals), longest, scan, trigger, heads)
+        scan = re.compile("|".join(map(re.escape, ordered)) or _NOTHING).search
+        heads = tuple(sorted({literal[0] for literal in ordered}))
+        trigger = re.compile(f"[{''.join(map(re.escape, heads))}]" if heads else _NOTHING).search
+        _TABLES[key] = (frozenset(literals), max(map(len, literals), default=1), scan, trigger, heads)
     return _TABLES[key]

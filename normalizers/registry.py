@@ -13,8 +13,11 @@ from normalizers.formats import FORMATS
 from normalizers.spec import FormatSpec
 
 DIALECTS: dict[str, str] = {
+    "harmony": "normalizers.dialects.harmony:Harmony",
     "json": "normalizers.dialects.json_calls:JsonCalls",
+    "named": "normalizers.dialects.named:NamedCalls",
     "pythonic": "normalizers.dialects.pythonic:Pythonic",
+    "tags": "normalizers.dialects.tags:TagCalls",
 }
 """Loaded on first use: a grammar costs more to import than everything else here."""
 
@@ -91,6 +94,25 @@ def normalizer(
         allow_calls=allow_calls,
         parallel=parallel,
     )
+
+
+def passes(spec: FormatSpec, text: str) -> bool:
+    """Whether a whole answer is certain to pass untouched; False leaves it to a normaliser.
+
+    A call or a marker has to begin with one of a few characters, and most answers have none of them.
+    """
+    heads = _HEADS.get(spec)
+    if heads is None:
+        literals = (*spec.open, *spec.begins, *spec.close, *spec.drop, *(mark for pair in spec.think for mark in pair))
+        bare = ("(", "[", "{", ":") if spec.bare else ()
+        heads = _HEADS[spec] = tuple({literal[0] for literal in literals} | {*bare})
+    for head in heads:  # noqa: SIM110 - on the hot path a loop is quicker than all()
+        if head in text:
+            return False
+    return True
+
+
+_HEADS: dict[FormatSpec, tuple[str, ...]] = {}
 
 
 def dialect_loader(spec: FormatSpec) -> Callable[[], Any]:

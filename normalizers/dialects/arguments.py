@@ -93,6 +93,11 @@ class ArgumentWriter:
         return bool(self._frames)
 
     @property
+    def count(self) -> int:
+        """Arguments begun so far."""
+        return self._count
+
+    @property
     def depth(self) -> int:
         return len(self._frames)
 

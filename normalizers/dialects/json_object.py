@@ -40,9 +40,22 @@ JSON = Notation()
 class ObjectReader:
     """``step`` until `done`. Expects the writer to be at a begun call, and leaves it complete."""
 
-    __slots__ = ("_close", "_expect", "_nesting", "_notation", "_quote", "_wait", "_writer", "done", "mended")
+    __slots__ = (
+        "_close",
+        "_closes",
+        "_expect",
+        "_nesting",
+        "_notation",
+        "_quote",
+        "_wait",
+        "_writer",
+        "done",
+        "mended",
+    )
 
-    def __init__(self, writer: ArgumentWriter, notation: Notation = JSON) -> None:
+    def __init__(self, writer: ArgumentWriter, notation: Notation = JSON, *, closes: bool = True) -> None:
+        """With `closes` the object is all of the arguments: at its end the writer takes no more."""
+        self._closes = closes
         self._writer = writer
         self._notation = notation
         self._nesting: list[str] = []
@@ -172,7 +185,8 @@ class ObjectReader:
             self._expect = "comma or end"
         writer.token(kind, char)
         if char == "}" and not self._nesting:
-            writer.token("RPAR", ")")
+            if self._closes:
+                writer.token("RPAR", ")")
             self.done = True
 
     # -- strings -------------------------------------------------------------------------------

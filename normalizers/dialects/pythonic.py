@@ -475,7 +475,7 @@ class Pythonic(Region):
         super()._refuse(text, pos)
 
     def _layout(self, raw: str) -> str:
-        return raw.strip("\t\n\r ,;").removeprefix("[").lstrip()
+        return super()._layout(raw).strip("\t\n\r ,;").removeprefix("[").lstrip()
 
     def _resume(self) -> None:
         """Stand where the grammar stands behind a call."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from normalizers.base import CallWriter
 from normalizers.coerce import SchemaIndex
 from normalizers.dialects.arguments import ArgumentWriter, Malformed
-from normalizers.scan import Wait, partial_suffix
+from normalizers.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 
 NOT_A_CALL = "not_a_call"
@@ -29,6 +29,7 @@ class Region:
         "_longest",
         "_mark",
         "_schemas",
+        "_skipped",
         "_span",
         "_spec",
         "_state",
@@ -48,6 +49,7 @@ class Region:
         self._span: list[str] = []
         self._mark = 0
         self._code = ""
+        self._skipped = False
         self._wait = False
         self._state: Callable[[str, int, bool], int] = self._begin
 
@@ -61,7 +63,7 @@ class Region:
             except Wait:
                 self._wait = True
             except Malformed as exc:
-                pos = pos if exc.pos is None else exc.pos
+                pos = skip_space(text, pos if exc.pos is None else exc.pos)
                 self._fail(exc.code, text, pos)
         if reason is not None and not self.done:
             pos = len(text)
@@ -140,6 +142,7 @@ class Region:
 
     def _fail(self, code: str, text: str, pos: int) -> None:
         self._code = code
+        self._skipped = False
         self._prepare_skip()
         self._arguments.abandon()
         self._state = self._skip
@@ -157,8 +160,17 @@ class Region:
             self._calls.warn(self._code, raw)
 
     def _layout(self, raw: str) -> str:
-        """The refused source without the markup around it."""
+        """The refused source without the format's special tokens."""
+        for marker in self._spec.markers:
+            raw = raw.replace(marker, "")
         return raw.strip()
+
+    def _skip_call(self, text: str, pos: int, final: bool, stops: tuple[str, ...]) -> tuple[int, str]:
+        """Skip to the first stop or end marker that is not where the call itself began."""
+        if not self._skipped:
+            self._skipped = True
+            pos = min(pos + 1, len(text))
+        return self._skip_to_marker(text, pos, final, stops)
 
     def _skip_to_marker(self, text: str, pos: int, final: bool, stops: tuple[str, ...] = ()) -> tuple[int, str]:
         """Where the first of the stops or of the end markers stands, and which it is; '' for none yet."""
