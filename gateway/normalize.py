@@ -19,7 +19,7 @@ from gateway.wire.chat import ChatRequest, Chunk, ToolCallDelta, decode, decode_
 from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
 from normalizers.base import new_call_id
 from normalizers.coerce import SchemaIndex
-from normalizers.registry import normalizer
+from normalizers.registry import normalizer, passes
 
 CLEAN_FINISH = ("stop", "tool_calls", "function_call", None)
 """Reasons that say no more than whether the answer ends in calls; any other (length, content_filter) stands."""
@@ -410,12 +410,24 @@ class Answer:
             message = frame.get("message") if isinstance(frame, dict) else None
             if not isinstance(message, dict):
                 raise ProviderInvalidResponse(f"the engine's answer has no choices[{position}].message")
+            if self._is_clean(frame, message):
+                continue
             index = frame.get("index")
             choice = self._choice(index if isinstance(index, int) else position)
             changed = self._whole_choice(frame, message, choice) or changed
         if told := _told(*self.choices.values()):
             body["ctxgate"] = told
         return encode(body) if changed or told else payload
+
+    def _is_clean(self, frame: dict[str, Any], message: dict[str, Any]) -> bool:
+        """Most whole answers are: plain text, no calls, a reason that fits."""
+        text = message.get("content")
+        return (
+            isinstance(text, str)
+            and not message.get("tool_calls")
+            and frame.get("finish_reason") in ("stop", "length")
+            and passes(self._spec, text)
+        )
 
     def _whole_choice(self, frame: dict[str, Any], message: dict[str, Any], choice: _Choice) -> bool:
         """Cleans one choice in place; whether that changed it."""
