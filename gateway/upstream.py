@@ -187,11 +187,12 @@ class _Connection(asyncio.Protocol):
         self.heard = self._loop.time()
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.response = None
             self.upstream._forget(self)
             self.transport.abort()
-            response._fail(ProviderInvalidResponse(f"{self.upstream.target} broke HTTP: {error}"))
+            what = "it changes the protocol" if isinstance(error, httptools.HttpParserUpgrade) else error
+            response._fail(ProviderInvalidResponse(f"{self.upstream.target} broke HTTP: {what}"))
             return
         if response._parts:
             if response._size > HIGH_WATER and not self._paused and not response.ended:
@@ -227,6 +228,9 @@ class _Connection(asyncio.Protocol):
         assert self.response is not None
         status = self._parser.get_status_code()
         if status < 200:
+            # An interim answer's headers say nothing of the one to come.
+            self.response.headers.clear()
+            self._chunked = self._length = False
             return
         self._header_done = True
         self.response.status = status

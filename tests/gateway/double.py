@@ -82,7 +82,7 @@ class Double:
         self.connections = 0
         self.open: set[_Connection] = set()
         self._scripts = scripts
-        self._arrived = asyncio.Condition()
+        self._changed = asyncio.Condition()
         self.address = Address()
 
     @asynccontextmanager
@@ -104,16 +104,24 @@ class Double:
 
     async def asked(self, count: int = 1) -> Exchange:
         """The last request, once `count` have come."""
-        async with asyncio.timeout(10), self._arrived:
-            await self._arrived.wait_for(lambda: len(self.requests) >= count)
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: len(self.requests) >= count)
         return self.requests[-1]
+
+    async def count_open(self, count: int) -> None:
+        """Waits until so many connections stand."""
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: len(self.open) == count)
 
     async def run(self, exchange: Exchange) -> None:
         script = self._scripts[min(len(self.requests), len(self._scripts) - 1)]
         self.requests.append(exchange)
-        async with self._arrived:
-            self._arrived.notify_all()
+        await self.changed()
         await script(exchange)
+
+    async def changed(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
 
 class _Connection(asyncio.Protocol):
@@ -142,6 +150,7 @@ class _Connection(asyncio.Protocol):
         if not self.gone.done():
             self.gone.set_result(time.perf_counter())
         self.writable.set()
+        self._told = asyncio.get_running_loop().create_task(self._double.changed())
 
     def end(self) -> None:
         if self._task is not None:
@@ -163,7 +172,7 @@ class _Connection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode().lower()] = value.decode()
+        self._headers[name.decode().lower()] = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
         self._body += body
