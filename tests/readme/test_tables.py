@@ -1,0 +1,73 @@
+"""README.md's tables, commands and links agree with the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.main import COMMANDS
+from gateway.config import load
+from gateway.config.file import RUNTIMES
+from gateway.errors import CATEGORIES
+from normalizers import registry
+from tests.readme.examples import PAGE, ROOT
+
+TEXT = PAGE.read_text("utf-8")
+
+
+def section(title: str) -> str:
+    found = TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    assert found, f"README.md has no section {title!r}"
+    return found
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the tables, without heads and rules."""
+    lines = re.findall(r"^\| *(`.*?) *\|$", text, re.MULTILINE)
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)] for line in lines]
+
+
+def test_errors() -> None:
+    shown = [row for row in rows(section("API")) if row[1].isdecimal()]
+    assert shown == [
+        [f"`{name}`", str(error.default_status), f"`{error.type}`", f"`{error.default_code}`"]
+        for name, error in CATEGORIES.items()
+    ]
+
+
+def test_formats() -> None:
+    shown = [name for row in rows(section("Tool-call formats"))[1:] for name in re.findall(r"`(\w+)`", row[0])]
+    assert sorted(shown) == sorted(registry.names())
+
+
+def test_engines() -> None:
+    shown = {row[0].strip("`") for row in rows(section("Engines"))[1:]}
+    assert shown == {*RUNTIMES, "pkg.mod:Class"}
+
+
+def test_commands() -> None:
+    named = set(re.findall(r"`(?:ctxgate )?([a-z]+)(?: NAME)?`", section("Commands").split(";")[0]))
+    assert named == set(COMMANDS)
+
+
+def test_configuration_of_ten_lines(tmp_path: Path) -> None:
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", section("Configuration"), re.MULTILINE | re.DOTALL)
+    assert len(example.splitlines()) == 10
+    file = tmp_path / "config.yaml"
+    file.write_text(example, "utf-8")
+    assert load(file, {}).resolve(None).port == 8080
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/engines.md", "docs/provider.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    file = ROOT / page
+    local = [link for link in re.findall(r"\]\(([^)#]+)\)", file.read_text("utf-8")) if "://" not in link]
+    assert [link for link in local if not (file.parent / link).exists()] == []
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    commands = re.findall(r"^(scripts/\w+) ", TEXT.partition("```sh\n")[2].partition("```")[0], re.MULTILINE)
+    assert commands == ["scripts/serve", "scripts/test"]
+    assert "\nscripts/test ||" in (ROOT / ".ci/run").read_text("utf-8")

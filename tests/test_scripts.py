@@ -1,0 +1,116 @@
+"""The scripts that take a fresh clone to a served model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.commands import SECONDS, free_port
+from tests.cli.test_commands import answering
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What of a clone the installation reads."""
+    for name in ("scripts/install", "scripts/serve", "pyproject.toml", "requirements"):
+        place = tmp_path / name
+        place.parent.mkdir(exist_ok=True)
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, place)
+    return tmp_path
+
+
+def install(clone: Path, what: str, programs: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`scripts/install` with no other Python on the PATH than `programs` has."""
+    env = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(clone), "PIP_CONFIG_FILE": os.devnull, **environment}
+    argv: list[str | Path] = [clone / "scripts/install", what]
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100, check=False)
+
+
+def program(path: Path, script: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n", "utf-8")
+    path.chmod(0o755)
+
+
+def test_an_old_python_is_refused(clone: Path) -> None:
+    for name in ("python", "python3", "python3.11", "python3.12", "python3.13", "python3.14"):
+        program(clone / "bin" / name, f'exec {sys.executable} -c "import sys; sys.exit(1)"')
+    done = install(clone, "serve", clone / "bin")
+    assert done.returncode == 1
+    assert "ctxgate needs Python 3.11 or newer" in done.stderr
+    assert not (clone / ".venv").exists()
+
+
+@pytest.mark.timeout(120)
+def test_offline_it_fails_and_says_why(clone: Path) -> None:
+    program(clone / "bin/python3", f'exec {sys.executable} "$@"')
+    index = f"http://127.0.0.1:{free_port()}/simple"
+    done = install(clone, "serve", clone / "bin", PIP_INDEX_URL=index, PIP_RETRIES="0")
+    assert done.returncode == 1
+    assert "the installation failed" in done.stderr
+    assert not list((clone / ".venv").glob("ctxgate-*"))
+
+
+def installs(clone: Path, what: str) -> list[str]:
+    """What `scripts/install` asks uv to install, in an environment that has a Python."""
+    log = clone / "log"
+    log.unlink(missing_ok=True)
+    program(clone / "bin/uv", f'echo "$*" >>{log}')
+    program(clone / ".venv/bin/python", "exit 0")
+    done = install(clone, what, clone / "bin")
+    assert done.returncode == 0, done.stderr
+    return log.read_text("utf-8").splitlines() if log.exists() else []
+
+
+def test_it_installs_what_is_locked_once(clone: Path) -> None:
+    first = installs(clone, "test")
+    assert [line.rpartition("--quiet --python .venv/bin/python ")[2] for line in first] == [
+        "--require-hashes -r requirements/test.txt",
+        "--no-deps --no-build-isolation --editable .",
+    ]
+    assert installs(clone, "test") == []
+    assert installs(clone, "serve") == [], "the larger set holds the smaller"
+    assert len(installs(clone, "slow")) == 2
+    for changed in ("pyproject.toml", "requirements/slow.txt"):
+        with (clone / changed).open("a", encoding="utf-8") as file:
+            file.write("# changed\n")
+        assert len(installs(clone, "slow")) == 2
+
+
+def test_locked_versions_carry_hashes_and_no_index() -> None:
+    for lock in (ROOT / "requirements").iterdir():
+        text = lock.read_text("utf-8")
+        assert "://" not in text
+        assert "--index" not in text
+        entries = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
+        assert entries
+        assert [line for line in entries if "==" not in line or not line.endswith("\\")] == []
+
+
+def test_serve_serves_and_ends_when_told() -> None:
+    if not list(Path(sys.prefix).glob("ctxgate-*")):
+        pytest.skip("scripts/serve would install into this environment, which scripts/test didn't make")
+    port = free_port()
+    argv: list[str | Path] = [ROOT / "scripts/serve", "--port", str(port), "--model", "ctxgate-test-tools"]
+    request = {"messages": [{"role": "user", "content": "Hello"}]}
+    with subprocess.Popen(argv, env={**os.environ, "CTXGATE_VENV": sys.prefix}) as process:
+        try:
+            with answering(port):
+                answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=request, timeout=SECONDS)
+            assert answer.json()["model"] == "ctxgate-test-tools"
+        finally:
+            process.terminate()
+            try:
+                process.wait(SECONDS)
+            finally:
+                process.kill()
+    assert process.returncode in (0, -15)
