@@ -2,10 +2,10 @@
 
     python -I -S guard.py GRACE ARGV...
 
-The gateway holds the write end of our standard input: it closes when the gateway stops the engine and when the
-gateway dies, kill -9 included. Then the engine's process group gets SIGTERM, and SIGKILL after GRACE seconds.
-The engine's pid is announced on standard output; our exit code is the engine's, 128 + n for signal n.
-Run as a script, by path: standard library alone.
+Standard input is a socket to the gateway. The gateway's end closes when it stops the engine and when it dies, kill -9
+included: then the engine's process group gets SIGTERM, and SIGKILL after GRACE seconds. Over the same socket the
+gateway is told `pid N`, and at the end `exit CODE`, negative for a signal. Run as a script, by path: standard library
+alone.
 """
 
 from __future__ import annotations
@@ -15,22 +15,29 @@ import select
 import signal
 import sys
 import time
+from contextlib import suppress
+from typing import NoReturn
 
 POLL_SECONDS = 60.0
+ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def main() -> int:
+def main() -> NoReturn:
     grace, argv = float(sys.argv[1]), sys.argv[2:]
     wake, waker = os.pipe()
     for end in (wake, waker):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(waker)
-    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGCHLD, *ENDINGS):
         signal.signal(number, _noted)
 
     pid = os.fork()
     if pid == 0:
         _become(argv)
+    # The child does it too: whoever is first, its group stands before anybody is told of it.
+    with suppress(OSError):
+        os.setpgid(pid, pid)
+    _tell(b"pid %d\n" % pid)
     deadline: float | None = None
     while True:
         left = POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
@@ -40,11 +47,11 @@ def main() -> int:
         if ended:
             # What the engine itself started must not outlive it.
             _signal_group(pid, signal.SIGKILL)
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
-        told = wake in readable and any(number != signal.SIGCHLD for number in os.read(wake, 64))
+            _tell(b"exit %d\n" % os.waitstatus_to_exitcode(status))
+            os._exit(0)
+        told = wake in readable and any(number in ENDINGS for number in os.read(wake, 64))
         if deadline is None:
-            if told or (0 in readable and not os.read(0, 64)):
+            if told or (0 in readable and not _heard()):
                 deadline = time.monotonic() + grace
                 _signal_group(pid, signal.SIGTERM)
         elif time.monotonic() >= deadline:
@@ -56,20 +63,34 @@ def _noted(number: int, frame: object) -> None:
     """The wakeup descriptor carries the signal into the loop."""
 
 
-def _become(argv: list[str]) -> None:
-    """In the child: turns into the engine, in a process group of its own. Never returns."""
+def _become(argv: list[str]) -> NoReturn:
+    """In the child: turns into the engine, in a process group of its own."""
     try:
         os.setpgid(0, 0)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        for number in (signal.SIGCHLD, *ENDINGS, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
-        os.write(1, b'{"ctxgate": {"pid": %d}}\n' % os.getpid())
         os.execvp(argv[0], argv)  # noqa: S606 - there is no shell on purpose
     except OSError as error:
         os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
     finally:
         os._exit(127)
+
+
+def _heard() -> bytes:
+    try:
+        return os.read(0, 64)
+    except ConnectionError:
+        return b""
+
+
+def _tell(line: bytes) -> None:
+    try:
+        os.write(0, line)
+    except (BrokenPipeError, ConnectionError):
+        # Nobody listens any more: the loop is about to see it.
+        return
 
 
 def _signal_group(pid: int, number: int) -> None:
@@ -81,4 +102,4 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import subprocess
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +18,8 @@ import msgspec
 GUARD = Path(__file__).with_name("guard.py")
 TAIL_LINES = 200
 LINE_CHARS = 500
+DRAIN_SECONDS = 0.5
+"""For output that is still in the pipes when the process has ended."""
 REAP_SECONDS = 2.0
 """What the guard may take, beyond the engine's grace, to say that the engine is gone."""
 
@@ -23,46 +27,62 @@ REAP_SECONDS = 2.0
 class Process:
     """An engine process under its guard. Make one with `start`.
 
-    pid: the engine's own, None until the guard has announced it. returncode: as `subprocess` tells it, None
-    while the engine runs. tail: the last lines of its output, standard error and output together.
+    pid: the engine's own, None until the guard has told it. returncode: as `subprocess` tells it, None while the
+    engine runs. tail: the last lines of its output, standard error and output together.
+
+    The guard is on the other end of a socket: it tells how the engine fares, and ends it once our end is closed. It
+    is no subprocess of asyncio's, which kills its children when the loop ends: the guard must live to do its work.
     """
 
-    def __init__(self, child: asyncio.subprocess.Process, grace: float) -> None:
-        self._child = child
+    def __init__(self, guard: subprocess.Popen[bytes], grace: float) -> None:
+        self.pid: int | None = None
+        self.returncode: int | None = None
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        self._guard = guard
         self._grace = grace
         self._announced: dict[str, Any] = {}
         self._news = asyncio.Event()
-        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._watch = asyncio.create_task(self._run(), name=f"engine output {child.pid}")
+        self._lifeline: asyncio.BaseTransport
+        self._watch: asyncio.Task[None]
 
     @classmethod
     async def start(cls, argv: Sequence[str], env: Mapping[str, str], *, grace: float = 5.0) -> Self:
         """Starts `argv` with `env` on top of the gateway's environment.
 
-        grace: seconds between SIGTERM and SIGKILL when it is stopped.
+        grace: seconds between SIGTERM and SIGKILL when it is stopped. Raises OSError where the system has no process.
         """
-        child = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(GUARD), str(grace), *argv),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **env},
-            # A Ctrl-C in the terminal is the gateway's to handle: it stops its engines in order.
-            start_new_session=True,
-        )
-        return cls(child, grace)
-
-    @property
-    def pid(self) -> int | None:
-        return self._announced.get("pid")
-
-    @property
-    def returncode(self) -> int | None:
-        if not self._watch.done():
-            return None
-        code = self._child.returncode
-        assert code is not None
-        return code if code <= 128 else 128 - code
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        out, err = os.pipe(), os.pipe()
+        try:
+            # A millisecond or two. In a thread, a cancelled start would close the descriptors under it.
+            guard = subprocess.Popen(  # noqa: ASYNC220, S603
+                [sys.executable, "-I", "-S", str(GUARD), str(grace), *argv],
+                stdin=theirs.fileno(),
+                stdout=out[1],
+                stderr=err[1],
+                env={**os.environ, **env},
+                # A Ctrl-C in the terminal is the gateway's to handle: it stops its engines in order.
+                start_new_session=True,
+            )
+        except BaseException:
+            ours.close()
+            os.close(out[0])
+            os.close(err[0])
+            raise
+        finally:
+            theirs.close()
+            os.close(out[1])
+            os.close(err[1])
+        process = cls(guard, grace)
+        ours.setblocking(False)
+        report = _Lines(process._told)
+        process._lifeline, _ = await loop.create_connection(lambda: report, sock=ours)
+        output = [_Lines(process._line), _Lines(process._line)]
+        for lines, (end, _) in zip(output, (out, err), strict=True):
+            await loop.connect_read_pipe(lambda lines=lines: lines, os.fdopen(end, "rb", 0))  # type: ignore[misc]
+        process._watch = asyncio.create_task(process._run(report, output), name=f"engine process {guard.pid}")
+        return process
 
     async def announced(self, key: str) -> Any:
         """A value that the process tells on its standard output, in a line `{"ctxgate": {key: value}}`.
@@ -83,13 +103,16 @@ class Process:
 
     async def stop(self) -> None:
         """Ends the process group: SIGTERM, then SIGKILL after the grace. Returns once it is gone. Idempotent."""
-        assert self._child.stdin is not None
-        self._child.stdin.close()
+        if self._watch.done():
+            return
+        assert isinstance(self._lifeline, asyncio.WriteTransport)
+        # Half-closed, so that the guard can still tell how it ended.
+        self._lifeline.write_eof()
         if not await self.wait(self._grace + REAP_SECONDS):
             # The guard itself hangs, e.g. stopped by a debugger: do its work.
             if self.pid is not None:
                 _kill_group(self.pid)
-            _kill_group(self._child.pid)
+            _kill_group(self._guard.pid)
             await self.wait()
 
     def ending(self) -> str:
@@ -104,33 +127,30 @@ class Process:
         except ValueError:
             return f"was killed by signal {-code}"
 
-    async def _run(self) -> None:
-        """Reads all output, then takes the exit code."""
-        assert self._child.stdout is not None
-        assert self._child.stderr is not None
-        pumps = [asyncio.create_task(self._pump(stream)) for stream in (self._child.stdout, self._child.stderr)]
+    async def _run(self, report: _Lines, output: list[_Lines]) -> None:
+        """Ends with the process, once what it wrote has been read."""
         try:
-            if await self._child.wait() < 0 and self.pid is not None:
+            await report.closed
+            if self.returncode is None and self.pid is not None:
                 # The guard itself was killed, and can't end the engine any more.
                 _kill_group(self.pid)
             # A grandchild that left the process group may hold the pipes open: what it writes is not ours.
-            await asyncio.wait(pumps, timeout=0.5)
+            await asyncio.wait({lines.closed for lines in output}, timeout=DRAIN_SECONDS)
+            code = await asyncio.to_thread(self._guard.wait)
+            if self.returncode is None:
+                self.returncode = code
         finally:
-            for pump in pumps:
-                pump.cancel()
+            for lines in (report, *output):
+                lines.close()
             self._news.set()
 
-    async def _pump(self, stream: asyncio.StreamReader) -> None:
-        rest = b""
-        while data := await stream.read(64 * 1024):
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._line(line)
-            if len(rest) > 4 * LINE_CHARS:
-                self._line(rest)
-                rest = b""
-        if rest:
-            self._line(rest)
+    def _told(self, line: bytes) -> None:
+        """The guard's own words: `pid N`, then `exit CODE`."""
+        word, _, number = line.partition(b" ")
+        if word == b"pid":
+            self.pid = int(number)
+        elif word == b"exit":
+            self.returncode = int(number)
 
     def _line(self, line: bytes) -> None:
         if line.startswith(b'{"ctxgate"'):
@@ -147,6 +167,39 @@ class Process:
         text = line[: 4 * LINE_CHARS].decode("utf-8", "replace").rstrip()[:LINE_CHARS]
         if text:
             self.tail.append(text)
+
+
+class _Lines(asyncio.Protocol):
+    """Cuts what arrives into lines, the last one also where no line break ends it."""
+
+    def __init__(self, line: Callable[[bytes], None]) -> None:
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line = line
+        self._rest = b""
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        *lines, rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._line(line)
+        if len(rest) > 4 * LINE_CHARS:
+            self._line(rest)
+            rest = b""
+        self._rest = rest
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._rest:
+            self._line(self._rest)
+            self._rest = b""
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
 
 
 def _kill_group(pid: int) -> None:

@@ -23,17 +23,14 @@ from gateway.errors import ProviderUnavailable
 from gateway.wire.chat import ChatRequest
 from tests.engines.conftest import WINDOW
 
-END_OF_TURN = "3"
-"""The token that ends the test model's answers, forbidden so that they last."""
-
 
 def asked(**more: Any) -> ChatRequest:
     return ChatRequest.parse(json.dumps({"messages": [{"role": "user", "content": "hi"}], **more}).encode())
 
 
-LONG: dict[str, Any] = {"stream": True, "max_tokens": 450, "logit_bias": {END_OF_TURN: -100}}
+LONG: dict[str, Any] = {"stream": True, "max_tokens": 450}
 # With some 50 kB a token no buffer on the way holds the whole answer: the engine can't have finished.
-WIDE: dict[str, Any] = {**LONG, "logprobs": True, "top_logprobs": 600}
+WIDE: dict[str, Any] = {**LONG, "ignore_eos": True, "logprobs": True, "top_logprobs": 600}
 SHORT = asked(max_tokens=3)
 
 
@@ -97,7 +94,8 @@ async def test_mlx_whose_answers_have_no_length(mlx_python: str, mlx_model: Path
 
     async with gateway_of(model, machine) as (gateway, route):
         await whole(gateway)
-        await dies_in_its_answer(gateway, route, LONG)
+        end: int = json.loads((mlx_model / "config.json").read_bytes())["eos_token_id"]
+        await dies_in_its_answer(gateway, route, {**LONG, "logit_bias": {str(end): -1000}, "top_logprobs": 11})
 
 
 async def test_the_users_own_server_goes_and_ours_takes_over(model: Model, xllamacpp: Callable[[], Machine]) -> None:

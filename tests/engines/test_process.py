@@ -131,6 +131,25 @@ async def test_a_line_that_only_looks_like_an_announcement_is_output() -> None:
     assert list(process.tail) == ['{"ctxgate": 5}', '{"ctxgate"']
 
 
+async def test_a_grandchild_that_left_and_holds_the_output_open() -> None:
+    process = await started(
+        """
+        import os, signal, time
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            time.sleep(30)
+            os._exit(0)
+        print('{"ctxgate": {"child": %d}}' % pid, flush=True)
+        os._exit(0)
+        """
+    )
+    child = await process.announced("child")
+    assert await process.wait(10)
+    assert process.ending() == "exited with code 0"
+    os.kill(child, signal.SIGKILL)
+
+
 async def test_many_stops_at_once() -> None:
     process = await started(f"import signal\n{UP}\nsignal.pause()")
     await process.announced("up")
@@ -142,7 +161,7 @@ async def test_no_engine_outlives_its_guard() -> None:
     process = await started(f"import signal\n{UP}\nsignal.pause()")
     await process.announced("up")
     assert process.pid is not None
-    os.kill(process._child.pid, signal.SIGKILL)
+    os.kill(process._guard.pid, signal.SIGKILL)
     assert await process.wait(10)
     assert gone(process.pid)
     assert process.ending() == "was killed by SIGKILL"
@@ -157,7 +176,7 @@ from gateway.engines import for_model
 async def main():
     engine = for_model(Model(name="tiny", runtime="llama.cpp", path=Path(sys.argv[1]), context_window=512))
     await engine.ensure()
-    print(json.dumps({"engine": engine.pid, "guard": engine._process._child.pid}), flush=True)
+    print(json.dumps({"engine": engine.pid, "guard": engine._process._guard.pid}), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
