@@ -105,6 +105,11 @@ class CallWriter:
         if json and not self._muted:
             self.out.append(ToolArgs(self._index, json))
 
+    @property
+    def live(self) -> int:
+        """Index of the open call; -1 if it is not told."""
+        return -1 if self._muted else self._index
+
     def end(self, raw: str) -> None:
         """`raw` is the call as the model wrote it, for the warning when a policy drops it."""
         if self._muted:

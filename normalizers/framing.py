@@ -38,8 +38,14 @@ class Dialect(Protocol):
 
     done: bool
     """The region has ended; what `step` left unread is content again."""
+    heir: Dialect | None
+    """Another dialect that reads on in this one's place."""
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None: ...
+
+    def quick(self, text: str) -> Event | None:
+        """The one event for a text that is nothing but more of an open string; None if it is more."""
+        ...
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
         """Read ``text[pos:]`` and give back the position up to which it is used up.
@@ -76,6 +82,7 @@ class Framing(Normalizer):
         "_strays",
         "_think_close",
         "_trigger",
+        "_turned",
         "_writer",
     )
 
@@ -109,14 +116,38 @@ class Framing(Normalizer):
         self._dialect: Dialect | None = None
         self._think_close = spec.think[0][1] if spec.think else ""
         self._plain = False
+        self._turned = False
         self._read: Step = self._read_text
         if reasoning_open and spec.think:
             self._read = self._read_reasoning
 
     def feed(self, text: str) -> list[Event]:
-        if self._plain and self._trigger(text) is None:
-            return [TextDelta(text)] if text else []
+        if self._plain:
+            if self._trigger(text) is None:
+                return [TextDelta(text)] if text else []
+        elif self._dialect is not None:
+            return self._feed_call(self._dialect, text)
         return self._run(text, None)
+
+    def _feed_call(self, dialect: Dialect, text: str) -> list[Event]:
+        """The quick way while a region goes on: no other reader can take a turn."""
+        if self._held:
+            text = self._held + text
+            self._held = ""
+        else:
+            quick = dialect.quick(text)
+            if quick is not None:
+                if self._body is not None:
+                    self._body.append(text)
+                return [quick]
+        out: list[Event] = []
+        self._writer.out = out
+        pos = self._read_calls(text, 0, None)
+        if self._turned or self._dialect is None:
+            return self._run_on(out, text, pos, None)
+        if pos < len(text):
+            self._held = text[pos:]
+        return out
 
     def finish(self, reason: str | None) -> list[Event]:
         return [] if self._plain else self._run("", reason or "length")
@@ -126,15 +157,23 @@ class Framing(Normalizer):
         self._writer.out = out
         if self._held:
             text = self._held + text
-        pos = 0
-        while True:
-            read = self._read
-            pos = read(text, pos, reason)
-            if self._read == read:
-                break
+        self._turned = True
+        return self._run_on(out, text, 0, reason)
+
+    def _run_on(self, out: list[Event], text: str, pos: int, reason: str | None) -> list[Event]:
+        while self._turned:
+            self._turned = False
+            pos = self._read(text, pos, reason)
         self._held = text[pos:]
-        self._plain = not self._held and self._read == self._read_text and not self._gap and not self._at_line_start
+        if self._dialect is None:
+            self._plain = not (self._held or self._gap or self._at_line_start) and self._read == self._read_text
         return out
+
+    def _turn(self, read: Step) -> None:
+        """Another reader goes on from here."""
+        self._read = read
+        self._turned = True
+        self._plain = False
 
     # -- content -------------------------------------------------------------------------------
 
@@ -221,7 +260,7 @@ class Framing(Normalizer):
             return self._enter(bare=False, pos=pos - len(literal))
         self._think_close = next(closing for opening, closing in spec.think if opening == literal)
         self._gap = "reasoning"
-        self._read = self._read_reasoning
+        self._turn(self._read_reasoning)
         return pos
 
     def _may_grow(self, text: str, at: int) -> bool:
@@ -299,7 +338,7 @@ class Framing(Normalizer):
         if at >= 0:
             self._writer.reasoning(text[pos:at].rstrip())
             self._gap = "reasoning"
-            self._read = self._read_text
+            self._turn(self._read_text)
             return at + len(close)
         end = len(text)
         if reason is None:
@@ -316,18 +355,21 @@ class Framing(Normalizer):
     def _enter(self, *, bare: bool, pos: int) -> int:
         self._dialect = self._load_dialect()(self._spec, self._writer, self._schemas, bare=bare)
         self._body = [] if self._spec.echo and not bare else None
-        self._read = self._read_calls
+        self._turn(self._read_calls)
         return pos
 
     def _read_calls(self, text: str, pos: int, reason: str | None) -> int:
         dialect = self._dialect
         assert dialect is not None
         end = dialect.step(text, pos, reason)
+        if dialect.heir is not None:
+            self._dialect = dialect.heir
+            self._turned = True
         if self._body is not None:
             self._body.append(text[pos:end])
         if dialect.done:
             self._dialect = None
-            self._read = self._read_text
+            self._turn(self._read_text)
             self._gap = "call"
             self._at_line_start = self._lines
             self._echo = "".join(self._body or ()).lstrip()

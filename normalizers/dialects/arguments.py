@@ -65,6 +65,7 @@ class ArgumentWriter:
         "_string",
         "_unpack",
         "name",
+        "open",
     )
 
     def __init__(self, calls: CallWriter, schemas: SchemaIndex) -> None:
@@ -72,10 +73,12 @@ class ArgumentWriter:
         self._schemas = schemas
         self._frames: list[_Frame] = []
         self.begin("")
-        self._frames.clear()
+        self.open = False
+        """Between the call's parentheses."""
 
     def begin(self, name: str, native_id: str | None = None) -> None:
         self.name = name
+        self.open = True
         self._id = native_id
         self._announced = False
         self._frames = [_Frame("A")]
@@ -87,10 +90,6 @@ class ArgumentWriter:
         self._key: str | None = None
         self._count = self._position = 0
         self._keyed = self._string = self._unpack = False
-
-    @property
-    def open(self) -> bool:
-        return bool(self._frames)
 
     @property
     def count(self) -> int:
@@ -165,9 +164,11 @@ class ArgumentWriter:
         """Emit what has become certain."""
         live = self._held[0] if self._held else self._parts
         if live:
-            text = "".join(live)
+            text = live[0] if len(live) == 1 else "".join(live)
             live.clear()
-            self._announce()
+            if not self._announced:
+                self._announced = True
+                self._calls.start(self.name, self._id)
             self._calls.args(text)
 
     def end(self, raw: str) -> None:
@@ -176,20 +177,22 @@ class ArgumentWriter:
         self._parts.append("}" if self._count else "{}")
         self.flush()
         self._calls.end(raw)
-        self._frames.clear()
+        self.open = False
+
+    @property
+    def streaming(self) -> int:
+        """Index of the call if all that the open string still gets goes out as it is; else -1."""
+        if self._string and self._announced and not self._held and not self._parts:
+            return self._calls.live
+        return -1
 
     def abandon(self) -> None:
         """The call is malformed or cut: what was certain is still said, but it never ends."""
-        if self._frames:
+        if self.open:
             self.flush()
-        self._frames.clear()
+        self.open = False
         self._parts.clear()
         self._held.clear()
-
-    def _announce(self) -> None:
-        if not self._announced:
-            self._announced = True
-            self._calls.start(self.name, self._id)
 
     def _put(self, text: str) -> None:
         if self._lead:
@@ -309,6 +312,7 @@ class ArgumentWriter:
         frame = self._frames.pop()
         if frame.kind == "A":
             self._end_argument()
+            self.open = False
         elif frame.kind == "(":
             self._put(frame.lead + (self._release() or "[]"))
         else:

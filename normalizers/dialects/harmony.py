@@ -11,7 +11,7 @@ import re
 from normalizers.base import CallWriter
 from normalizers.coerce import SchemaIndex
 from normalizers.dialects.json_object import ObjectReader
-from normalizers.dialects.region import Region
+from normalizers.dialects.region import Region, Search
 from normalizers.scan import skip_space
 from normalizers.spec import FormatSpec
 
@@ -31,6 +31,9 @@ class Harmony(Region):
         self._header: list[str] = []
         self._kind = ""
         self._reader: ObjectReader | None = None
+
+    def _string_stop(self) -> Search | None:
+        return self._reader.stop if self._reader else None
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
         """The header, up to ``<|message|>``."""

@@ -14,7 +14,7 @@ from normalizers.coerce import SchemaIndex
 from normalizers.dialects import ARGUMENT_KEYS, CALL_KEYS, NAME_KEYS
 from normalizers.dialects.arguments import Malformed
 from normalizers.dialects.json_object import ObjectReader
-from normalizers.dialects.region import NOT_A_CALL, Region
+from normalizers.dialects.region import NOT_A_CALL, Region, Search
 from normalizers.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 
@@ -49,6 +49,9 @@ class JsonCalls(Region):
         self._raw_depth = 0
 
     # -- between calls -------------------------------------------------------------------------
+
+    def _string_stop(self) -> Search | None:
+        return self._reader.stop if self._reader else None
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
         if self._bare and self._depth == 0 and self._seen:

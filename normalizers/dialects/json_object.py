@@ -7,6 +7,7 @@ control characters, unknown escapes, trailing commas, numbers such as ``07`` or 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from normalizers.base import CallWriter, Normalizer
@@ -86,6 +87,11 @@ class ObjectReader:
     @property
     def depth(self) -> int:
         return len(self._nesting)
+
+    @property
+    def stop(self) -> Callable[..., re.Match[str] | None] | None:
+        """In a string: the search for what is more than itself."""
+        return _STOP[self._quote] if self._quote else None
 
     @property
     def in_string(self) -> str:

@@ -12,7 +12,7 @@ from normalizers.coerce import SchemaIndex
 from normalizers.dialects.arguments import Malformed
 from normalizers.dialects.json_calls import JsonCalls
 from normalizers.dialects.json_object import Notation, ObjectReader
-from normalizers.dialects.region import Region
+from normalizers.dialects.region import Region, Search
 from normalizers.scan import Wait, match_template, skip_space, templates
 from normalizers.spec import FormatSpec, NamedSyntax
 
@@ -28,7 +28,7 @@ def tool_name(written: str) -> str:
 
 
 class NamedCalls(Region):
-    __slots__ = ("_armed", "_head", "_inner", "_marked", "_notation", "_reader", "_seen", "_stops", "_tail")
+    __slots__ = ("_armed", "_head", "_marked", "_notation", "_reader", "_seen", "_stops", "_tail")
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
         super().__init__(spec, writer, schemas, bare=bare)
@@ -41,17 +41,11 @@ class NamedCalls(Region):
         leads = tuple(head.lead for head in self._head if head.lead)
         self._stops = (*dict.fromkeys((*syntax.tail, *leads, *spec.open)),)
         self._reader: ObjectReader | None = None
-        self._inner: JsonCalls | None = None
         self._seen = False
         self._armed = True
 
-    def step(self, text: str, pos: int, reason: str | None) -> int:
-        if self._inner is None:
-            pos = super().step(text, pos, reason)
-        if self._inner is not None:
-            pos = self._inner.step(text, pos, reason)
-            self.done = self._inner.done
-        return pos
+    def _string_stop(self) -> Search | None:
+        return self._reader.stop if self._reader else None
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
         start = pos
@@ -72,8 +66,7 @@ class NamedCalls(Region):
             if body is None and text[pos] == "[" and not final and not text[pos + 1 :].strip():
                 raise Wait
             if body:
-                self._inner = JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare)
-                self._wait = True
+                self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
                 return pos
         # A head without a literal of its own counts only right behind the opener.
         heads = self._head if self._armed else self._marked

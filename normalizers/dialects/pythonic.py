@@ -8,18 +8,18 @@ ever evaluated; what is not a literal makes its call fail, and the call's source
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 
 from lark import Lark, Token, UnexpectedToken
-from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from normalizers.base import CallWriter
 from normalizers.coerce import SchemaIndex
 from normalizers.dialects.arguments import Malformed
 from normalizers.dialects.json_calls import JsonCalls
 from normalizers.dialects.literals import json_number, json_string_body, python_escape
-from normalizers.dialects.region import Region
+from normalizers.dialects.region import Region, Search
 from normalizers.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 
@@ -47,6 +47,7 @@ _FENCE = re.compile(r"```\w*")
 _JSON_BODY = re.compile(r"\[?\s*\{")
 _PREFIXES = frozenset({"r", "u", "f", "b", "rb", "br", "fr", "rf"})
 _SPECIAL = {quote: re.compile(rf"[{quote}\\]").search for quote in "'\""}
+_NOT_PLAIN = {quote: re.compile(rf"[{quote}\"\\\x00-\x1f]").search for quote in "'\""}
 _SPECIAL_F = {quote: re.compile(rf"[{quote}\\{{}}]").search for quote in "'\""}
 _SKIP = re.compile(r"\\[\s\S]|[\"'()\[\]{}]")
 
@@ -61,11 +62,12 @@ def _parser() -> Lark:
     return Lark(grammar(), parser="lalr", maybe_placeholders=False)
 
 
-def _push_parser() -> InteractiveParser:
+def _push_parser() -> Callable[[Token], object]:
+    """A new push parser: feed it the next token; UnexpectedToken at the first that cannot follow."""
     parser = _parser().parse_interactive()
     # Reductions build nothing: the writer hangs on shifts.
     parser.parser_state.parse_conf.callbacks = {}
-    return parser
+    return parser.feed_token
 
 
 class Pythonic(Region):
@@ -76,32 +78,25 @@ class Pythonic(Region):
         "_closed",
         "_depth",
         "_dirty",
+        "_feed",
         "_formatted",
-        "_inner",
         "_last",
         "_listed",
-        "_parser",
         "_quote",
         "_raw",
     )
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
         super().__init__(spec, writer, schemas, bare=bare)
-        self._parser = _push_parser()
-        self._inner: JsonCalls | None = None
+        self._feed = _push_parser()
         self._callee = ""
         self._quote = self._last = ""
         self._depth = -1
         self._listed = self._closed = False
         self._dirty = self._raw = self._formatted = False
 
-    def step(self, text: str, pos: int, reason: str | None) -> int:
-        if self._inner is None:
-            pos = super().step(text, pos, reason)
-        if self._inner is not None:
-            pos = self._inner.step(text, pos, reason)
-            self.done = self._inner.done
-        return pos
+    def _string_stop(self) -> Search | None:
+        return None if self._dirty or self._formatted or not self._quote else _NOT_PLAIN[self._quote[0]]
 
     @classmethod
     def warm(cls) -> None:
@@ -120,8 +115,7 @@ class Pythonic(Region):
         if not final and (rest in ("", "`", "``") or (rest[0] == "[" and not rest[1:].strip())):
             raise Wait
         if _JSON_BODY.match(text, pos):
-            self._inner = JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare)
-            self._wait = True
+            self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
         else:
             self._state = self._read_token
         return pos
@@ -129,13 +123,14 @@ class Pythonic(Region):
     # -- tokens --------------------------------------------------------------------------------
 
     def _read_token(self, text: str, pos: int, final: bool) -> int:
-        pos = skip_space(text, pos)
         size = len(text)
+        if pos < size and text[pos].isspace():
+            pos = skip_space(text, pos)
         if pos == size:
             self._wait = True
             return pos
         char = text[pos]
-        if (end := self._marker(text, pos, final)) is not None:
+        if char in self._close_heads and (end := self._marker(text, pos, final)) is not None:
             self._finish_callee(text, pos)
             return self._end_region(text, pos, end)
         arguments = self._arguments
@@ -171,7 +166,7 @@ class Pythonic(Region):
     def _shift(self, kind: str, token: str, text: str, pos: int, end: int) -> int:
         arguments = self._arguments
         try:
-            self._parser.feed_token(_TOKENS[kind])
+            self._feed(_TOKENS[kind])
         except UnexpectedToken:
             raise Malformed("syntax") from None
         if arguments.open:
@@ -201,7 +196,7 @@ class Pythonic(Region):
         elif kind == "RSQB":
             self._closed = True
             self._listed = False
-            self._parser = _push_parser()
+            self._feed = _push_parser()
             self.done = self._bare
             self._take_span(text, pos + 1)
 
@@ -479,7 +474,7 @@ class Pythonic(Region):
 
     def _resume(self) -> None:
         """Stand where the grammar stands behind a call."""
-        self._parser = _push_parser()
+        self._feed = _push_parser()
         for kind in ("LSQB", "NAME", "LPAR", "RPAR")[0 if self._listed else 1 :]:
-            self._parser.feed_token(_TOKENS[kind])
+            self._feed(_TOKENS[kind])
         self._state = self._read_token

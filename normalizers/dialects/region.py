@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from normalizers.base import CallWriter
 from normalizers.coerce import SchemaIndex
 from normalizers.dialects.arguments import ArgumentWriter, Malformed
+from normalizers.events import Event, ToolArgs
 from normalizers.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 
+Search = Callable[..., "re.Match[str] | None"]
 NOT_A_CALL = "not_a_call"
 
 
@@ -25,7 +28,9 @@ class Region:
         "_bare",
         "_calls",
         "_close",
+        "_close_heads",
         "_code",
+        "_index",
         "_longest",
         "_mark",
         "_schemas",
@@ -33,31 +38,44 @@ class Region:
         "_span",
         "_spec",
         "_state",
+        "_stop",
         "_wait",
         "done",
+        "heir",
     )
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
         self.done = False
+        self.heir: Region | None = None
         self._spec = spec
         self._calls = writer
         self._schemas = schemas
         self._bare = bare
         self._close = () if bare else spec.close
+        self._close_heads = frozenset(literal[0] for literal in self._close)
         self._longest = max(map(len, self._close), default=1)
         self._arguments = ArgumentWriter(writer, schemas)
         self._span: list[str] = []
         self._mark = 0
+        self._index = -1
+        self._stop: Search | None = None
         self._code = ""
         self._skipped = False
         self._wait = False
         self._state: Callable[[str, int, bool], int] = self._begin
 
+    def quick(self, text: str) -> Event | None:
+        stop = self._stop
+        if stop is None or stop(text) is not None:
+            return None
+        self._span.append(text)
+        return ToolArgs(self._index, text)
+
     def step(self, text: str, pos: int, reason: str | None) -> int:
         self._mark = pos
         self._wait = False
         final = reason is not None
-        while not self.done and not self._wait:
+        while not (self._wait or self.done):
             try:
                 pos = self._state(text, pos, final)
             except Wait:
@@ -65,13 +83,28 @@ class Region:
             except Malformed as exc:
                 pos = skip_space(text, pos if exc.pos is None else exc.pos)
                 self._fail(exc.code, text, pos)
+        if self.heir is not None:
+            return pos
         if reason is not None and not self.done:
             pos = len(text)
             self._finish(text, pos, reason)
-        if self._arguments.open:
-            self._arguments.flush()
+        arguments = self._arguments
+        stop = None
+        if arguments.open:
+            arguments.flush()
+            stop = self._string_stop()
+            if stop is not None:
+                self._index = arguments.streaming
+                if self._index < 0:
+                    stop = None
+        self._stop = stop
         self._span.append(text[self._mark : pos])
         return pos
+
+    def _hand_over(self, heir: Region) -> None:
+        """The region turns out to be another dialect's, from here on."""
+        self.heir = heir
+        self._wait = True
 
     # -- for the dialects ----------------------------------------------------------------------
 
@@ -81,6 +114,10 @@ class Region:
     def _skip(self, text: str, pos: int, final: bool) -> int:
         """Read to the end of a malformed call, then `_refuse`."""
         raise NotImplementedError
+
+    def _string_stop(self) -> Search | None:
+        """In a string: the search for any character that is more than the JSON of itself."""
+        return None
 
     def _unfinished(self) -> bool:
         """A call has been begun."""
@@ -97,6 +134,8 @@ class Region:
 
     def _marker(self, text: str, pos: int, final: bool) -> int | None:
         """Where the region's end marker at `pos` ends; None if there is none. Raises `Wait`."""
+        if text[pos] not in self._close_heads:
+            return None
         for literal in self._close:
             if text.startswith(literal, pos):
                 return pos + len(literal)

@@ -7,6 +7,8 @@ be a string streams; any other is kept to its end, and read as the first type th
 from __future__ import annotations
 
 import json
+import re
+from functools import cache
 
 from normalizers.base import CallWriter
 from normalizers.coerce import SchemaIndex, read_json
@@ -14,9 +16,15 @@ from normalizers.dialects.arguments import Malformed
 from normalizers.dialects.json_calls import JsonCalls
 from normalizers.dialects.json_object import ObjectReader
 from normalizers.dialects.literals import json_string_body
-from normalizers.dialects.region import Region
+from normalizers.dialects.region import Region, Search
 from normalizers.scan import Wait, match_template, skip_space, templates
 from normalizers.spec import FormatSpec, TagSyntax
+
+
+@cache
+def _not_plain(mark: str) -> Search:
+    return re.compile(rf'[{re.escape(mark)}"\\\x00-\x1f]').search
+
 
 _STRING = frozenset({"string"})
 _WRAPPERS = ("arguments", "input", "parameters")
@@ -30,7 +38,6 @@ class TagCalls(Region):
         "_end",
         "_followers",
         "_fresh",
-        "_inner",
         "_json",
         "_key",
         "_newline",
@@ -56,7 +63,6 @@ class TagCalls(Region):
         self._call_end = syntax.call_end
         leads = tuple(template.lead for template in (*self._parameter, *self._call) if template.lead)
         self._followers = (*dict.fromkeys((*leads, *syntax.call_end, *spec.close)),)
-        self._inner: JsonCalls | None = None
         self._seen = False
         self._key = ""
         self._text: list[str] = []
@@ -66,13 +72,10 @@ class TagCalls(Region):
         self._streams = self._fresh = self._newline = self._json = False
         self._wrapped = self._wraps = False
 
-    def step(self, text: str, pos: int, reason: str | None) -> int:
-        if self._inner is None:
-            pos = super().step(text, pos, reason)
-        if self._inner is not None:
-            pos = self._inner.step(text, pos, reason)
-            self.done = self._inner.done
-        return pos
+    def _string_stop(self) -> Search | None:
+        if self._state == self._read_value:
+            return None if self._newline or self._fresh else _not_plain(self._end[0])
+        return self._reader.stop if self._reader else None
 
     # -- tags ----------------------------------------------------------------------------------
 
@@ -85,8 +88,7 @@ class TagCalls(Region):
         if (end := self._marker(text, pos, final)) is not None:
             return self._end_region(text, pos, end)
         if text[pos] in "{[" and not self._seen:
-            self._inner = JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare)
-            self._wait = True
+            self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
             return pos
         if empty := match_template(self._empty, text, pos, final=final):
             self._arguments.begin(empty["name"])
