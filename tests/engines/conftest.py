@@ -17,20 +17,9 @@ import pytest
 from gateway.config import Model
 from gateway.engines.machine import this_machine
 from gateway.engines.recipe import Machine
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).parents[2]
 WINDOW = 512
-
-
-@pytest.fixture(scope="session")
-def test_model() -> Path:
-    """The project's own test model; while there is none, the prototype beside the checkout."""
-    own = ROOT / "_models/test/ctxgate-test-tools.gguf"
-    prototype = ROOT.parent / "shared/tiny-model/tiny-tools.Q8_0.gguf"
-    for path in (own, prototype):
-        if path.exists():
-            return path
-    pytest.skip(f"no test model: neither {own} nor {prototype}")
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import httpx
 import yaml
 
 from gateway.engines.machine import free_port
-from tests.engines.conftest import ROOT
+from tests.conftest import ROOT
 
 STARTED_WITHIN = 20.0
 

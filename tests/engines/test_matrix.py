@@ -14,7 +14,7 @@ import pytest
 
 from gateway.engines.machine import free_port
 from tests.backends.ollama_double import OllamaDouble
-from tests.engines.conftest import ROOT
+from tests.conftest import ROOT
 from tests.engines.served import served
 from tests.engines.suite import CHECKS, Server, observe
 

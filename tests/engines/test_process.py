@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from gateway.engines.process import LINE_CHARS, TAIL_LINES, Process
-from tests.engines.conftest import ROOT, alive, gone
+from tests.conftest import ROOT
+from tests.engines.conftest import alive, gone
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
