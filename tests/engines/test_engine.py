@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -255,6 +255,26 @@ async def test_something_else_on_the_port(model: Model) -> None:
         message = await refused(engine)
         assert f"what listens at {address} is no llama.cpp server" in message
         assert "give the model another port" in message
+
+
+async def test_a_server_on_the_port_that_still_loads_is_waited_for(model: Model) -> None:
+    loading = b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
+    answers = [(503, loading), (503, loading), (200, b'{"status":"ok"}')]
+
+    async def llama_server(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            status, body = answers.pop(0)
+            writer.write(
+                b"HTTP/1.1 %d \r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (status, len(body), body)
+            )
+        writer.close()
+
+    async with await asyncio.start_server(llama_server, "127.0.0.1", 0) as server:
+        address = Address(port=server.sockets[0].getsockname()[1])
+        engine = Engine(replace(model, port=address.port), address)
+        assert await engine.ensure() == address
+        assert not answers
 
 
 async def test_two_models_with_one_port_answer_side_by_side(model: Model, xllamacpp: Callable[[], Machine]) -> None:
