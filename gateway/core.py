@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from msgspec import Raw
 
@@ -132,6 +132,10 @@ class Run:
                 return clean
         return []
 
+    def tap(self, client: Tap) -> None:
+        """Sends payloads to the client as they arrive, while `payloads` waits: it then returns only the rest."""
+        self._reply.tap(_Taker(self._answer, client))
+
     def close(self) -> None:
         """Ends the run; an unfinished one is cancelled in the engine. Idempotent, never blocks."""
         self._reply.close()
@@ -143,6 +147,31 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Tap(Protocol):
+    """A client that takes payloads at once; `ready` is false while it lags."""
+
+    def ready(self) -> bool: ...
+
+    def push(self, payloads: list[bytes]) -> None: ...
+
+
+class _Taker:
+    __slots__ = ("_answer", "_client", "ready")
+
+    def __init__(self, answer: Answer, client: Tap) -> None:
+        self._answer = answer
+        self._client = client
+        self.ready = client.ready
+
+    def take(self, payloads: list[bytes]) -> None:
+        clean: list[bytes] = []
+        try:
+            self._answer.feed(payloads, clean)
+        finally:
+            if clean:
+                self._client.push(clean)
 
 
 class Gateway:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import httptools
@@ -39,12 +40,17 @@ class Target(Protocol):
 class Response:
     """One answer. `status` and `headers` (lower-case names) stand from the start, the body comes as it arrives."""
 
-    __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "ended", "headers", "status")
+    __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "ended", "headers", "status", "tap")
 
     def __init__(self, connection: _Connection) -> None:
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self.ended = False
+        self.tap: Callable[[bytes], bool] | None = None
+        """Offered each piece that comes while `receive` waits: True takes it, and `receive` waits on.
+
+        It saves a piece the way through the event loop. What it raises, `receive` raises.
+        """
         self._connection: _Connection | None = connection
         self._parts: list[bytes] = []
         self._size = 0
@@ -194,11 +200,27 @@ class _Connection(asyncio.Protocol):
             what = "it changes the protocol" if isinstance(error, httptools.HttpParserUpgrade) else error
             response._fail(ProviderInvalidResponse(f"{self.upstream.target} broke HTTP: {what}"))
             return
-        if response._parts:
+        if response._parts and not (response.tap is not None and self._tapped(response, response.tap)):
             if response._size > HIGH_WATER and not self._paused and not response.ended:
                 self._paused = True
                 self.transport.pause_reading()
             response._wake()
+
+    def _tapped(self, response: Response, tap: Callable[[bytes], bool]) -> bool:
+        if response._waiter is None or response.ended:
+            return False
+        data = response._parts[0] if len(response._parts) == 1 else b"".join(response._parts)
+        try:
+            taken = tap(data)
+        except Exception as error:  # noqa: BLE001  it is the reader's to handle
+            response._parts.clear()
+            self.abort()
+            response._fail(error)
+            return True
+        if taken:
+            response._parts.clear()
+            response._size = 0
+        return taken
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True

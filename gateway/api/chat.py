@@ -11,10 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Protocol
 
-from gateway.core import Gateway, Run
+from gateway.core import Gateway, Run, Tap
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.sse import DONE, event
+from gateway.wire.sse import DONE, event, events
 
 PATHS = ("/v1/chat/completions", "/chat/completions")
 
@@ -45,6 +45,10 @@ class Client(Protocol):
     async def write(self, data: bytes) -> None: ...
 
     async def end(self, data: bytes) -> None: ...
+
+    def tap(self) -> Tap | None:
+        """A way to write without waiting, where the server has one."""
+        ...
 
 
 class ClientGone(Exception):
@@ -77,9 +81,11 @@ async def _stream(run: Run, client: Client) -> None:
     """An error before the first payload is a status; after it, a frame of the stream and then its end mark."""
     payloads = await run.payloads()
     await client.start(SSE_HEADERS)
+    if (tap := client.tap()) is not None:
+        run.tap(tap)
     try:
         while payloads:
-            await client.write(event(payloads[0]) if len(payloads) == 1 else b"".join(map(event, payloads)))
+            await client.write(events(payloads))
             payloads = await run.payloads()
         last = DONE
     except GatewayError as error:
@@ -111,6 +117,9 @@ class ASGIClient:
 
     async def end(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data})
+
+    def tap(self) -> None:
+        return None
 
 
 async def chat_asgi(chat: Chat, scope: Scope, receive: Receive, send: Send) -> None:

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.api.chat import PATHS, Headers, check_length, respond_error, too_large
 from gateway.errors import GatewayError
+from gateway.wire.sse import events
 
 if TYPE_CHECKING:
     from gateway.api.app import API
@@ -141,6 +142,18 @@ class ChatCycle:
     async def end(self, data: bytes) -> None:
         self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
         self._complete()
+
+    def tap(self) -> ChatCycle:
+        return self
+
+    # Tap
+
+    def ready(self) -> bool:
+        return not self._protocol.flow.write_paused
+
+    def push(self, payloads: list[bytes]) -> None:
+        data = events(payloads)
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def _head(self, status: int, headers: Headers) -> bytes:
         lines = [b"%b: %b\r\n" % pair for pair in (*self._protocol.server_state.default_headers, *headers)]

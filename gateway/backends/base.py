@@ -59,6 +59,14 @@ class Mender:
         """Mends a streamed chunk in place."""
 
 
+class Taker(Protocol):
+    """Takes payloads in the middle of a read: neither method may wait."""
+
+    def ready(self) -> bool: ...
+
+    def take(self, payloads: list[bytes]) -> None: ...
+
+
 class Reply(Protocol):
     """One answer of an engine, whole or streamed as the request asked."""
 
@@ -75,6 +83,13 @@ class Reply(Protocol):
 
         Raises ProviderUnavailable where the engine went away, ProviderInvalidResponse where it didn't
         speak server-sent events.
+        """
+        ...
+
+    def tap(self, taker: Taker) -> None:
+        """Hands payloads over as they arrive, while `payloads` waits and would have returned them.
+
+        What `take` raises, `payloads` raises. A reply without a socket of its own does nothing here.
         """
         ...
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.backends.base import Address, Mender
+from gateway.backends.base import Address, Mender, Taker
 from gateway.config import Model
 from gateway.errors import GatewayError, InternalError
 from gateway.wire.chat import ChatRequest, decode, encode
@@ -78,6 +78,9 @@ class EchoReply:
             self.done = True
             return []
         return [chunk]
+
+    def tap(self, taker: Taker) -> None:
+        """Its payloads are there when they are asked for."""
 
     def close(self) -> None:
         self._chunks.close()

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.backends.base import Address, Mender
+from gateway.backends.base import Address, Mender, Taker
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -61,11 +61,26 @@ class HTTPReply:
                 return events
         return []
 
+    def tap(self, taker: Taker) -> None:
+        reader = self._reader
+
+        def tap(data: bytes) -> bool:
+            # The end, and events in pieces, are the reader's own business.
+            if not reader.between or b"[DONE]" in data or not taker.ready():
+                return False
+            if events := reader.feed(data):
+                self._seen = True
+                taker.take(events)
+            return True
+
+        self._response.tap = tap
+
     async def empty(self) -> GatewayError:
         """What a 200 with a stream that holds no event means."""
         return ProviderInvalidResponse("the engine answered 200 with an empty stream")
 
     def close(self) -> None:
+        self._response.tap = None
         if self.done:
             self._response.finish()
         else:

@@ -29,6 +29,9 @@ class SSEReader:
     def feed(self, data: bytes) -> list[bytes]:
         if self._rest:
             data = self._rest + data
+        elif data.find(b"\n") == len(data) - 2 and data.startswith(b"data: ") and data[-1:] == b"\n" and not self._data:
+            # One event of one line: what most engines send at a time.
+            return [data[6:-2].rstrip(b"\r")]
         lines = data.split(b"\n")
         self._rest = lines.pop()
         events: list[bytes] = []
@@ -47,6 +50,11 @@ class SSEReader:
             raise EventTooLarge(f"a server-sent event exceeds {self._max} bytes")
         return events
 
+    @property
+    def between(self) -> bool:
+        """No event is half read."""
+        return not self._rest and not self._data
+
     def finish(self) -> list[bytes]:
         """The event that the end of the stream completes, if any: some engines leave out the last blank line."""
         return self.feed(b"\n\n") if self._rest or self._data else []
@@ -54,3 +62,9 @@ class SSEReader:
 
 def event(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
+
+
+def events(payloads: list[bytes]) -> bytes:
+    if len(payloads) == 1:
+        return b"data: " + payloads[0] + b"\n\n"
+    return b"".join(map(event, payloads))

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from gateway.backends.base import Address, Mender
+from gateway.backends.base import Address, Mender, Taker
 from gateway.config import Model
 from gateway.errors import CATEGORIES, GatewayError
 from gateway.wire.chat import ChatRequest
@@ -70,6 +70,9 @@ class FailingReply:
             }
             return [json.dumps({"object": "chat.completion.chunk", "choices": [choice]}).encode()]
         raise self._error
+
+    def tap(self, taker: Taker) -> None:
+        """Nothing arrives by itself."""
 
     def close(self) -> None:
         """Nothing is under way."""
