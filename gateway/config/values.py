@@ -61,7 +61,7 @@ class Runtime:
     threads: int | None = None
     """None: one less than the machine's cores, at least 1."""
     parallel: int | None = None
-    """Requests that the engine works on at a time; None: the engine's own choice."""
+    """Requests that the engine works on at a time, each with a whole context window; None: 1 to 4, by its size."""
 
     def arguments(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """`args` with `{model_path}`, `{port}`, … replaced by `values[name]`; other braces stay as they are."""

@@ -14,6 +14,9 @@ from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HOST = "127.0.0.1"
 
+SLOT_TOKENS, MOST_SLOTS = 16384, 4
+"""A model without `parallel` works on as many requests at a time as have this much context together."""
+
 _HERE = Path(__file__).parent
 
 
@@ -73,24 +76,23 @@ def recipe(model: Model, machine: Machine, port: int | None) -> Recipe:
 
 
 def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
+    slots = _slots(model)
     options = _options(
         ("--model", model.path),
         ("--mmproj", model.mmproj_path),
         ("--alias", model.upstream_name),
         ("--host", HOST),
         ("--threads", _threads(model, machine)),
+        # llama.cpp divides its context by the slots. Slots that share one fail all together once it is full.
+        ("--parallel", slots),
+        ("--ctx-size", model.context_window * slots if model.context_window else None),
     )
-    window, slots = model.context_window, model.engine.parallel
     if program := machine.which("llama-server"):
         port = port or machine.free_port()
-        # llama-server divides its context by the slots that it is told; its own choice of slots shares one.
-        size = window * (slots or 1) if window else None
-        options += _options(("--port", port), ("--ctx-size", size), ("--parallel", slots))
-        return _built(model, machine, "llama-server", [program, *options, "--jinja"], port)
+        return _built(model, machine, "llama-server", [program, *options, "--port", str(port), "--jinja"], port)
     if machine.has("xllamacpp"):
-        options += _options(("--port", port or 0), ("--ctx-size", window), ("--parallel", slots))
-        script = str(_HERE / "xllamacpp_server.py")
-        return _built(model, machine, "xllamacpp", [machine.python, "-P", script, *options], port)
+        script = [machine.python, "-P", str(_HERE / "xllamacpp_server.py")]
+        return _built(model, machine, "xllamacpp", [*script, *options, "--port", str(port or 0)], port)
     raise ProviderUnavailable(
         f"model {model.name!r} needs an engine: pip install 'ctxgate[llama]', or put llama-server on the PATH",
         code="engine_missing",
@@ -188,12 +190,18 @@ def _values(model: Model, machine: Machine, port: int | None) -> Mapping[str, ob
         "port": port or 0,
         "context_window": model.context_window or 0,
         "threads": _threads(model, machine),
-        "parallel": model.engine.parallel or 1,
+        "parallel": _slots(model),
     }
 
 
 def _threads(model: Model, machine: Machine) -> int:
     return model.engine.threads or machine.threads
+
+
+def _slots(model: Model) -> int:
+    if model.engine.parallel is not None:
+        return model.engine.parallel
+    return max(1, min(MOST_SLOTS, SLOT_TOKENS // model.context_window)) if model.context_window else 1
 
 
 def _need(model: Model, machine: Machine, module: str, extra: str) -> None:

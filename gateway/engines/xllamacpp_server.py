@@ -13,9 +13,6 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-SLOTS = 4
-"""Requests decoded side by side where config.yaml names no number; they share one context window."""
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="xllamacpp_server")
@@ -24,8 +21,8 @@ def main() -> None:
     parser.add_argument("--alias")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--ctx-size", type=int, default=0, help="of each slot; 0: what the model was trained for")
-    parser.add_argument("--parallel", type=int, help="slots, each with a context of its own")
+    parser.add_argument("--ctx-size", type=int, default=0, help="divided by the slots; 0: the model's own for each")
+    parser.add_argument("--parallel", type=int, default=1, help="slots")
     parser.add_argument("--threads", type=int, default=1)
     # Beyond what recipes pass, the few of llama-server's options that a model's `args` may well hold.
     parser.add_argument("--gpu-layers", "--n-gpu-layers", "-ngl", type=int, default=-1)
@@ -43,10 +40,8 @@ def main() -> None:
         params.model_alias = {args.alias}
     params.hostnames = [args.host]
     params.port = args.port
-    params.n_parallel = args.parallel or SLOTS
-    # llama.cpp divides n_ctx by the slots unless they share it.
-    params.kv_unified = args.parallel is None
-    params.n_ctx = args.ctx_size * (args.parallel or 1)
+    params.n_parallel = args.parallel
+    params.n_ctx = args.ctx_size
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = args.threads
     params.n_gpu_layers = args.gpu_layers
     params.use_jinja = True

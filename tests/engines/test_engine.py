@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -78,6 +79,23 @@ async def test_fifty_callers_get_one_process(model: Model, xllamacpp: Callable[[
         assert len(set(addresses)) == 1
         assert starts == 1
         assert await answers(engine)
+
+
+async def test_requests_side_by_side_have_a_whole_window_each(model: Model, machine: Callable[[], Machine]) -> None:
+    """llama.cpp's own choice is one window for all, and once that is full it fails every one of them."""
+    async with stopped(Engine(model, machine=machine)) as engine:
+        backend = backends.load(model.runtime)(model, await engine.ensure())
+
+        async def answer(at: int) -> int:
+            said = {"role": "user", "content": f"{at} {'word ' * 90}"}
+            body = json.dumps({"messages": [said], "max_tokens": 180, "ignore_eos": True}).encode()
+            request = ChatRequest.parse(body)
+            reply = await backend.open(request, dict(request.fields))
+            tokens: int = json.loads(await reply.whole())["usage"]["completion_tokens"]
+            return tokens
+
+        assert await asyncio.gather(*map(answer, range(6))) == [180] * 6
+        await backend.aclose()
 
 
 async def test_a_caller_that_gives_up_leaves_the_start_to_the_others(

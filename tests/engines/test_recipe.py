@@ -39,7 +39,14 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
         None,
         "llama-server",
         Address("127.0.0.1", 40001),
-        {"--model": "/m/a.gguf", "--ctx-size": "4096", "--threads": "7", "--port": "40001", "--alias": "a"},
+        {
+            "--model": "/m/a.gguf",
+            "--ctx-size": "16384",
+            "--parallel": "4",
+            "--threads": "7",
+            "--port": "40001",
+            "--alias": "a",
+        },
     ),
     "the port of the ADR": (model(), FULL, 8080, "llama-server", Address("127.0.0.1", 8080), {"--port": "8080"}),
     "slots of llama-server get a whole window each": (
@@ -56,7 +63,15 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
         None,
         "xllamacpp",
         None,
-        {"--port": "0", "--ctx-size": "4096", "--threads": "7"},
+        {"--port": "0", "--ctx-size": "16384", "--parallel": "4", "--threads": "7"},
+    ),
+    "a large window is one request's at a time": (
+        model(context_window=32768),
+        WHEELS,
+        None,
+        "xllamacpp",
+        None,
+        {"--ctx-size": "32768", "--parallel": "1"},
     ),
     "the wheel on a given port": (model(), WHEELS, 8080, "xllamacpp", Address("127.0.0.1", 8080), {"--port": "8080"}),
     "threads as configured": (
@@ -130,7 +145,7 @@ def test_recipe(case: tuple[Model, Machine, int | None, str, Address | None, dic
 
 def test_no_option_without_a_value() -> None:
     made = recipe(model(context_window=None), FULL, 1)
-    assert not {"--ctx-size", "--parallel", "--mmproj"} & set(made.argv)
+    assert not {"--ctx-size", "--mmproj"} & set(made.argv)
     assert "None" not in " ".join(made.argv)
 
 
