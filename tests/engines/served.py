@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -19,9 +20,15 @@ from tests.conftest import ROOT
 STARTED_WITHIN = 20.0
 
 
+@dataclass(frozen=True)
+class Served:
+    url: str
+    process: subprocess.Popen[bytes]
+
+
 @contextmanager
-def served(config: Mapping[str, object], folder: Path, **environment: str) -> Iterator[str]:
-    """The base URL of a gateway with that configuration, and with `environment` on top of this process's."""
+def served(config: Mapping[str, object], folder: Path, **environment: str) -> Iterator[Served]:
+    """A gateway with that configuration, and with `environment` on top of this process's."""
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump(config))
     port = free_port()
@@ -35,7 +42,7 @@ def served(config: Mapping[str, object], folder: Path, **environment: str) -> It
     ):
         try:
             _wait(f"http://127.0.0.1:{port}", process, folder / "gateway.log")
-            yield f"http://127.0.0.1:{port}"
+            yield Served(f"http://127.0.0.1:{port}", process)
         finally:
             process.terminate()
             try:

@@ -74,8 +74,8 @@ def two(
 ) -> Iterator[tuple[Server, Server]]:
     """The engine itself and the gateway in front of it, which starts it on `port` where it has a `path`."""
     model = {"context_window": WINDOW, "tool_call_format": "pythonic", "port": port, **config}
-    with served({"active_model": "tiny", "models": {"tiny": model}}, folder, **environment) as url:
-        behind = Server(url, "tiny")
+    with served({"active_model": "tiny", "models": {"tiny": model}}, folder, **environment) as gateway:
+        behind = Server(gateway.url, "tiny")
         itself = Server(f"http://127.0.0.1:{port}", alone)
         try:
             behind.ask({"role": "user", "content": "hi"}).raise_for_status()
