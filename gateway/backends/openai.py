@@ -53,9 +53,11 @@ class HTTPReply:
                 self._ended = True
                 if not self._seen and not events:
                     raise await self.empty()
-            if events and events[-1] == b"[DONE]":
-                events.pop()
+            if b"[DONE]" in events:
+                del events[events.index(b"[DONE]") :]
                 self.done = self._ended = True
+                if not self._seen and not events:
+                    raise await self.empty()
             if events:
                 self._seen = True
                 return events
