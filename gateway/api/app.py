@@ -16,6 +16,7 @@ from starlette.routing import Route
 from gateway import __version__
 from gateway.api.chat import (
     INTERNAL,
+    JSON_TYPE,
     PATHS,
     ASGIClient,
     Chat,
@@ -61,7 +62,9 @@ class API:
                 self.authenticate(scope["headers"])
             if path in PATHS:
                 if scope["method"] != "POST":
-                    raise _method_not_allowed(scope["method"], path, "POST")
+                    error = _method_not_allowed(scope["method"], path, "POST")
+                    await ASGIClient(send).whole(error.status, (JSON_TYPE, (b"allow", b"POST")), encode(error.body()))
+                    return
                 await chat_asgi(self.chat, scope, receive, send)
             else:
                 if path.startswith("/v1/"):

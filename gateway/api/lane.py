@@ -62,12 +62,12 @@ class ChatCycle:
     )
 
     def __init__(self, protocol: LaneProtocol) -> None:
-        self.body = b""
+        self.body: bytes | bytearray = b""
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
-        self.keep_alive = protocol.parser.should_keep_alive()
         self._chunked = protocol.parser.get_http_version() == "1.1"
+        self.keep_alive = self._chunked and protocol.parser.should_keep_alive()
         self._continue = protocol.expect_100_continue
         self._headers: Headers = protocol.headers
         self._protocol = protocol
@@ -110,15 +110,19 @@ class ChatCycle:
             check_length(self._headers, limit)
             if self._continue:
                 self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        while self.more_body:
-            if len(self.body) > limit:
-                raise too_large(limit)
-            self._protocol.flow.resume_reading()
-            self._arrived = asyncio.get_running_loop().create_future()
-            await self._arrived
+            self.body = bytearray(self.body)
+            while self.more_body:
+                if len(self.body) > limit:
+                    raise too_large(limit)
+                self._protocol.flow.resume_reading()
+                self._arrived = asyncio.get_running_loop().create_future()
+                await self._arrived
         if len(self.body) > limit:
             raise too_large(limit)
-        return self.body
+        if self._protocol.flow.read_paused and not self._protocol.pipeline:
+            # uvicorn paused for the body; who doesn't read won't see the client leave.
+            self._protocol.flow.resume_reading()
+        return bytes(self.body)
 
     # Client
 
