@@ -20,7 +20,7 @@ examples:
   ctxgate serve --port 8000
   ctxgate serve --model lfm25-1.2b --pull
   ctxgate serve --uds /run/user/1000/ctxgate.sock
-  CTXGATE_KEY=... ctxgate serve --host 0.0.0.0     with api_keys: ["${CTXGATE_KEY}"] in config.yaml
+  CTXGATE_KEY=... ctxgate serve --host 0.0.0.0      as server.api_keys of config.yaml has it
 """
 
 
@@ -57,7 +57,8 @@ def _server(server: Server, args: argparse.Namespace) -> Server:
         host = server.host if args.host is None else args.host
         server = replace(server, uds=None, host=host, port=server.port if args.port is None else args.port)
     if problem := server.unsafe():
-        raise ProviderInvalidRequest(f"{problem}: add api_keys: to server: in config.yaml, or listen on 127.0.0.1")
+        cure = "set the variable that server.api_keys of config.yaml names (CTXGATE_KEY), or listen on 127.0.0.1"
+        raise ProviderInvalidRequest(f"{problem}: {cure}")
     return server
 
 
