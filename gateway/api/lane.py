@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.api.chat import PATHS, Headers, check_length, respond_error, too_large
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ctxgate")
 
+_OFFERED: Any = SimpleNamespace(response_complete=True)
+"""Stands for a request whose head is read anew: uvicorn drops what belongs to it."""
+
 _HOT = frozenset(path.encode() for path in PATHS)
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 CLOSE = b"connection: close\r\n"
@@ -30,8 +35,42 @@ CLOSE = b"connection: close\r\n"
 class LaneProtocol(HttpToolsProtocol):
     """Give it to uvicorn as `http=`; `app` must be an `API`."""
 
+    def data_received(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                if self.cycle is not _OFFERED:
+                    self.send_400_response("No tunnels here.")
+                    return
+                data = self._without_upgrade() + data[offer.args[0] :]
+            except httptools.HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            else:
+                return
+
+    def _without_upgrade(self) -> bytes:
+        """The head of a request that offers another protocol, as if it hadn't.
+
+        httptools takes all behind such a head, the body too, for that protocol; Java's HTTP client sends one first.
+        """
+        self.cycle = self._before
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                lines += [b"connection: close"] if b"close" in value.lower() else []
+            elif name not in (b"upgrade", b"http2-settings"):
+                lines.append(b"%b: %b" % (name, value))
+        self.parser = httptools.HttpRequestParser(self)
+        return b"\r\n".join((*lines, b"", b""))
+
     def on_headers_complete(self) -> None:
-        if self.url not in _HOT or self.parser.get_method() != b"POST" or self.parser.should_upgrade():
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._before, self.cycle = self.cycle, _OFFERED
+            return
+        if self.url not in _HOT or self.parser.get_method() != b"POST":
             super().on_headers_complete()
             return
         before = self.cycle
