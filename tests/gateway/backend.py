@@ -1,0 +1,73 @@
+"""A backend of a user's own, as `runtime: pkg.mod:Class` names it: it fails as the request asks it to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Raw
+
+from gateway.backends import Address, Mender, Taker
+from gateway.config import Model
+from gateway.errors import CATEGORIES, GatewayError, InternalError
+from gateway.wire.chat import ChatRequest, decode, encode
+from tests.gateway.double import chunk, completion
+
+RUNTIME = "tests.gateway.backend:FailingBackend"
+
+
+class FailingBackend:
+    """Request field `fail`: {"with": category or "bug", "at": "open", "first" or "later", **arguments of the error}."""
+
+    def __init__(self, model: Model, address: Address | None) -> None:
+        self.model = model
+
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> FailingReply:
+        fail: dict[str, Any] = decode(fields["fail"])
+        place = fail.pop("at")
+        error = made(fail)
+        if place == "open":
+            raise error
+        return FailingReply(error, [encode(chunk("Hello"))] if place == "later" else [])
+
+    def error(self, status: int, body: bytes) -> GatewayError:
+        return InternalError("it sends no errors")
+
+    async def ready(self) -> None:
+        """Always."""
+
+    async def takes_tools(self) -> bool:
+        return True
+
+    async def aclose(self) -> None:
+        """Holds nothing."""
+
+
+class FailingReply:
+    mender: Mender | None = None
+    done = False
+
+    def __init__(self, error: Exception, before: list[bytes]) -> None:
+        self._error = error
+        self._before = before
+
+    async def whole(self) -> bytes:
+        if self._before:
+            return encode(completion())
+        raise self._error
+
+    async def payloads(self) -> list[bytes]:
+        if self._before:
+            before, self._before = self._before, []
+            return before
+        raise self._error
+
+    def tap(self, taker: Taker) -> None:
+        """Nothing arrives by itself."""
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def made(fail: dict[str, Any]) -> Exception:
+    kind = fail.pop("with")
+    return ZeroDivisionError("secret: 42") if kind == "bug" else CATEGORIES[kind]("told to fail", **fail)

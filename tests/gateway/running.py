@@ -1,0 +1,59 @@
+"""A gateway on a real socket, in a thread of its own, before a scripted engine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from gateway.app import build
+from gateway.config import Config, Model, Server
+from tests.gateway.client import Answer, Client
+from tests.gateway.double import Double, Script
+from tests.provider.server import serve
+
+LANE = "gateway.api.lane:LaneProtocol"
+"""What `gateway.app.serve` gives to uvicorn; "httptools" is the plain ASGI way."""
+
+
+@dataclass
+class Running:
+    config: Config
+    engine: Double
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def connect(self) -> Client:
+        return await Client.connect(self.port)
+
+    async def ask(self, body: dict[str, Any] | bytes, path: str = "/v1/chat/completions", head: str = "") -> Answer:
+        """One request on a connection of its own."""
+        async with await self.connect() as client:
+            return await client.ask(body, path, head)
+
+
+@asynccontextmanager
+async def running(
+    *scripts: Script, http: str = LANE, keys: tuple[str, ...] = (), max_body: int = 2**25, **model: Any
+) -> AsyncIterator[Running]:
+    """Model `m` is the scripted engine, and the active one; `echo` is another. `model` are further settings of `m`."""
+    async with asyncio.timeout(50), Double(*scripts).serve() as double:
+        server = Server(api_keys=tuple(map(SecretStr, keys)), max_body_bytes=max_body)
+        settings = {"runtime": "openai", "base_url": f"http://127.0.0.1:{double.address.port}", **model}
+        models = {"m": Model(name="m", **settings), "echo": Model(name="echo", runtime="echo")}
+        config = Config(source=Path(__file__), active_model="m", models=models, server=server)
+        with ExitStack() as stack:
+            url = stack.enter_context(serve(build(config), lifespan="on", http=http))
+            try:
+                yield Running(config, double, int(url.rpartition(":")[2]))
+            finally:
+                # The engine must go on while the gateway ends.
+                await asyncio.to_thread(stack.close)

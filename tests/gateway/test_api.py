@@ -1,0 +1,732 @@
+"""The API over HTTP. Everything about chat holds on the lane and on plain ASGI alike."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from gateway.errors import CATEGORIES, Category, GatewayError
+from tests.gateway.accumulator import from_stream, from_whole
+from tests.gateway.backend import RUNTIME
+from tests.gateway.client import chat, request
+from tests.gateway.double import (
+    STREAM_HEAD,
+    Exchange,
+    Script,
+    answers,
+    chunk,
+    chunked,
+    completion,
+    endless,
+    says,
+    silence,
+    streams,
+)
+from tests.gateway.running import running
+
+HELLO = streams(chunk("", role="assistant"), chunk("Hel"), chunk("lo"), chunk(reason="stop"))
+
+
+async def test_a_whole_answer(http: str) -> None:
+    async with running(answers(), http=http) as gateway:
+        answer = await gateway.ask(chat(x_mine=[1, 2]))
+        assert (answer.status, answer.version) == (200, "HTTP/1.1")
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.json == completion()
+        [asked] = gateway.engine.requests
+        assert asked.json == {**chat(x_mine=[1, 2]), "model": "m"}
+        assert (asked.method, asked.path) == ("POST", "/v1/chat/completions")
+
+
+async def test_a_streamed_answer(http: str) -> None:
+    async with running(HELLO, http=http) as gateway:
+        answer = await gateway.ask(chat(stream=True))
+        assert answer.status == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-cache"
+        *payloads, done = answer.events
+        assert done == b"[DONE]"
+        assert from_stream(payloads)[0].content == "Hello"
+
+
+async def test_each_chunk_is_sent_as_it_comes(http: str) -> None:
+    told = asyncio.Queue[str | None]()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.start()
+        while text := await told.get():
+            await exchange.event(chunk(text))
+        await exchange.event(chunk(reason="stop"))
+        await exchange.end()
+
+    async with running(script, http=http) as gateway, await gateway.connect() as client:
+        await client.post(chat(stream=True))
+        for text in ("one", "two", "three"):
+            told.put_nowait(text)
+            if text == "one":
+                await client.head()
+            assert json.loads((await client.part()).removeprefix(b"data: "))["choices"][0]["delta"]["content"] == text
+        told.put_nowait(None)
+        rest = b"".join([part async for part in client.parts()])
+        assert rest.endswith(b"data: [DONE]\n\n")
+
+
+async def test_chunks_that_come_together_go_together(http: str) -> None:
+    async def script(exchange: Exchange) -> None:
+        parts = b"".join(b"data: %b\n\n" % json.dumps(chunk(str(at))).encode() for at in range(10))
+        await exchange.send(STREAM_HEAD + chunked(parts))
+        await exchange.gone
+
+    async with running(script, http=http) as gateway, await gateway.connect() as client:
+        await client.post(chat(stream=True))
+        await client.head()
+        assert (await client.part()).count(b"data: ") == 10
+
+
+async def test_the_connection_is_kept(http: str) -> None:
+    async with running(answers(), HELLO, answers(), http=http) as gateway, await gateway.connect() as client:
+        assert (await client.ask(chat())).status == 200
+        assert (await client.ask(chat(stream=True))).events[-1] == b"[DONE]"
+        assert (await client.ask(chat(), "/v1/nowhere")).status == 404
+        assert (await client.ask(b"{")).status == 400
+        assert (await client.ask(chat())).status == 200
+        assert gateway.engine.connections == 1
+
+
+# Errors
+
+RETRY: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
+    "plain": ({}, {}, None),
+    "retry at once": ({"retry_after": 0.2}, {}, "1"),
+    "retry later": ({"retry_after": 29.6}, {}, "30"),
+    "in words of its own": (
+        {"code": "mine", "param": "messages[0]", "status": 418, "details": {"n_ctx": 7}},
+        {"code": "mine", "param": "messages[0]", "n_ctx": 7},
+        None,
+    ),
+}
+
+
+def shape(error: dict[str, Any], category: Category) -> None:
+    row = CATEGORIES[category]
+    assert list(error)[:5] == ["message", "type", "code", "param", "category"]
+    assert error["category"] == category
+    assert error["type"] == row.type
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("at", ["open", "first"])
+@pytest.mark.parametrize(("arguments", "fields", "retry"), RETRY.values(), ids=RETRY.keys())
+async def test_every_row_of_the_error_table(
+    http: str, at: str, stream: bool, arguments: dict[str, Any], fields: dict[str, Any], retry: str | None
+) -> None:
+    async with running(http=http, runtime=RUNTIME, base_url=None) as gateway, await gateway.connect() as client:
+        for category, row in CATEGORIES.items():
+            answer = await client.ask(chat(stream=stream, fail={"with": category, "at": at, **arguments}))
+            assert answer.status == arguments.get("status", row.default_status)
+            assert answer.headers["content-type"] == "application/json"
+            assert answer.headers.get("retry-after") == retry
+            shape(answer.error, category)
+            expected = {"message": "told to fail", "code": row.default_code, "param": None, **fields}
+            assert answer.error.items() >= expected.items()
+
+
+@pytest.mark.parametrize("category", CATEGORIES)
+async def test_an_error_after_the_first_chunk_is_a_frame_and_then_the_end(http: str, category: Category) -> None:
+    async with running(http=http, runtime=RUNTIME, base_url=None) as gateway, await gateway.connect() as client:
+        for _ in range(2):
+            answer = await client.ask(chat(stream=True, fail={"with": category, "at": "later"}))
+            assert answer.status == 200
+            first, frame, done = answer.events
+            assert json.loads(first) == chunk("Hello")
+            shape(json.loads(frame)["error"], category)
+            assert done == b"[DONE]"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("at", ["open", "first", "later"])
+async def test_a_bug_is_a_500_that_tells_nothing(
+    http: str, at: str, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if at == "later" and not stream:
+        pytest.skip("a whole answer has no later")
+    async with running(http=http, runtime=RUNTIME, base_url=None) as gateway, await gateway.connect() as client:
+        answer = await client.ask(chat(stream=stream, fail={"with": "bug", "at": at}))
+        if at == "later":
+            assert answer.events[-1] == b"[DONE]"
+            error = json.loads(answer.events[-2])["error"]
+        else:
+            assert answer.status == 500
+            error = answer.error
+        shape(error, "internal_error")
+        assert b"secret" not in answer.body
+        assert "secret: 42" in caplog.text
+        assert (await client.ask(chat(), "/v1/models")).status == 405
+
+
+ENGINE_SAYS: dict[str, tuple[int, Any, Category, int]] = {
+    "400": (400, {"error": {"message": "bad", "code": "x"}}, "provider_invalid_request", 400),
+    "401": (401, {"error": {"message": "key"}}, "provider_authentication", 401),
+    "403": (403, {"detail": "no"}, "provider_authentication", 401),
+    "404": (404, {"error": "model 'x' not found"}, "provider_invalid_model", 404),
+    "413": (413, b"too large", "provider_invalid_request", 400),
+    "422": (422, {"detail": [{"loc": ["body"]}]}, "provider_invalid_request", 400),
+    "429": (429, {"error": {"message": "slow down"}}, "provider_rate_limit", 429),
+    "500": (500, b"<html>oops</html>", "provider_unavailable", 502),
+    "502": (502, b"", "provider_unavailable", 502),
+    "503": (503, {"error": {"message": "busy"}}, "provider_unavailable", 502),
+    "503 loading": (503, {"error": {"message": "Loading model"}}, "provider_model_not_loaded", 503),
+    "redirect": (302, b"", "provider_invalid_response", 502),
+    "204": (204, b"", "provider_invalid_response", 502),
+    "200, no JSON": (200, b"<html>", "provider_invalid_response", 502),
+    "200, empty": (200, b"", "provider_invalid_response", 502),
+    "200, an error": (200, {"error": {"message": "slot failed"}}, "provider_unavailable", 502),
+    "200, no choices": (200, {"choices": []}, "provider_invalid_response", 502),
+}
+
+
+@pytest.mark.parametrize(("status", "body", "category", "expected"), ENGINE_SAYS.values(), ids=ENGINE_SAYS.keys())
+async def test_what_an_engine_refuses(http: str, status: int, body: Any, category: Category, expected: int) -> None:
+    async with running(answers(body, status), http=http) as gateway, await gateway.connect() as client:
+        answer = await client.ask(chat())
+        assert answer.status == expected
+        shape(answer.error, category)
+        if status >= 300:
+            streamed = await client.ask(chat(stream=True))
+            assert (streamed.status, streamed.error) == (expected, answer.error)
+
+
+STREAM_SAYS: dict[str, tuple[Script, int, Category]] = {
+    "nothing": (streams(done=False), 0, "provider_invalid_response"),
+    "only [DONE]": (streams(), 0, "provider_invalid_response"),
+    "no events": (says(STREAM_HEAD + chunked(b"hello\n\n") + b"0\r\n\r\n"), 0, "provider_invalid_response"),
+    "a whole answer": (answers(), 0, "provider_invalid_response"),
+    "an error first": (streams({"error": {"message": "no slot"}}), 0, "provider_unavailable"),
+    "malformed first": (streams(b"{oops"), 0, "provider_invalid_response"),
+    "an error later": (streams(chunk("Hello"), {"error": {"message": "no slot"}}), 1, "provider_unavailable"),
+    "malformed later": (streams(chunk("Hello"), b"{oops"), 1, "provider_invalid_response"),
+    "no finish_reason, no [DONE]": (streams(chunk("Hello"), done=False), 1, "provider_unavailable"),
+    "a thought, no [DONE]": (streams(chunk(reasoning_content="hm"), done=False), 1, "provider_unavailable"),
+    "the connection ends": (
+        says(STREAM_HEAD + chunked(b"data: " + json.dumps(chunk("Hello")).encode() + b"\n\n"), close=True),
+        1,
+        "provider_unavailable",
+    ),
+    "broken HTTP": (
+        says(STREAM_HEAD + chunked(b"data: " + json.dumps(chunk("Hello")).encode() + b"\n\n"), b"zzz\r\n"),
+        1,
+        "provider_invalid_response",
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "before", "category"), STREAM_SAYS.values(), ids=STREAM_SAYS.keys())
+async def test_a_stream_that_goes_wrong(http: str, script: Script, before: int, category: Category) -> None:
+    """Before the first chunk a status, after it a frame; the connection serves on."""
+    async with running(script, answers(), http=http) as gateway, await gateway.connect() as client:
+        answer = await client.ask(chat(stream=True))
+        if before:
+            assert answer.status == 200
+            *chunks, frame, done = answer.events
+            assert len(chunks) == before
+            assert done == b"[DONE]"
+            shape(json.loads(frame)["error"], category)
+        else:
+            assert answer.status == CATEGORIES[category].default_status or answer.status == 502
+            shape(answer.error, category)
+        assert (await client.ask(chat())).status == 200
+
+
+async def test_chunks_that_came_with_an_error_are_sent_before_it(http: str) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.start()
+        await exchange.event(chunk("Hel"), chunk("lo"), {"error": {"message": "no slot"}})
+        await exchange.gone  # it says nothing more, not even the end
+
+    async with running(script, http=http) as gateway:
+        *chunks, frame, done = (await gateway.ask(chat(stream=True))).events
+        assert [json.loads(c)["choices"][0]["delta"]["content"] for c in chunks] == ["Hel", "lo"]
+        assert b"no slot" in frame
+        assert done == b"[DONE]"
+
+
+async def test_a_second_done_is_nothing(http: str) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.start()
+        await exchange.event(chunk("Hi"), chunk(reason="stop"), b"[DONE]", b"[DONE]")
+        await exchange.end(done=False)
+
+    async with running(script, http=http) as gateway, await gateway.connect() as client:
+        for _ in range(2):
+            answer = await client.ask(chat(stream=True))
+            assert [json.loads(e) for e in answer.events[:-1]] == [chunk("Hi"), chunk(reason="stop")]
+            assert answer.events[-1] == b"[DONE]"
+
+
+async def test_a_missing_finish_reason_is_added(http: str) -> None:
+    async with running(streams(chunk("Hi")), http=http) as gateway:
+        *payloads, done = (await gateway.ask(chat(stream=True))).events
+        assert from_stream(payloads)[0].reason == "stop"
+        assert done == b"[DONE]"
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("", 401),
+        ("Authorization: Bearer wrong\r\n", 401),
+        ("Authorization: Bearer \r\n", 401),
+        ("Authorization: Bearer\r\n", 401),
+        ("Authorization: one\r\n", 401),
+        ("Authorization: Basic one\r\n", 401),
+        ("Authorization: Bearer onetwo\r\n", 401),
+        ("Authorization: Bearer one\r\n", 200),
+        ("authorization: bearer one\r\n", 200),
+        ("Authorization: Bearer zwei-ü\r\n", 200),
+        ("Authorization: Bearer  one \r\n", 200),
+    ],
+)
+async def test_keys(http: str, header: str, status: int) -> None:
+    async with running(answers(), http=http, keys=("one", "zwei-ü")) as gateway, await gateway.connect() as client:
+        answer = await client.ask(chat(), head=header)
+        assert answer.status == status
+        if status == 401:
+            shape(answer.error, "provider_authentication")
+            assert not gateway.engine.requests
+            assert "one" not in answer.error["message"]
+        await client.send(f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
+        assert (await client.answer()).status == status
+        await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await client.answer()).status == 200
+
+
+async def test_the_key_of_the_gateway_is_not_told_to_the_engine(http: str) -> None:
+    async with running(answers(), http=http, keys=("one",)) as gateway:
+        assert (await gateway.ask(chat(), head="Authorization: Bearer one\r\n")).status == 200
+        assert "authorization" not in gateway.engine.requests[0].headers
+
+
+def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every key by `hmac.compare_digest`, over digests of one length."""
+    import hmac
+
+    from pydantic import SecretStr
+
+    from gateway.api.app import API
+    from gateway.config import Config, Model, Server
+    from gateway.core import Gateway
+
+    seen: list[tuple[int, int]] = []
+    real = hmac.compare_digest
+
+    def counted(a: bytes, b: bytes) -> bool:
+        seen.append((len(a), len(b)))
+        return real(a, b)
+
+    monkeypatch.setattr(hmac, "compare_digest", counted)
+    keys = tuple(map(SecretStr, ("a", "a-much-longer-key", "third")))
+    from pathlib import Path
+
+    config = Config(
+        source=Path("x"), active_model="e", models={"e": Model(name="e", runtime="echo")}, server=Server(api_keys=keys)
+    )
+    api = API(Gateway(config))
+    api.authenticate([(b"authorization", b"Bearer a")])
+    assert seen == [(32, 32)] * 3
+    with pytest.raises(GatewayError):
+        api.authenticate([(b"authorization", b"Bearer b")])
+    assert seen == [(32, 32)] * 6
+
+
+@pytest.mark.parametrize("size", [200, 200_000, 4_000_000])
+async def test_a_refusal_is_read_by_a_client_that_is_still_sending(http: str, size: int) -> None:
+    """401, 413: the connection must not be reset under the answer."""
+    body = json.dumps(chat("x" * size)).encode()
+    async with running(answers(), http=http, keys=("one",)) as gateway:
+        for _ in range(5):
+            async with await gateway.connect() as client:
+                client.writer.write(request(body))
+                assert (await client.answer()).status == 401
+    async with running(answers(), http=http, max_body=100) as gateway:
+        for _ in range(5):
+            async with await gateway.connect() as client:
+                client.writer.write(request(body))
+                assert (await client.answer()).status == 413
+
+
+# Paths and methods
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions", "/v1/chat/completions?api-version=1"])
+async def test_the_base_url_with_and_without_v1(http: str, path: str) -> None:
+    async with running(answers(), HELLO, http=http) as gateway, await gateway.connect() as client:
+        assert (await client.ask(chat(), path)).json == completion()
+        assert (await client.ask(chat(stream=True), path)).events[-1] == b"[DONE]"
+
+
+@pytest.mark.parametrize("prefix", ["/v1", ""])
+async def test_models_from_config_alone(http: str, prefix: str) -> None:
+    async with running(silence, http=http, context_window=4096, tool_call_format="pythonic") as gateway:
+        async with await gateway.connect() as client:
+            await client.send(f"GET {prefix}/models HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            listed = (await client.answer()).json
+            assert listed["object"] == "list"
+            assert [model["id"] for model in listed["data"]] == ["m", "echo"]
+            first = listed["data"][0]
+            assert first.items() >= {"object": "model", "owned_by": "openai", "active": True}.items()
+            assert first.items() >= {"context_window": 4096, "tool_call_format": "pythonic"}.items()
+            assert isinstance(first["created"], int)
+            for name, found in (("m", first), ("default", first), ("echo", listed["data"][1])):
+                await client.send(f"GET {prefix}/models/{name} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                assert (await client.answer()).json == found
+            await client.send(f"GET {prefix}/models/nobody HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            missing = await client.answer()
+            assert missing.status == 404
+            shape(missing.error, "provider_invalid_model")
+        assert not gateway.engine.connections, "no engine is asked"
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "code", "allow"),
+    [
+        ("GET /v1/chat/completions", 405, "method_not_allowed", "POST"),
+        ("DELETE /chat/completions", 405, "method_not_allowed", "POST"),
+        ("POST /v1/models", 405, "method_not_allowed", "GET"),
+        ("GET /", 404, "not_found", None),
+        ("GET /v1", 404, "not_found", None),
+        ("GET /v1/nowhere", 404, "not_found", None),
+        ("POST /v1/chat/completions/", 404, "not_found", None),
+        ("POST /v1/v1/chat/completions", 404, "not_found", None),
+        ("GET /v1/models/../../etc/passwd", 404, "model_not_found", None),
+        ("GET /%ff", 404, "not_found", None),
+    ],
+)
+async def test_what_is_not_there(http: str, line: str, status: int, code: str, allow: str | None) -> None:
+    async with running(answers(), http=http) as gateway, await gateway.connect() as client:
+        for _ in range(2):
+            await client.send(f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+            answer = await client.answer()
+            assert (answer.status, answer.error["code"]) == (status, code)
+            assert answer.error["type"] == "invalid_request_error"
+            if allow:
+                assert allow in answer.headers["allow"].split(", ")
+
+
+async def test_head(http: str) -> None:
+    async with running(answers(), http=http) as gateway, await gateway.connect() as client:
+        for path, status in (("/health", 200), ("/v1/models", 200), ("/v1/chat/completions", 405), ("/x", 404)):
+            await client.send(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            answer = await client.answer(bodyless=True)
+            assert answer.status == status
+            assert int(answer.headers["content-length"]) > 0
+
+
+async def test_health(http: str) -> None:
+    async with running(silence, http=http) as gateway, await gateway.connect() as client:
+        await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = await client.answer()
+        assert (answer.status, answer.json["status"], answer.json["active_model"]) == (200, "ok", "m")
+
+
+# Models
+
+
+@pytest.mark.parametrize("name", [None, "", "default", "m"])
+async def test_the_active_model(http: str, name: str | None) -> None:
+    async with running(answers(), http=http, model_name="Upstream/Name") as gateway:
+        assert (await gateway.ask(chat(model=name))).status == 200
+        assert (await gateway.ask(chat())).status == 200
+        assert [asked.json["model"] for asked in gateway.engine.requests] == ["Upstream/Name"] * 2
+
+
+async def test_another_model_by_name(http: str) -> None:
+    async with running(http=http) as gateway:
+        answer = await gateway.ask(chat("say this", model="echo"))
+        assert from_whole(answer.body)[0].content == "say this"
+        assert not gateway.engine.connections
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_unknown_model(http: str, stream: bool) -> None:
+    async with running(answers(), http=http) as gateway:
+        answer = await gateway.ask(chat(model="gpt-4o", stream=stream))
+        assert answer.status == 404
+        shape(answer.error, "provider_invalid_model")
+        assert (answer.error["code"], answer.error["param"]) == ("model_not_found", "model")
+        assert "gpt-4o" in answer.error["message"]
+        assert "m, echo" in answer.error["message"]
+
+
+async def test_defaults_of_the_model_fill_what_the_caller_left_out(http: str) -> None:
+    defaults = {"temperature": 0.5, "max_tokens": 7}
+    async with running(answers(), http=http, defaults=defaults) as gateway, await gateway.connect() as client:
+        for fields in ({}, {"temperature": 0.1}, {"max_tokens": 3}, {"max_completion_tokens": 3}):
+            assert (await client.ask(chat(**fields))).status == 200
+        sent = [
+            {k: v for k, v in asked.json.items() if k not in ("messages", "model")} for asked in gateway.engine.requests
+        ]
+        assert sent == [
+            defaults,
+            {"temperature": 0.1, "max_tokens": 7},
+            {"temperature": 0.5, "max_tokens": 3},
+            {"temperature": 0.5, "max_completion_tokens": 3},
+        ]
+
+
+# Bodies
+
+BAD: dict[str, tuple[bytes, str | None]] = {
+    "empty": (b"", None),
+    "no JSON": (b"hello", None),
+    "a list": (b"[]", None),
+    "wrong type": (b'{"messages":[{"role":"user"}],"temperature":"hot"}', "temperature"),
+    "no messages": (b"{}", None),
+    "too deep": (b'{"x":' + b"[" * 100_000, None),
+    "a lone surrogate": (b'{"messages":[{"role":"user","content":"\\ud800"}]}', None),
+}
+
+
+@pytest.mark.parametrize(("body", "param"), BAD.values(), ids=BAD.keys())
+async def test_a_bad_body(http: str, body: bytes, param: str | None) -> None:
+    async with running(answers(), http=http) as gateway, await gateway.connect() as client:
+        for _ in range(2):
+            answer = await client.ask(body)
+            assert answer.status == 400
+            shape(answer.error, "provider_invalid_request")
+            assert answer.error["param"] == param
+        assert not gateway.engine.requests
+
+
+def in_chunks(body: bytes, size: int) -> bytes:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return head + b"".join(chunked(body[i : i + size]) for i in range(0, len(body), size)) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("form", ["length", "chunked"])
+async def test_a_body_at_the_limit_and_above(http: str, form: str) -> None:
+    body = json.dumps(chat("x" * 300_000)).encode()
+    async with running(answers(), http=http, max_body=len(body)) as gateway:
+        for content, status in ((body, 200), (body[:-1] + b" }", 413), (body + b" " * 500_000, 413), (body, 200)):
+            async with await gateway.connect() as client:
+                client.writer.write(request(content) if form == "length" else in_chunks(content, 9_000))
+                answer = await client.answer()
+                assert answer.status == status
+                if status == 413:
+                    shape(answer.error, "provider_invalid_request")
+                    assert answer.error["code"] == "request_too_large"
+                    assert f"{len(body)} bytes (server.max_body_bytes)" in answer.error["message"]
+        assert [len(asked.json["messages"][0]["content"]) for asked in gateway.engine.requests] == [300_000] * 2
+
+
+async def test_a_body_in_pieces(http: str) -> None:
+    body = json.dumps(chat("é" * 50_000), ensure_ascii=False).encode()
+    async with running(answers(), http=http) as gateway, await gateway.connect() as client:
+        for raw in (request(body), in_chunks(body, 777)):
+            for at in range(0, len(raw), 20_011):
+                await client.send(raw[at : at + 20_011])
+            assert (await client.answer()).status == 200
+        assert all(asked.json["messages"][0]["content"] == "é" * 50_000 for asked in gateway.engine.requests)
+
+
+async def test_a_large_body_does_not_hold_up_others(http: str) -> None:
+    """30 MB, as images come. What it costs must grow with its size, not with its square."""
+    body = json.dumps(chat("x" * 30_000_000)).encode()
+    async with running(answers(), http=http) as gateway, await gateway.connect() as client:
+        begun = time.perf_counter()
+        client.writer.write(request(body))
+        assert (await client.answer()).status == 200
+        took = time.perf_counter() - begun
+        assert len(gateway.engine.requests[0].body) > 30_000_000
+        assert took < 2.5, "about 0.2 s on an idle machine"
+
+
+# HTTP
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_pipelined_requests_are_answered_in_order(http: str, stream: bool) -> None:
+    async def script(exchange: Exchange) -> None:
+        text = exchange.json["messages"][0]["content"]
+        if exchange.json.get("stream"):
+            await streams(chunk(text), chunk(reason="stop"))(exchange)
+        else:
+            await exchange.whole(completion(text))
+
+    async with running(script, http=http) as gateway, await gateway.connect() as client:
+        get = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        await client.send(
+            b"".join(request(chat(f"n{at}", stream=stream)) for at in range(5)) + get + request(chat("last"))
+        )
+        for at in range(5):
+            answer = await client.answer()
+            if stream:
+                assert from_stream(answer.events[:-1])[0].content == f"n{at}"
+            else:
+                assert answer.json == completion(f"n{at}")
+        assert (await client.answer()).json["status"] == "ok"
+        assert (await client.answer()).json == completion("last")
+
+
+@pytest.mark.parametrize("header", ["", "Connection: keep-alive\r\n", "Connection: close\r\n"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_http_1_0_client(http: str, header: str, stream: bool) -> None:
+    """Knows no chunked encoding; its answer ends with the connection, or it was told that it is kept."""
+    async with running(HELLO if stream else answers(), http=http) as gateway, await gateway.connect() as client:
+        if stream and http == "httptools":
+            pytest.skip("on its own, uvicorn chunks whatever the client's version")
+        raw = request(chat(stream=stream), head=header).replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+        await client.send(raw)
+        answer = await client.answer()
+        assert answer.status == 200
+        if stream:
+            assert "transfer-encoding" not in answer.headers
+            assert answer.events[-1] == b"[DONE]"
+        else:
+            assert answer.json == completion()
+        assert answer.headers["connection"] == "close"
+        assert await client.closed()
+
+
+async def test_connection_close(http: str) -> None:
+    async with running(answers(), HELLO, http=http) as gateway:
+        for stream in (False, True):
+            async with await gateway.connect() as client:
+                answer = await client.ask(chat(stream=stream), head="Connection: close\r\n")
+                assert answer.status == 200
+                assert answer.headers["connection"] == "close"
+                assert await client.closed()
+
+
+async def test_expect_100_continue(http: str) -> None:
+    body = json.dumps(chat()).encode()
+    head, _, _ = request(body, head="Expect: 100-continue\r\n").partition(b"\r\n\r\n")
+    async with running(answers(), http=http) as gateway, await gateway.connect() as client:
+        for _ in range(2):
+            await client.send(head + b"\r\n\r\n")
+            assert (await client.answer()).status == 100
+            await client.send(body)
+            assert (await client.answer()).status == 200
+    async with running(answers(), http=http, keys=("one",)) as gateway, await gateway.connect() as client:
+        await client.send(head + b"\r\n\r\n")
+        assert (await client.answer()).status == 401, "no body is asked for that won't be read"
+
+
+UPGRADE = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+
+
+@pytest.mark.parametrize("size", [2, 300_000])
+async def test_an_upgrade_to_http_2_is_not_taken_and_its_request_is_answered(size: int) -> None:
+    """Java's HTTP client and `curl --http2` offer one with their first request. (uvicorn alone loses the body.)"""
+    async with running(answers(), HELLO, answers()) as gateway, await gateway.connect() as client:
+        body = chat("x" * size)
+        assert (await client.ask(body, head=UPGRADE)).status == 200
+        assert (await client.ask({**body, "stream": True}, head=UPGRADE)).events[-1] == b"[DONE]"
+        raw = request(body, head=UPGRADE)
+        for at in range(0, len(raw), 50_021 if size > 2 else 33):
+            await client.send(raw[at : at + (50_021 if size > 2 else 33)])
+        assert (await client.answer()).status == 200
+        await client.send(
+            in_chunks(json.dumps(body).encode(), 999).replace(b"Host: x", b"Host: x\r\n" + UPGRADE.strip().encode(), 1)
+        )
+        assert (await client.answer()).status == 200
+        await client.send(f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{UPGRADE}\r\n".encode())
+        assert (await client.answer()).status == 200
+        assert [asked.json["messages"] for asked in gateway.engine.requests] == [body["messages"]] * 4
+        assert all("upgrade" not in asked.headers for asked in gateway.engine.requests)
+
+
+async def test_what_is_no_http_is_refused(http: str) -> None:
+    async with running(answers(), http=http) as gateway, await gateway.connect() as client:
+        await client.send(b"hello\r\n\r\n")
+        assert (await client.answer()).status == 400
+        assert await client.closed()
+
+
+async def test_no_tunnels() -> None:
+    async with running(answers()) as gateway, await gateway.connect() as client:
+        await client.send(b"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n\r\n")
+        assert (await client.answer()).status in (400, 404)
+
+
+# Clients that leave
+
+
+@pytest.mark.parametrize("how", ["leave", "reset", "half-close"])
+@pytest.mark.parametrize("size", [2, 100_000, 1_000_000], ids=["small", "100 kB", "1 MB"])
+@pytest.mark.parametrize("state", ["whole", "before the stream", "within the stream"])
+async def test_a_client_that_leaves_ends_the_engines_work(http: str, state: str, size: int, how: str) -> None:
+    script = endless if state == "within the stream" else silence
+    async with running(script, answers(), http=http) as gateway, await gateway.connect() as client:
+        client.writer.write(request(chat("x" * size, stream=state != "whole")))
+        asked = await gateway.engine.asked()
+        if script is endless:
+            await client.head()
+            await client.part()
+        left = time.perf_counter()
+        if how == "half-close":
+            client.writer.write_eof()
+        else:
+            getattr(client, how)()
+        async with asyncio.timeout(5):
+            gone = await asked.gone
+        assert gone - left < 0.1
+        assert (await gateway.ask(chat())).status == 200
+
+
+@pytest.mark.parametrize("sent", [0.1, 0.9])
+async def test_a_client_that_leaves_within_its_request(http: str, sent: float) -> None:
+    raw = request(chat("x" * 200_000))
+    async with running(answers(), http=http) as gateway:
+        async with await gateway.connect() as client:
+            await client.send(raw[: int(len(raw) * sent)])
+            client.leave()
+        assert (await gateway.ask(chat())).status == 200
+        assert len(gateway.engine.requests) == 1
+
+
+async def test_a_client_that_stalls_pauses_the_engine_and_goes_on(http: str) -> None:
+    sent = 0
+    payload = b"data: " + json.dumps(chunk("x" * 8000)).encode() + b"\n\n"
+
+    async def flood(exchange: Exchange) -> None:
+        nonlocal sent
+        await exchange.start()
+        while sent < 64_000_000 and not exchange.gone.done():
+            await exchange.send(chunked(payload))
+            sent += 8000
+        await exchange.event(chunk(reason="stop"))
+        await exchange.end()
+
+    async with running(flood, http=http) as gateway, await gateway.connect() as client:
+        await client.post(chat(stream=True))
+        stalled = -1
+        while sent != stalled:
+            stalled = sent
+            await asyncio.sleep(0.3)
+        assert 0 < sent < 32_000_000
+        answer = await client.answer()
+        assert len(answer.events) == 8000 + 2
+
+
+async def test_a_stalled_client_that_leaves_is_noticed(http: str) -> None:
+    async def flood(exchange: Exchange) -> None:
+        await exchange.start()
+        while not exchange.gone.done():
+            await exchange.event(chunk("x" * 8000))
+
+    async with running(flood, http=http) as gateway, await gateway.connect() as client:
+        await client.post(chat(stream=True))
+        asked = await gateway.engine.asked()
+        await client.head()
+        await asyncio.sleep(0.5)
+        left = time.perf_counter()
+        client.leave()
+        async with asyncio.timeout(5):
+            assert await asked.gone - left < 0.1
