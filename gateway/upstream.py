@@ -15,7 +15,7 @@ import httptools
 
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 
-HIGH_WATER = 256 * 1024
+HIGH_WATER = 64 * 1024
 """Bytes of an answer held for a reader that lags before the engine's socket is no longer read."""
 
 MAX_BODY = 256 * 1024 * 1024

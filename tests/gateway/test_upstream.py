@@ -433,7 +433,7 @@ async def test_a_slow_reader_pauses_the_engine_and_memory_stays_bounded() -> Non
             stalled = sent
             await asyncio.sleep(0.2)
         # What the gateway holds, and what the kernel's two socket buffers do.
-        assert answered._size <= 2 * HIGH_WATER
+        assert answered._size <= HIGH_WATER + 256 * 1024, "the bound and one read"
         assert sent < 16 * 1024 * 1024
         # It goes on where it stopped.
         got = 0
