@@ -16,6 +16,7 @@ from gateway.engines import Engine, for_model
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.normalize import Answer, EngineError
 from gateway.prompting import tools_into_prompt
+from gateway.upstream import NotConnected
 from gateway.wire.chat import ChatRequest, encode
 from normalizers import registry
 
@@ -49,8 +50,11 @@ class Route:
                 await old.aclose()
         return self._backend
 
-    async def open(self, request: ChatRequest) -> Run:
-        """Sends the request and returns once the engine has accepted it."""
+    async def open(self, request: ChatRequest, *, again: bool = False) -> Run:
+        """Sends the request and returns once the engine has accepted it.
+
+        An engine that took no connection is looked for, started anew if need be, and asked once more.
+        """
         backend = self._backend
         if backend is None or (self.engine is not None and self.engine.address != self._address):
             backend = await self.backend()
@@ -66,10 +70,13 @@ class Route:
                 tools_into_prompt(fields, self.spec)
         try:
             reply = await backend.open(request, fields)
-        except ProviderUnavailable:
-            if self.engine is not None:
-                self.engine.lost()
-            raise
+        except ProviderUnavailable as error:
+            if self.engine is None:
+                raise
+            self.engine.lost()
+            if again or not isinstance(error, NotConnected):
+                raise
+            return await self.open(request, again=True)
         return Run(self.model, reply, Answer(request, self.spec, reply.mender), backend)
 
     async def aclose(self) -> None:

@@ -24,6 +24,10 @@ SWEEP_SECONDS = 1.0
 LINGER_SECONDS = 1.0
 
 
+class NotConnected(ProviderUnavailable):
+    """No connection came about, so nothing was sent."""
+
+
 class Target(Protocol):
     """What `gateway.backends.base.Address` offers to this module."""
 
@@ -363,9 +367,9 @@ class Upstream:
                         lambda: _Connection(self), target.host, target.port, ssl=self._tls
                     )
         except TimeoutError:
-            raise ProviderUnavailable(f"{target} took no connection within {self._connect_timeout:g} s") from None
+            raise NotConnected(f"{target} took no connection within {self._connect_timeout:g} s") from None
         except OSError as error:
-            raise ProviderUnavailable(f"nothing answers at {target}: {error.strerror or error}") from error
+            raise NotConnected(f"nothing answers at {target}: {error.strerror or error}") from error
         return connection
 
     def _release(self, connection: _Connection) -> None:
