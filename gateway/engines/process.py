@@ -42,7 +42,7 @@ class Process:
         self._grace = grace
         self._announced: dict[str, Any] = {}
         self._news = asyncio.Event()
-        self._lifeline: asyncio.BaseTransport
+        self._lifeline: asyncio.Transport
         self._watch: asyncio.Task[None]
 
     @classmethod
@@ -105,7 +105,6 @@ class Process:
         """Ends the process group: SIGTERM, then SIGKILL after the grace. Returns once it is gone. Idempotent."""
         if self._watch.done():
             return
-        assert isinstance(self._lifeline, asyncio.WriteTransport)
         # Half-closed, so that the guard can still tell how it ended.
         self._lifeline.write_eof()
         if not await self.wait(self._grace + REAP_SECONDS):
