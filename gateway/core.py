@@ -16,7 +16,7 @@ from gateway.engines import Engine, for_model
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.normalize import Answer, EngineError
 from gateway.prompting import tools_into_prompt
-from gateway.upstream import NotConnected
+from gateway.upstream import EngineGone, NotConnected
 from gateway.wire.chat import ChatRequest, encode
 from normalizers import registry
 
@@ -70,14 +70,14 @@ class Route:
                 tools_into_prompt(fields, self.spec)
         try:
             reply = await backend.open(request, fields)
-        except ProviderUnavailable as error:
+        except EngineGone as error:
             if self.engine is None:
                 raise
             self.engine.lost()
             if again or not isinstance(error, NotConnected):
                 raise
             return await self.open(request, again=True)
-        return Run(self.model, reply, Answer(request, self.spec, reply.mender), backend)
+        return Run(self.model, reply, Answer(request, self.spec, reply.mender), backend, self.engine)
 
     async def aclose(self) -> None:
         if self._backend is not None:
@@ -94,10 +94,13 @@ class Route:
 class Run:
     """One answer on its way. Read it with `whole` or `payloads` as the request asked, then `close` it."""
 
-    __slots__ = ("_answer", "_backend", "_ended", "_failed", "_reply", "model")
+    __slots__ = ("_answer", "_backend", "_ended", "_engine", "_failed", "_reply", "model")
 
-    def __init__(self, model: Model, reply: Reply, answer: Answer, backend: Backend) -> None:
+    def __init__(
+        self, model: Model, reply: Reply, answer: Answer, backend: Backend, engine: Engine | None = None
+    ) -> None:
         self.model = model
+        self._engine = engine
         self._reply = reply
         self._answer = answer
         self._backend = backend
@@ -106,11 +109,13 @@ class Run:
 
     async def whole(self) -> bytes:
         """The clean JSON body."""
-        body = await self._reply.whole()
         try:
-            return self._answer.whole(body)
+            return self._answer.whole(await self._reply.whole())
         except EngineError as error:
             raise self._backend.error(500, error.payload) from None
+        except ProviderUnavailable:
+            self._doubt()
+            raise
 
     async def payloads(self) -> list[bytes]:
         """The clean `chat.completion.chunk` payloads that are next, at least one; [] at the end.
@@ -132,12 +137,18 @@ class Run:
                 self._failed = self._backend.error(500, error.payload)
                 clean += self._answer.rest()
             except GatewayError as error:
+                if isinstance(error, ProviderUnavailable):
+                    self._doubt()
                 self._failed = error
                 self._ended = False
                 clean += self._answer.rest()
             if clean:
                 return clean
         return []
+
+    def _doubt(self) -> None:
+        if self._engine is not None:
+            self._engine.lost()
 
     def tap(self, client: Tap) -> None:
         """Sends payloads to the client as they arrive, while `payloads` waits: it then returns only the rest."""

@@ -24,7 +24,11 @@ SWEEP_SECONDS = 1.0
 LINGER_SECONDS = 1.0
 
 
-class NotConnected(ProviderUnavailable):
+class EngineGone(ProviderUnavailable):
+    """The connection ended before the answer did."""
+
+
+class NotConnected(EngineGone):
     """No connection came about, so nothing was sent."""
 
 
@@ -238,7 +242,7 @@ class _Connection(asyncio.Protocol):
             response._wake()
             return
         what = "in the middle of its answer" if self._touched else "before it answered"
-        response._fail(ProviderUnavailable(f"the engine at {self.upstream.target} went away {what}", status=502))
+        response._fail(EngineGone(f"the engine at {self.upstream.target} went away {what}", status=502))
 
     # httptools callbacks
     def on_header(self, name: bytes, value: bytes) -> None:
