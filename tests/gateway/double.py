@@ -42,7 +42,8 @@ class Exchange:
 
     async def send(self, data: bytes) -> None:
         """Raw bytes; waits while the other side doesn't read."""
-        self.connection.transport.write(data)
+        if not self.gone.done():
+            self.connection.transport.write(data)
         await self.connection.writable.wait()
 
     async def whole(self, body: Json | bytes, status: int = 200, head: bytes = b"") -> None:

@@ -244,6 +244,24 @@ async def test_aclose_fails_what_is_in_flight() -> None:
         await double.requests[0].gone
 
 
+async def test_aclose_fails_what_a_slow_reader_has_not_read() -> None:
+    async def flood(exchange: Exchange) -> None:
+        await exchange.start()
+        while not exchange.gone.done():
+            await exchange.send(chunked(b"x" * 65536))
+
+    async with engine(flood) as (double, upstream):
+        answered = await post(upstream)
+        asked = await double.asked()
+        while answered._size <= HIGH_WATER:  # noqa: ASYNC110  there is no event for it
+            await asyncio.sleep(0.01)
+        await upstream.aclose()
+        await asked.gone
+        assert await answered.receive(), "what had come"
+        with pytest.raises(ProviderUnavailable, match="in the middle"):
+            await answered.receive()
+
+
 # Bodies
 
 HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\nContent-Length: 3\r\n\r\n"
@@ -598,6 +616,7 @@ ON_UVLOOP: list[Callable[[], Coroutine[Any, Any, None]]] = [
     test_nobody_listens,
     test_a_server_that_takes_no_connection,
     test_aclose_fails_what_is_in_flight,
+    test_aclose_fails_what_a_slow_reader_has_not_read,
     lambda: test_bodies(*BODIES["to the end of the connection"]),
     *(functools.partial(test_a_server_that_breaks_http, said) for said in BROKEN.values()),
     lambda: test_a_body_that_was_cut(STREAM_HEAD + b"5\r\nhel"),

@@ -1,0 +1,119 @@
+"""kill -9 of the real engine, with answers in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from gateway.api.app import API
+from gateway.app import build
+from gateway.config import Config, Model
+from gateway.engines import Engine
+from tests.engines.conftest import gone
+from tests.gateway.client import Client, chat
+from tests.gateway.running import LANE
+from tests.provider.server import serve
+
+pytestmark = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp is not installed")
+
+LONG = {"temperature": 0, "max_tokens": 900, "ignore_eos": True}
+SHORT = {"temperature": 0, "max_tokens": 4}
+
+
+@asynccontextmanager
+async def real(model: Path, http: str) -> AsyncIterator[tuple[int, Engine]]:
+    """The port of a gateway with the real engine behind it, started by a first request."""
+    tiny = Model(
+        name="tiny", runtime="llama.cpp", path=model, context_window=1024, tool_call_format="pythonic"
+    )  # fmt: skip
+    app: API = build(Config(source=Path("config.yaml"), active_model="tiny", models={"tiny": tiny}))
+    engine = app.chat._gateway.routes["tiny"].engine
+    assert engine is not None
+    async with asyncio.timeout(50):
+        with ExitStack() as stack:
+            url = stack.enter_context(serve(app, lifespan="on", http=http))
+            try:
+                yield int(url.rpartition(":")[2]), engine
+            finally:
+                await asyncio.to_thread(stack.close)
+
+
+def kill(engine: Engine) -> int:
+    pid = engine.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+async def ask(port: int, **fields: object) -> tuple[int, str]:
+    async with await Client.connect(port) as client:
+        answer = await client.ask(chat("Say hello.", **fields))
+        return answer.status, answer.json["object"] if answer.status == 200 else answer.error["message"]
+
+
+async def test_in_mid_stream_it_is_an_error_frame_then_done_and_the_next_request_works(
+    test_model: Path, http: str
+) -> None:
+    async with real(test_model, http) as (port, engine), await Client.connect(port) as client:
+        killed = set()
+        for _ in range(3):
+            await client.post(chat("Tell me a story.", stream=True, **LONG))
+            _, status, _ = await client.head()
+            assert status == 200
+            seen = await client.part()
+            killed.add(kill(engine))
+            begun = time.perf_counter()
+            seen += b"".join([part async for part in client.parts()])
+            assert time.perf_counter() - begun < 2
+            *_, frame, done, _ = seen.split(b"\n\n")
+            assert done == b"data: [DONE]"
+            error = json.loads(frame.removeprefix(b"data: "))["error"]
+            assert error["category"] == "provider_unavailable"
+            assert "went away in the middle of its answer" in error["message"]
+            # On the same connection, at once: an engine is started again.
+            answer = await client.ask(chat("Say hello.", **SHORT))
+            assert answer.status == 200, answer.body
+            assert engine.pid not in killed
+        assert len(killed) == 3
+
+
+async def test_a_whole_answer_that_loses_its_engine_is_a_502(test_model: Path, http: str) -> None:
+    """But for the one on a kept connection: nothing had come back, so it is asked again, of the next engine."""
+    async with real(test_model, http) as (port, engine):
+        assert (await ask(port, **SHORT))[0] == 200
+        asking = [asyncio.create_task(ask(port, **LONG)) for _ in range(3)]
+        # The engine doesn't tell what it was asked; that it has three connections is seen from outside.
+        address = engine.address
+        assert address is not None
+        while connections_to(address.port) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        kill(engine)
+        begun = time.perf_counter()
+        answers = sorted(await asyncio.gather(*asking))
+        assert [status for status, _ in answers] == [200, 502, 502]
+        assert all("went away before it answered" in message for status, message in answers if status == 502)
+        assert time.perf_counter() - begun < 8
+        assert await asyncio.gather(*(ask(port, **SHORT) for _ in range(4))) == [(200, "chat.completion")] * 4
+
+
+def connections_to(port: int) -> int:
+    """TCP connections of this machine that stand, to a port on it."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(line.split()[2].endswith(f":{port:04X}") and line.split()[3] == "01" for line in lines)
+
+
+async def test_killed_while_idle_nobody_notices(test_model: Path) -> None:
+    async with real(test_model, LANE) as (port, engine):
+        for _ in range(5):
+            assert await ask(port, **SHORT) == (200, "chat.completion")
+            assert await asyncio.to_thread(gone, kill(engine))
