@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from itertools import product
 from typing import Any
 
 import pytest
@@ -118,33 +119,32 @@ def shape(error: dict[str, Any], category: Category) -> None:
     assert error["type"] == row.type
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("at", ["open", "first"])
 @pytest.mark.parametrize(("arguments", "fields", "retry"), RETRY.values(), ids=RETRY.keys())
 async def test_every_row_of_the_error_table(
-    http: str, at: str, stream: bool, arguments: dict[str, Any], fields: dict[str, Any], retry: str | None
+    http: str, arguments: dict[str, Any], fields: dict[str, Any], retry: str | None, subtests: pytest.Subtests
 ) -> None:
     async with running(http=http, runtime=RUNTIME, base_url=None) as gateway, await gateway.connect() as client:
-        for category, row in CATEGORIES.items():
-            answer = await client.ask(chat(stream=stream, fail={"with": category, "at": at, **arguments}))
-            assert answer.status == arguments.get("status", row.default_status)
-            assert answer.headers["content-type"] == "application/json"
-            assert answer.headers.get("retry-after") == retry
-            shape(answer.error, category)
-            expected = {"message": "told to fail", "code": row.default_code, "param": None, **fields}
-            assert answer.error.items() >= expected.items()
+        for (category, row), at, stream in product(CATEGORIES.items(), ("open", "first"), (False, True)):
+            with subtests.test(category, at=at, stream=stream):
+                answer = await client.ask(chat(stream=stream, fail={"with": category, "at": at, **arguments}))
+                assert answer.status == arguments.get("status", row.default_status)
+                assert answer.headers["content-type"] == "application/json"
+                assert answer.headers.get("retry-after") == retry
+                shape(answer.error, category)
+                expected = {"message": "told to fail", "code": row.default_code, "param": None, **fields}
+                assert answer.error.items() >= expected.items()
 
 
-@pytest.mark.parametrize("category", CATEGORIES)
-async def test_an_error_after_the_first_chunk_is_a_frame_and_then_the_end(http: str, category: Category) -> None:
+async def test_an_error_after_the_first_chunk_is_a_frame_and_then_the_end(http: str, subtests: pytest.Subtests) -> None:
     async with running(http=http, runtime=RUNTIME, base_url=None) as gateway, await gateway.connect() as client:
-        for _ in range(2):
-            answer = await client.ask(chat(stream=True, fail={"with": category, "at": "later"}))
-            assert answer.status == 200
-            first, frame, done = answer.events
-            assert json.loads(first) == chunk("Hello")
-            shape(json.loads(frame)["error"], category)
-            assert done == b"[DONE]"
+        for category in CATEGORIES:
+            with subtests.test(category):
+                answer = await client.ask(chat(stream=True, fail={"with": category, "at": "later"}))
+                assert answer.status == 200
+                first, frame, done = answer.events
+                assert json.loads(first) == chunk("Hello")
+                shape(json.loads(frame)["error"], category)
+                assert done == b"[DONE]"
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -189,15 +189,26 @@ ENGINE_SAYS: dict[str, tuple[int, Any, Category, int]] = {
 }
 
 
-@pytest.mark.parametrize(("status", "body", "category", "expected"), ENGINE_SAYS.values(), ids=ENGINE_SAYS.keys())
-async def test_what_an_engine_refuses(http: str, status: int, body: Any, category: Category, expected: int) -> None:
-    async with running(answers(body, status), http=http) as gateway, await gateway.connect() as client:
-        answer = await client.ask(chat())
-        assert answer.status == expected
-        shape(answer.error, category)
-        if status >= 300:
-            streamed = await client.ask(chat(stream=True))
-            assert (streamed.status, streamed.error) == (expected, answer.error)
+def by_name(scripts: dict[str, Script]) -> Script:
+    """A script: the one that the prompt names."""
+
+    async def script(exchange: Exchange) -> None:
+        await scripts[exchange.json["messages"][0]["content"]](exchange)
+
+    return script
+
+
+async def test_what_an_engine_refuses(http: str, subtests: pytest.Subtests) -> None:
+    scripts = {name: answers(body, status) for name, (status, body, _, _) in ENGINE_SAYS.items()}
+    async with running(by_name(scripts), http=http) as gateway, await gateway.connect() as client:
+        for name, (status, _, category, expected) in ENGINE_SAYS.items():
+            with subtests.test(name):
+                answer = await client.ask(chat(name))
+                assert answer.status == expected
+                shape(answer.error, category)
+                if status >= 300:
+                    streamed = await client.ask(chat(name, stream=True))
+                    assert (streamed.status, streamed.error) == (expected, answer.error)
 
 
 STREAM_SAYS: dict[str, tuple[Script, int, Category]] = {
@@ -224,21 +235,23 @@ STREAM_SAYS: dict[str, tuple[Script, int, Category]] = {
 }
 
 
-@pytest.mark.parametrize(("script", "before", "category"), STREAM_SAYS.values(), ids=STREAM_SAYS.keys())
-async def test_a_stream_that_goes_wrong(http: str, script: Script, before: int, category: Category) -> None:
+async def test_a_stream_that_goes_wrong(http: str, subtests: pytest.Subtests) -> None:
     """Before the first chunk a status, after it a frame; the connection serves on."""
-    async with running(script, answers(), http=http) as gateway, await gateway.connect() as client:
-        answer = await client.ask(chat(stream=True))
-        if before:
-            assert answer.status == 200
-            *chunks, frame, done = answer.events
-            assert len(chunks) == before
-            assert done == b"[DONE]"
-            shape(json.loads(frame)["error"], category)
-        else:
-            assert answer.status == CATEGORIES[category].default_status or answer.status == 502
-            shape(answer.error, category)
-        assert (await client.ask(chat())).status == 200
+    scripts = {name: script for name, (script, _, _) in STREAM_SAYS.items()} | {"Hi": answers()}
+    async with running(by_name(scripts), http=http) as gateway, await gateway.connect() as client:
+        for name, (_, before, category) in STREAM_SAYS.items():
+            with subtests.test(name):
+                answer = await client.ask(chat(name, stream=True))
+                if before:
+                    assert answer.status == 200
+                    *chunks, frame, done = answer.events
+                    assert len(chunks) == before
+                    assert done == b"[DONE]"
+                    shape(json.loads(frame)["error"], category)
+                else:
+                    assert answer.status == 502
+                    shape(answer.error, category)
+                assert (await client.ask(chat())).status == 200
 
 
 async def test_chunks_that_came_with_an_error_are_sent_before_it(http: str) -> None:
@@ -277,34 +290,36 @@ async def test_a_missing_finish_reason_is_added(http: str) -> None:
 # Keys
 
 
-@pytest.mark.parametrize(
-    ("header", "status"),
-    [
-        ("", 401),
-        ("Authorization: Bearer wrong\r\n", 401),
-        ("Authorization: Bearer \r\n", 401),
-        ("Authorization: Bearer\r\n", 401),
-        ("Authorization: one\r\n", 401),
-        ("Authorization: Basic one\r\n", 401),
-        ("Authorization: Bearer onetwo\r\n", 401),
-        ("Authorization: Bearer one\r\n", 200),
-        ("authorization: bearer one\r\n", 200),
-        ("Authorization: Bearer zwei-ü\r\n", 200),
-        ("Authorization: Bearer  one \r\n", 200),
-    ],
-)
-async def test_keys(http: str, header: str, status: int) -> None:
+KEYS = {
+    "none": ("", 401),
+    "wrong": ("Authorization: Bearer wrong\r\n", 401),
+    "empty": ("Authorization: Bearer \r\n", 401),
+    "no key": ("Authorization: Bearer\r\n", 401),
+    "no scheme": ("Authorization: one\r\n", 401),
+    "another scheme": ("Authorization: Basic one\r\n", 401),
+    "longer": ("Authorization: Bearer onetwo\r\n", 401),
+    "right": ("Authorization: Bearer one\r\n", 200),
+    "small letters": ("authorization: bearer one\r\n", 200),
+    "not ASCII": ("Authorization: Bearer zwei-ü\r\n", 200),
+    "spaces": ("Authorization: Bearer  one \r\n", 200),
+}
+
+
+async def test_keys(http: str, subtests: pytest.Subtests) -> None:
     async with running(answers(), http=http, keys=("one", "zwei-ü")) as gateway, await gateway.connect() as client:
-        answer = await client.ask(chat(), head=header)
-        assert answer.status == status
-        if status == 401:
-            shape(answer.error, "provider_authentication")
-            assert not gateway.engine.requests
-            assert "one" not in answer.error["message"]
-        await client.send(f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
-        assert (await client.answer()).status == status
-        await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert (await client.answer()).status == 200
+        for name, (header, status) in KEYS.items():
+            with subtests.test(name):
+                before = len(gateway.engine.requests)
+                answer = await client.ask(chat(), head=header)
+                assert answer.status == status
+                assert len(gateway.engine.requests) - before == (status == 200)
+                if status == 401:
+                    shape(answer.error, "provider_authentication")
+                    assert "one" not in answer.error["message"]
+                await client.send(f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
+                assert (await client.answer()).status == status
+                await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert (await client.answer()).status == 200
 
 
 async def test_the_key_of_the_gateway_is_not_told_to_the_engine(http: str) -> None:
@@ -393,30 +408,30 @@ async def test_models_from_config_alone(http: str, prefix: str) -> None:
         assert not gateway.engine.connections, "no engine is asked"
 
 
-@pytest.mark.parametrize(
-    ("line", "status", "code", "allow"),
-    [
-        ("GET /v1/chat/completions", 405, "method_not_allowed", "POST"),
-        ("DELETE /chat/completions", 405, "method_not_allowed", "POST"),
-        ("POST /v1/models", 405, "method_not_allowed", "GET"),
-        ("GET /", 404, "not_found", None),
-        ("GET /v1", 404, "not_found", None),
-        ("GET /v1/nowhere", 404, "not_found", None),
-        ("POST /v1/chat/completions/", 404, "not_found", None),
-        ("POST /v1/v1/chat/completions", 404, "not_found", None),
-        ("GET /v1/models/../../etc/passwd", 404, "model_not_found", None),
-        ("GET /%ff", 404, "not_found", None),
-    ],
-)
-async def test_what_is_not_there(http: str, line: str, status: int, code: str, allow: str | None) -> None:
+NOT_THERE: dict[str, tuple[int, str, str | None]] = {
+    "GET /v1/chat/completions": (405, "method_not_allowed", "POST"),
+    "DELETE /chat/completions": (405, "method_not_allowed", "POST"),
+    "POST /v1/models": (405, "method_not_allowed", "GET"),
+    "GET /": (404, "not_found", None),
+    "GET /v1": (404, "not_found", None),
+    "GET /v1/nowhere": (404, "not_found", None),
+    "POST /v1/chat/completions/": (404, "not_found", None),
+    "POST /v1/v1/chat/completions": (404, "not_found", None),
+    "GET /v1/models/../../etc/passwd": (404, "model_not_found", None),
+    "GET /%ff": (404, "not_found", None),
+}
+
+
+async def test_what_is_not_there(http: str, subtests: pytest.Subtests) -> None:
     async with running(answers(), http=http) as gateway, await gateway.connect() as client:
-        for _ in range(2):
-            await client.send(f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
-            answer = await client.answer()
-            assert (answer.status, answer.error["code"]) == (status, code)
-            assert answer.error["type"] == "invalid_request_error"
-            if allow:
-                assert allow in answer.headers["allow"].split(", ")
+        for line, (status, code, allow) in NOT_THERE.items():
+            with subtests.test(line):
+                await client.send(f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+                answer = await client.answer()
+                assert (answer.status, answer.error["code"]) == (status, code)
+                assert answer.error["type"] == "invalid_request_error"
+                if allow:
+                    assert allow in answer.headers["allow"].split(", ")
 
 
 async def test_head(http: str) -> None:
@@ -658,26 +673,25 @@ async def test_no_tunnels() -> None:
 # Clients that leave
 
 
-@pytest.mark.parametrize("how", ["leave", "reset", "half-close"])
-@pytest.mark.parametrize("size", [2, 100_000, 1_000_000], ids=["small", "100 kB", "1 MB"])
 @pytest.mark.parametrize("state", ["whole", "before the stream", "within the stream"])
-async def test_a_client_that_leaves_ends_the_engines_work(http: str, state: str, size: int, how: str) -> None:
+async def test_a_client_that_leaves_ends_the_engines_work(http: str, state: str, subtests: pytest.Subtests) -> None:
     script = endless if state == "within the stream" else silence
-    async with running(script, answers(), http=http) as gateway, await gateway.connect() as client:
-        client.writer.write(request(chat("x" * size, stream=state != "whole")))
-        asked = await gateway.engine.asked()
-        if script is endless:
-            await client.head()
-            await client.part()
-        left = time.perf_counter()
-        if how == "half-close":
-            client.writer.write_eof()
-        else:
-            getattr(client, how)()
-        async with asyncio.timeout(5):
-            gone = await asked.gone
-        assert gone - left < 0.1
-        assert (await gateway.ask(chat())).status == 200
+    async with running(script, http=http) as gateway:
+        for how, size in product(("leave", "reset", "half-close"), (2, 100_000, 1_000_000)):
+            with subtests.test(how, size=size):
+                async with await gateway.connect() as client:
+                    client.writer.write(request(chat("x" * size, stream=state != "whole")))
+                    asked = await gateway.engine.asked(len(gateway.engine.requests) + 1)
+                    if script is endless:
+                        await client.head()
+                        await client.part()
+                    left = time.perf_counter()
+                    if how == "half-close":
+                        client.writer.write_eof()
+                    else:
+                        getattr(client, how)()
+                    async with asyncio.timeout(5):
+                        assert await asked.gone - left < 0.1
 
 
 @pytest.mark.parametrize("sent", [0.1, 0.9])

@@ -1,0 +1,90 @@
+"""`ctxgate serve` as a process: SIGTERM with answers in flight."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness import proc
+from benchmarks.harness.stacks import STACKS, Place
+from gateway.app import GRACE_SECONDS
+from tests.gateway.client import Client, chat
+from tests.gateway.double import Double, Exchange, Script, chunk, completion, endless
+
+
+@asynccontextmanager
+async def process(script: Script, folder: Path) -> AsyncIterator[tuple[proc.Server, Double]]:
+    stack = STACKS["ctxgate"]
+    async with asyncio.timeout(50), Double(script).serve() as double:
+        place = Place(double.address.port, proc.free_port(), folder, folder)
+        server = proc.Server.start(stack.command(place), place.port, folder / "log", env=stack.env, cwd=folder)
+        try:
+            await asyncio.to_thread(server.wait_ready, stack.ready, stack.start_timeout)
+            yield server, double
+        finally:
+            await asyncio.to_thread(server.stop)
+
+
+async def refused(port: int) -> None:
+    """Waits until the port takes no connection."""
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+async def test_answers_in_flight_end_and_then_the_process_does(tmp_path: Path, how: signal.Signals) -> None:
+    stopped = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.json.get("stream"):
+            await exchange.start()
+            await exchange.event(chunk("one"))
+            await stopped.wait()
+            await exchange.event(chunk("two"), chunk(reason="stop"))
+            await exchange.end()
+        else:
+            await stopped.wait()
+            await exchange.whole(completion("all"))
+
+    async with process(script, tmp_path) as (server, double), AsyncExitStack() as stack:
+        stream, whole, idle = [await stack.enter_async_context(await Client.connect(server.port)) for _ in range(3)]
+        await stream.post(chat(stream=True))
+        await double.asked()
+        await whole.post(chat())
+        await double.asked(2)
+        server.process.send_signal(how)
+        assert await idle.closed()
+        await refused(server.port)
+        stopped.set()
+        events = (await stream.answer()).events
+        assert (len(events), events[-1]) == (4, b"[DONE]")
+        assert (await whole.answer()).json == completion("all")
+        assert await stream.closed()
+        assert await whole.closed()
+        code = await asyncio.to_thread(server.process.wait, 5)
+        assert code in (0, -how, 128 + how), server.last_words()
+        assert b"Traceback" not in server.log.read_bytes()
+
+
+async def test_an_answer_without_end_is_cut_after_the_grace(tmp_path: Path) -> None:
+    async with process(endless, tmp_path) as (server, double), await Client.connect(server.port) as client:
+        await client.post(chat(stream=True))
+        asked = await double.asked()
+        begun = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(GRACE_SECONDS + 5):
+            await asked.gone
+            rest = await client.reader.read()
+        assert b"Hello" in rest
+        await asyncio.to_thread(server.process.wait, 5)
+        assert GRACE_SECONDS - 1 < time.monotonic() - begun < GRACE_SECONDS + 4
