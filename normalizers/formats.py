@@ -19,7 +19,7 @@ _DEEPSEEK_TOKENS = (
 )
 _M3 = "]<]minimax[>["
 
-FORMATS: tuple[FormatSpec, ...] = (
+_FORMATS: tuple[FormatSpec, ...] = (
     FormatSpec(name="native_json", aliases=("native", "openai", "none")),
     # -- Python calls
     FormatSpec(
@@ -73,18 +73,22 @@ FORMATS: tuple[FormatSpec, ...] = (
         aliases=("granite3",),
         dialect="json",
         open=("<|tool_call|>", "<tool_call>"),
+        listed=True,
         think=THINK,
         drop=("</tool_call>",),
         bare=("object",),
     ),
     FormatSpec(name="granite_20b_fc", dialect="json", open=("<function_call>",), drop=("</function_call>",)),
-    FormatSpec(name="phi4", aliases=("phi4_mini",), dialect="json", open=("functools",), bare=("object",)),
+    FormatSpec(name="phi4", aliases=("phi4_mini",), dialect="json", open=("functools",), listed=True, bare=("object",)),
     # -- a name, then an object
     FormatSpec(
         name="mistral",
         aliases=("mistral_pre_v11", "mistral_v11", "ministral", "devstral"),
         dialect="named",
-        syntax=NamedSyntax(head=("{name}[CALL_ID]{id}[ARGS]", "{name}[ARGS]", "{name}")),
+        syntax=NamedSyntax(
+            written="{name}[ARGS]{arguments}",
+            head=("{name}[CALL_ID]{id}[ARGS]", "{name}[ARGS]", "{name}"),
+        ),
         open=("[TOOL_CALLS]",),
         think=(("[THINK]", "[/THINK]"),),
         drop=("[ARGS]", "[CALL_ID]"),
@@ -94,6 +98,7 @@ FORMATS: tuple[FormatSpec, ...] = (
         name="deepseek_v3",
         dialect="named",
         syntax=NamedSyntax(
+            written="<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>",
             head=(
                 "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}```json",
                 "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}",
@@ -112,6 +117,7 @@ FORMATS: tuple[FormatSpec, ...] = (
         name="deepseek_v31",
         dialect="named",
         syntax=NamedSyntax(
+            written="<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜>",
             head=("<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>", "{name}<｜tool▁sep｜>"),
             tail=("<｜tool▁call▁end｜>",),
         ),
@@ -126,6 +132,7 @@ FORMATS: tuple[FormatSpec, ...] = (
         name="kimi_k2",
         dialect="named",
         syntax=NamedSyntax(
+            written="<|tool_call_begin|>functions.{name}:{index}<|tool_call_argument_begin|>{arguments}<|tool_call_end|>",
             head=("<|tool_call_begin|>{id}<|tool_call_argument_begin|>",),
             tail=("<|tool_call_end|>",),
         ),
@@ -138,14 +145,21 @@ FORMATS: tuple[FormatSpec, ...] = (
     FormatSpec(
         name="functiongemma",
         dialect="named",
-        syntax=NamedSyntax(head=("call:{name}",), quotes=(("<escape>", "<escape>"),), bare_keys=True),
+        syntax=NamedSyntax(
+            written="call:{name}{arguments}", head=("call:{name}",), quotes=(("<escape>", "<escape>"),), bare_keys=True
+        ),
         open=("<start_function_call>",),
         close=("<end_function_call>",),
     ),
     FormatSpec(
         name="gemma4",
         dialect="named",
-        syntax=NamedSyntax(head=("call:{name}", ":{name}"), quotes=(('<|"|>', '<|"|>'),), bare_keys=True),
+        syntax=NamedSyntax(
+            written="call:{name}{arguments}",
+            head=("call:{name}", ":{name}"),
+            quotes=(('<|"|>', '<|"|>'),),
+            bare_keys=True,
+        ),
         open=("<|tool_call>",),
         close=("<tool_call|>",),
         drop=("<turn|>",),
@@ -156,6 +170,7 @@ FORMATS: tuple[FormatSpec, ...] = (
         aliases=("localcowork",),
         dialect="named",
         syntax=NamedSyntax(
+            written="Tool: {name}\nArguments: {arguments}",
             head=(
                 "Tool: {name} Arguments:",
                 "Tool: {name} arguments:",
@@ -163,7 +178,7 @@ FORMATS: tuple[FormatSpec, ...] = (
                 "tool: {name} arguments:",
                 "Tool: {name}",
                 "tool: {name}",
-            )
+            ),
         ),
         bare=("tool_line",),
     ),
@@ -255,3 +270,20 @@ FORMATS: tuple[FormatSpec, ...] = (
         drop=("<|end|>", "<|return|>", "<|call|>", "<|message|>"),
     ),
 )
+
+
+def _auto() -> FormatSpec:
+    """Every opener of every format, bare calls of declared tools, every kind of reasoning."""
+    marks = {mark: None for spec in _FORMATS for mark in (*spec.open, *spec.begins) if mark != "functools"}
+    strays = {mark: None for spec in _FORMATS for mark in (*spec.close, *spec.drop) if mark not in marks}
+    return FormatSpec(
+        name="auto",
+        dialect="auto",
+        begins=tuple(marks),
+        drop=tuple(strays),
+        think=tuple(dict.fromkeys(pair for spec in _FORMATS for pair in spec.think)),
+        bare=("call", "list", "object"),
+    )
+
+
+FORMATS: tuple[FormatSpec, ...] = (*_FORMATS, _auto())

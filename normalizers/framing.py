@@ -81,6 +81,7 @@ class Framing(Normalizer):
         "_spec",
         "_strays",
         "_think_close",
+        "_ticked",
         "_trigger",
         "_turned",
         "_writer",
@@ -111,6 +112,7 @@ class Framing(Normalizer):
         self._lines = bool(self._names) and ("call" in spec.bare or "tool_line" in spec.bare)
         self._at_line_start = self._lines
         self._fenced = False
+        self._ticked = False
         self._echo = ""
         self._body: list[str] | None = None
         self._dialect: Dialect | None = None
@@ -166,7 +168,9 @@ class Framing(Normalizer):
             pos = self._read(text, pos, reason)
         self._held = text[pos:]
         if self._dialect is None:
-            self._plain = not (self._held or self._gap or self._at_line_start) and self._read == self._read_text
+            self._plain = (
+                not (self._held or self._gap or self._at_line_start or self._ticked) and self._read == self._read_text
+            )
         return out
 
     def _turn(self, read: Step) -> None:
@@ -219,7 +223,8 @@ class Framing(Normalizer):
             elif literal == "\n":
                 self._at_line_start = True
             elif literal in ("[", "{"):
-                verdict = "" if self._fenced or text[at - 1 : at] == "`" else self._bare_bracket(text, at, reason)
+                ticked = text[at - 1] == "`" if at else self._ticked
+                verdict = "" if self._fenced or ticked else self._bare_bracket(text, at, reason)
                 if verdict == "wait":
                     return self._emit(text, start, at)
                 if verdict == "call":
@@ -244,6 +249,7 @@ class Framing(Normalizer):
         if end > start and not (self._gap and text[start:end].isspace()):
             self._gap = ""
             self._echo = ""
+            self._ticked = text[end - 1] == "`"
             self._writer.text(text[start:end])
             return end
         return start

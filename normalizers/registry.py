@@ -13,6 +13,7 @@ from normalizers.formats import FORMATS
 from normalizers.spec import FormatSpec
 
 DIALECTS: dict[str, str] = {
+    "auto": "normalizers.dialects.auto:Auto",
     "harmony": "normalizers.dialects.harmony:Harmony",
     "json": "normalizers.dialects.json_calls:JsonCalls",
     "named": "normalizers.dialects.named:NamedCalls",

@@ -13,6 +13,8 @@ Bare = Literal["call", "list", "object", "tool_line"]
 class NamedSyntax:
     """For the dialect ``named``: a head that names the tool, then the arguments as one object."""
 
+    written: str
+    """How one call is rendered: with ``{name}``, ``{arguments}`` and perhaps ``{index}``."""
     head: tuple[str, ...]
     """Templates, the more specific first. ``{name}`` is the tool's name, ``{id}`` the call's id; where
     there is no ``{name}``, the id holds it: ``functions.NAME:INDEX``."""
@@ -66,12 +68,18 @@ class FormatSpec:
     """Forms in which a call without `open` counts, if it names a tool that the request declares:
     ``name(...)`` at the start of a line, a list ``[name(...)]``, a JSON object or list of them, a line
     ``Tool: name``."""
+    listed: bool = False
+    """Several JSON calls are written as one array."""
     echo: bool = False
     """The model may repeat a region's body and end marker: the repetition is dropped."""
     after: Literal["content", "drop"] = "content"
     """What becomes of text behind a call."""
     result: tuple[str, str] | tuple[()] = ()
     """Literals around a tool's result."""
+    signs: tuple[tuple[str, ...], ...] = ()
+    """What gives the format away in a chat template: any of these sets of literals, all of the set."""
+    architectures: tuple[str, ...] = ()
+    """Model architectures (``general.architecture``, ``model_type``) that write it."""
     keep_special: bool = True
     """Ask the engine to keep special tokens in the text."""
 

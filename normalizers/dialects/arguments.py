@@ -64,6 +64,7 @@ class ArgumentWriter:
         "_schemas",
         "_string",
         "_unpack",
+        "begun",
         "name",
         "open",
     )
@@ -73,12 +74,12 @@ class ArgumentWriter:
         self._schemas = schemas
         self._frames: list[_Frame] = []
         self.begin("")
-        self.open = False
-        """Between the call's parentheses."""
+        self.open = self.begun = False
+        """`open`: between the call's parentheses; `begun`: neither ended nor abandoned."""
 
     def begin(self, name: str, native_id: str | None = None) -> None:
         self.name = name
-        self.open = True
+        self.open = self.begun = True
         self._id = native_id
         self._announced = False
         self._frames = [_Frame("A")]
@@ -177,7 +178,7 @@ class ArgumentWriter:
         self._parts.append("}" if self._count else "{}")
         self.flush()
         self._calls.end(raw)
-        self.open = False
+        self.open = self.begun = False
 
     @property
     def streaming(self) -> int:
@@ -188,9 +189,9 @@ class ArgumentWriter:
 
     def abandon(self) -> None:
         """The call is malformed or cut: what was certain is still said, but it never ends."""
-        if self.open:
+        if self.begun:
             self.flush()
-        self.open = False
+        self.open = self.begun = False
         self._parts.clear()
         self._held.clear()
 

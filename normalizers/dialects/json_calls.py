@@ -165,7 +165,7 @@ class JsonCalls(Region):
             found = _RAW_STOP.search(text, pos)
             if found is None:
                 end = len(text)
-                if not final and text.endswith("\\"):
+                if not final and text.endswith("\\", pos):
                     end -= 1
                 self._raw.append(text[start:end])
                 self._wait = True
@@ -182,7 +182,11 @@ class JsonCalls(Region):
             elif piece in "}],":
                 if self._raw_depth == 0:
                     self._raw.append(text[start : found.start()])
-                    self._keep_value("".join(self._raw).strip())
+                    try:
+                        self._keep_value("".join(self._raw).strip())
+                    except Malformed as exc:
+                        exc.pos = found.start()
+                        raise
                     self._state = self._read_key
                     return found.start()
                 self._raw_depth -= piece != ","
@@ -217,7 +221,11 @@ class JsonCalls(Region):
         if not raw or raw in ("null", "None"):
             raw = "{}"
         assert self._reader is not None
-        end = self._reader.step(raw, 0, True)
+        try:
+            end = self._reader.step(raw, 0, True)
+        except Malformed as exc:
+            exc.pos = None
+            raise
         if not self._reader.done or raw[end:].strip():
             raise Malformed("arguments_not_an_object")
 

@@ -159,8 +159,8 @@ class Pythonic(Region):
                 raise Wait
         if text.startswith("**", pos):
             return self._shift("DOUBLESTAR", "**", text, pos, pos + 2)
-        if not arguments.open and not self._bare and (fence := _FENCE.match(text, pos)):
-            return fence.end()
+        if text.startswith("```", pos) and not (arguments.open or self._bare or self._listed or self._callee):
+            return pos + 3
         raise Malformed("syntax")
 
     def _shift(self, kind: str, token: str, text: str, pos: int, end: int) -> int:

@@ -82,7 +82,7 @@ class Region:
                 self._wait = True
             except Malformed as exc:
                 pos = skip_space(text, pos if exc.pos is None else exc.pos)
-                self._fail(exc.code, text, pos)
+                pos = self._fail(exc.code, text, pos)
         if self.heir is not None:
             return pos
         if reason is not None and not self.done:
@@ -90,7 +90,7 @@ class Region:
             self._finish(text, pos, reason)
         arguments = self._arguments
         stop = None
-        if arguments.open:
+        if arguments.begun:
             arguments.flush()
             stop = self._string_stop()
             if stop is not None:
@@ -121,7 +121,7 @@ class Region:
 
     def _unfinished(self) -> bool:
         """A call has been begun."""
-        return self._arguments.open
+        return self._arguments.begun
 
     def _close_at_stop(self, text: str, pos: int) -> bool:
         """Complete the open call when the model itself has stopped, if nothing is missing but markup."""
@@ -179,15 +179,19 @@ class Region:
                     self._refuse(text, pos)
         self.done = True
 
-    def _fail(self, code: str, text: str, pos: int) -> None:
+    def _fail(self, code: str, text: str, pos: int) -> int:
         self._code = code
         self._skipped = False
         self._prepare_skip()
         self._arguments.abandon()
         self._state = self._skip
         if self._bare:
+            if pos == self._mark and not any(self._span):
+                # What looked like a call's beginning is text: it must not be looked at again.
+                pos += 1
             self._refuse(text, pos)
             self.done = True
+        return pos
 
     def _refuse(self, text: str, pos: int) -> None:
         """Give the call's source back as content."""

@@ -32,6 +32,7 @@ _WRAPPERS = ("arguments", "input", "parameters")
 
 class TagCalls(Region):
     __slots__ = (
+        "_broken",
         "_call",
         "_call_end",
         "_empty",
@@ -70,7 +71,7 @@ class TagCalls(Region):
         self._unquote = syntax.unquote
         self._reader: ObjectReader | None = None
         self._streams = self._fresh = self._newline = self._json = False
-        self._wrapped = self._wraps = False
+        self._wrapped = self._wraps = self._broken = False
 
     def _string_stop(self) -> Search | None:
         if self._state == self._read_value:
@@ -162,7 +163,7 @@ class TagCalls(Region):
         )
         self._streams = not self._json and not self._wraps and (types is None or types == _STRING)
         self._fresh = True
-        self._newline = self._wrapped = False
+        self._newline = self._wrapped = self._broken = False
         self._text = []
         self._state = self._read_value
 
@@ -172,7 +173,7 @@ class TagCalls(Region):
             self._fresh = False
             if text[pos] == "\n":
                 # One line break behind the opening tag and one before the closing tag are layout.
-                self._wrapped = True
+                self._wrapped = self._broken = True
                 pos += 1
             elif self._unquote and text[pos] == '"':
                 self._streams = False
@@ -188,7 +189,11 @@ class TagCalls(Region):
                 break
             if end is not None:
                 self._value_text(text[pos:at])
-                self._end_value(layout=self._wrapped or end == at)
+                try:
+                    self._end_value(layout=self._wrapped or end == at)
+                except Malformed as exc:
+                    exc.pos = at
+                    raise
                 return end
             at = text.find(mark, at + 1)
         self._wait = True
@@ -214,8 +219,8 @@ class TagCalls(Region):
         tail = text[at:]
         if not final and self._end.startswith(tail):
             raise Wait
-        before = text[at - 1] if at else ("\n" if self._newline else "")
-        if (before == "\n" or self._special) and self._call_end:
+        broken = text[at - 1] == "\n" if at else self._newline or self._broken
+        if (broken or self._special) and self._call_end:
             if tail.startswith(self._call_end):
                 return at
             if match_template(self._parameter, text, at, final=final):
@@ -227,6 +232,7 @@ class TagCalls(Region):
     def _value_text(self, text: str) -> None:
         if not text:
             return
+        self._broken = False
         if self._newline:
             text = "\n" + text
         self._newline = text.endswith("\n")
