@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeGuard
 
 from msgspec import Raw
 
 from gateway import backends
-from gateway.backends import Address, Backend, Reply
+from gateway.backends import Address, Backend, RawText, RawTextBackend, Reply
 from gateway.config import Config, Model
 from gateway.engines import Engine, for_model
 from gateway.errors import GatewayError, ProviderUnavailable
+from gateway.forcing import forced, raw_text
 from gateway.normalize import Answer, EngineError
 from gateway.prompting import tools_into_prompt
 from gateway.upstream import EngineGone, NotConnected
@@ -61,15 +62,23 @@ class Route:
         fields = {**self._defaults, **request.fields}
         if "max_completion_tokens" in fields and "max_tokens" not in request.fields:
             fields.pop("max_tokens", None)
+        raw: RawText | None = None
         if request.tools is not None:
             if request.tool_choice == "none":
                 # The engine must not be tempted: several write their calls as plain text then.
                 del fields["tools"]
                 fields.pop("tool_choice", None)
-            elif not self.spec.untouched and await self._tools_need_prompt(backend):
-                tools_into_prompt(fields, self.spec)
+            elif not self.spec.untouched:
+                raw = raw_text(request, self.spec)
+                if await self._tools_need_prompt(backend):
+                    tools_into_prompt(fields, self.spec, must=forced(request))
+        reasoning_open = False
         try:
-            reply = await backend.open(request, fields)
+            if raw is not None and _gives_raw_text(backend):
+                reply: Reply = (came := await backend.open_raw(request, fields, raw))
+                reasoning_open = came.reasoning_open
+            else:
+                reply = await backend.open(request, fields)
         except EngineGone as error:
             if self.engine is None:
                 raise
@@ -77,7 +86,8 @@ class Route:
             if again or not isinstance(error, NotConnected):
                 raise
             return await self.open(request, again=True)
-        return Run(self.model, reply, Answer(request, self.spec, reply.mender), backend, self.engine)
+        answer = Answer(request, self.spec, reply.mender, reasoning_open=reasoning_open)
+        return Run(self.model, reply, answer, backend, self.engine)
 
     async def aclose(self) -> None:
         if self._backend is not None:
@@ -230,6 +240,10 @@ class Gateway:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _gives_raw_text(backend: Backend) -> TypeGuard[RawTextBackend]:
+    return hasattr(backend, "open_raw")  # isinstance looks at every member of the protocol
 
 
 def address_of(model: Model) -> Address | None:

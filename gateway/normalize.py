@@ -211,12 +211,27 @@ class Answer:
     """Normalises one answer: `whole` once, or `feed` for each batch of payloads and then `finish`.
 
     spec: the format that the model writes calls in. mender: the engine's own mistakes, put right first.
+    reasoning_open: the text starts within the model's reasoning.
     """
 
-    __slots__ = ("_allow", "_every_chunk", "_first", "_mender", "_only", "_parallel", "_spec", "_tools", "choices")
+    __slots__ = (
+        "_allow",
+        "_every_chunk",
+        "_first",
+        "_mender",
+        "_only",
+        "_parallel",
+        "_reasoning_open",
+        "_spec",
+        "_tools",
+        "choices",
+    )
 
-    def __init__(self, request: ChatRequest, spec: FormatSpec, mender: Mender | None = None) -> None:
+    def __init__(
+        self, request: ChatRequest, spec: FormatSpec, mender: Mender | None = None, *, reasoning_open: bool = False
+    ) -> None:
         self._spec = spec
+        self._reasoning_open = reasoning_open
         self._mender = mender
         self._every_chunk = mender is not None and mender.every_chunk
         self._allow = request.tool_choice != "none"
@@ -230,7 +245,13 @@ class Answer:
     def _choice(self, index: int) -> _Choice:
         choice = self.choices.get(index)
         if choice is None:
-            text = normalizer(self._spec, self._tools, allow_calls=self._allow, parallel=self._parallel)
+            text = normalizer(
+                self._spec,
+                self._tools,
+                reasoning_open=self._reasoning_open,
+                allow_calls=self._allow,
+                parallel=self._parallel,
+            )
             choice = self.choices[index] = _Choice(index, text)
             self._only = choice if len(self.choices) == 1 else None
         return choice
@@ -426,6 +447,7 @@ class Answer:
             isinstance(text, str)
             and not message.get("tool_calls")
             and frame.get("finish_reason") in ("stop", "length")
+            and not self._reasoning_open
             and passes(self._spec, text)
         )
 

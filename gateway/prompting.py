@@ -5,21 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Raw
-from normalizers.render import render_calls, render_result, render_tools
 
 from gateway.wire.chat import decode, encode
 from normalizers import FormatSpec
 from normalizers.events import ToolCall
+from normalizers.render import render_calls, render_result, render_tools
 
 
-def tools_into_prompt(fields: dict[str, Raw], spec: FormatSpec) -> None:
+def tools_into_prompt(fields: dict[str, Raw], spec: FormatSpec, must: tuple[str, ...] | None = None) -> None:
     """Moves `tools` into the system message of `messages`, and past calls and results into plain text.
 
-    Such a template would drop them without a word.
+    Such a template would drop them without a word. must: the tools of which one has to be called; (): any.
     """
     messages: list[dict[str, Any]] = decode(fields["messages"])
     prompt = render_tools(spec, decode(fields.pop("tools")))
     fields.pop("tool_choice", None)
+    if must is not None:
+        prompt += f"\nThis time call {' or '.join(must) or 'one of the tools'}, whatever is said."
     fields.pop("parallel_tool_calls", None)
     names: dict[str, str] = {}
     written = [_as_text(message, spec, names) for message in messages]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from gateway.backends.base import Address, Backend, Mender, Reply, Taker
+from gateway.backends.base import Address, Backend, Mender, RawReply, RawText, RawTextBackend, Reply, Taker
 from gateway.errors import ProviderInvalidRequest
 
 BACKENDS = {
@@ -16,7 +16,18 @@ BACKENDS = {
     "echo": "gateway.backends.echo:EchoBackend",
 }
 
-__all__ = ["BACKENDS", "Address", "Backend", "Mender", "Reply", "Taker", "load"]
+__all__ = [
+    "BACKENDS",
+    "Address",
+    "Backend",
+    "Mender",
+    "RawReply",
+    "RawText",
+    "RawTextBackend",
+    "Reply",
+    "Taker",
+    "load",
+]
 
 
 def load(runtime: str) -> type[Backend]:

@@ -67,6 +67,19 @@ class Taker(Protocol):
     def take(self, payloads: list[bytes]) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class RawText:
+    """How an answer is asked for as the model wrote it, read by no parser of the engine's.
+
+    markers: special tokens that stay in the text. think: the pairs of marks around reasoning. grammar: GBNF that the
+    answer is held to.
+    """
+
+    markers: tuple[str, ...] = ()
+    think: tuple[tuple[str, str], ...] = ()
+    grammar: str | None = None
+
+
 class Reply(Protocol):
     """One answer of an engine, whole or streamed as the request asked."""
 
@@ -127,3 +140,19 @@ class Backend(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+class RawReply(Reply, Protocol):
+    reasoning_open: bool
+    """The prompt has begun the model's reasoning: the text starts within it."""
+
+
+class RawTextBackend(Backend, Protocol):
+    """A backend that can also give the text as the model wrote it."""
+
+    async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> RawReply:
+        """As `open`: the prompt made by the model's own template, the answer read by no parser of the engine's.
+
+        A server that can't is asked as in `open`.
+        """
+        ...

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.backends import messages
-from gateway.backends.base import Address
+from gateway.backends import completion, messages
+from gateway.backends.base import Address, RawText
 from gateway.backends.context import context_length_exceeded
-from gateway.backends.openai import OpenAIBackend, error_message
+from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -19,6 +19,7 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderUnsupportedContentBlock,
 )
+from gateway.wire.chat import ChatRequest, encode
 
 _needs_edit = messages.needs(messages.EMPTY_ARGUMENTS)
 
@@ -35,12 +36,74 @@ BAD_INPUT = (
 """What a 500 says if the request is to blame."""
 
 
+TEMPLATE_FIELDS = ("messages", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt")
+"""What makes the prompt; all else is about the generation."""
+
+CHAT_FIELDS = ("tool_choice", "parallel_tool_calls", "reasoning_format", "parse_tool_calls", *TEMPLATE_FIELDS)
+"""What means nothing to a completion."""
+
+PARSED_FIELDS = ("response_format", "json_schema", "logprobs", "top_logprobs")
+"""What only the chat endpoint answers as OpenAI does."""
+
+_needs_chat = messages.needs(messages.MEDIA)
+_SET_TO_NOTHING = (b"null", b"false", b'{"type":"text"}', b'{"type": "text"}')
+
+
 class LlamaCppBackend(OpenAIBackend):
     ready_path = "/health"
 
     def __init__(self, model: Model, address: Address | None) -> None:
         super().__init__(model, address)
         self._takes_tools: bool | None = None
+        self._template_head = self.post_head("/apply-template")
+        self._completion_head = self.post_head("/v1/completions")
+        self._templates = True
+
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
+        choice = request.tool_choice
+        if isinstance(choice, dict) and choice.get("type") == "function" and "tools" in fields:
+            _only_the_named(choice, fields)
+        return await super().open(request, fields)
+
+    async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> HTTPReply:
+        """Two requests: `/apply-template` makes the prompt, `/v1/completions` answers it.
+
+        Pictures and sound, structured output and logprobs take the chat endpoint, and so does everything on a server
+        without `/apply-template`; there a grammar goes along where llama.cpp allows it, that is without `tools`.
+        """
+        grammar = {"grammar": Raw(encode(raw.grammar))} if raw.grammar is not None else {}
+        prompt = None
+        if self._templates and not _only_chat(fields):
+            self.adapt(fields)
+            prompt = await self._prompt(fields)
+            self._templates = prompt is not None
+        if prompt is None:
+            return await self.open(request, fields if "tools" in fields else {**grammar, **fields})
+        pair = next((pair for pair in raw.think if prompt.rstrip().endswith(pair[0])), None)
+        if pair is not None and raw.grammar is not None:
+            # A call within the reasoning is none: the reasoning ends before it begins.
+            prompt, pair = prompt.rstrip() + "\n\n" + pair[1] + "\n\n", None
+        asked = {name: value for name, value in fields.items() if name not in CHAT_FIELDS}
+        asked = {**grammar, **asked, "model": self._name, "prompt": Raw(encode(prompt))}
+        if raw.markers:
+            asked["preserved_tokens"] = Raw(encode(raw.markers))
+        response = await self.accepted(self._completion_head, asked)
+        return completion.CompletionReply(response, usage=request.include_usage, reasoning_open=pair is not None)
+
+    async def _prompt(self, fields: dict[str, Raw]) -> str | None:
+        """The prompt that the model's template makes; None from a server that has no such endpoint."""
+        asked = {name: fields[name] for name in TEMPLATE_FIELDS if name in fields}
+        asked["model"] = self._name
+        response = await self.upstream.request(self._template_head, encode(asked))
+        try:
+            body = await response.read()
+        finally:
+            response.close()
+        if response.status == 404:
+            return None
+        if response.status != 200:
+            raise self.error(response.status, body)
+        return completion.prompt(body)
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if _needs_edit(fields["messages"]):
@@ -77,6 +140,25 @@ class LlamaCppBackend(OpenAIBackend):
         if status == 501 or (status == 500 and any(words in message for words in BAD_INPUT)):
             return ProviderInvalidRequest(f"the engine refused the request: {message}")
         return super().error(status, body)
+
+
+def _only_the_named(choice: dict[str, Any], fields: dict[str, Raw]) -> None:
+    """llama.cpp takes a tool's name for "auto": with no other tool declared, "required" means the same.
+
+    Raises ProviderInvalidRequest for a tool that isn't declared.
+    """
+    name = choice["function"].get("name") if isinstance(choice.get("function"), dict) else None
+    tools = msgspec.json.decode(fields["tools"])
+    named = [tool for tool in tools if isinstance(tool.get("function"), dict) and tool["function"].get("name") == name]
+    if not named:
+        raise ProviderInvalidRequest(f"tool_choice: there is no tool {name!r}", param="tool_choice")
+    fields["tools"], fields["tool_choice"] = Raw(encode(named)), Raw(b'"required"')
+
+
+def _only_chat(fields: dict[str, Raw]) -> bool:
+    if any(name in fields and bytes(fields[name]) not in _SET_TO_NOTHING for name in PARSED_FIELDS):
+        return True
+    return _needs_chat(fields["messages"]) is not None
 
 
 def _supports_tools(props: dict[str, Any]) -> bool:

@@ -24,6 +24,7 @@ TOOL_CALLS = rb'"tool_calls"'
 NULL_CONTENT = rb'"content"\s*:\s*null'
 CONTENT_PARTS = rb'"content"\s*:\s*\['
 OBJECT_ARGUMENTS = rb'"arguments"\s*:\s*\{'
+MEDIA = rb'"(?:image_url|input_audio|input_video|video_url|file)"'
 EMPTY_ARGUMENTS = rb'"arguments"\s*:\s*""'
 
 

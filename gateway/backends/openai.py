@@ -29,6 +29,10 @@ MAX_ERROR_BODY = 1024 * 1024
 class HTTPReply:
     """A `Reply` read from an upstream response."""
 
+    reasoning_open = False
+
+    reasoning_open = False
+
     __slots__ = ("_ended", "_reader", "_response", "_seen", "done", "mender")
 
     def __init__(self, response: Response, mender: Mender | None) -> None:
@@ -103,24 +107,24 @@ class OpenAIBackend:
         self.upstream = Upstream(address, connect_timeout=model.connect_timeout, silence_timeout=model.request_timeout)
         secret = model.api_key
         self._auth = [("Authorization", f"Bearer {secret.get_secret_value()}")] if secret is not None else []
-        self._chat_head = self.upstream.head(
-            "POST",
-            address.prefix + self.chat_path,
-            [*self._auth, ("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream")],
-        )
+        self._chat_head = self.post_head(self.chat_path)
         self._name = Raw(encode(model.upstream_name))
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
         fields["model"] = self._name
         self.adapt(fields)
-        response = await self.upstream.request(self._chat_head, encode(fields))
+        return self.reply(await self.accepted(self._chat_head, fields), fields)
+
+    async def accepted(self, head: bytes, fields: dict[str, Raw]) -> Response:
+        """The response to a POST, once its status is 200. Raises what `error` makes of any other."""
+        response = await self.upstream.request(head, encode(fields))
         if response.status != 200:
             try:
                 body = await response.read(MAX_ERROR_BODY)
             finally:
                 response.close()
             raise self.error(response.status, body)
-        return self.reply(response, fields)
+        return response
 
     async def ready(self) -> None:
         status, body = await self.get(self.ready_path)
@@ -160,6 +164,13 @@ class OpenAIBackend:
         if status >= 500:
             return ProviderUnavailable(message, status=502)
         return ProviderInvalidResponse(message)
+
+    def post_head(self, path: str) -> bytes:
+        return self.upstream.head(
+            "POST",
+            self.address.prefix + path,
+            [*self._auth, ("Content-Type", "application/json"), ("Accept", "application/json, text/event-stream")],
+        )
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """A small request off the hot path, e.g. a readiness probe."""

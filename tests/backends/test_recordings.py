@@ -65,8 +65,8 @@ def expected(one: Exchange) -> int:
     return {"auth_no_key": 401, "auth_wrong_key": 401, "err_bad_model": 404}.get(one.case, 400)
 
 
-REFUSED_BY_US = {"llama-cpp-python": ("grammar", "tools_and_grammar")}
-"""A grammar could end that engine."""
+REFUSED_BY_US = {"llama-cpp-python": ("grammar", "tools_and_grammar"), "llama.cpp": ("tools_named_unknown",)}
+"""A grammar could end the one engine; the other takes a tool that isn't declared for the model's choice."""
 
 
 @needed

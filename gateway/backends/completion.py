@@ -1,0 +1,94 @@
+"""A text completion as a chat completion: the same answer, in the shape that everything above a backend reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from gateway.backends.base import Taker
+from gateway.backends.openai import HTTPReply
+from gateway.errors import ProviderInvalidResponse
+from gateway.upstream import Response
+from gateway.wire.chat import decode, encode
+
+
+class CompletionReply(HTTPReply):
+    """A `RawReply` read from `/v1/completions`.
+
+    usage: the caller wants it in a stream, where it has a chunk of its own.
+    """
+
+    __slots__ = ("_seen_choices", "_usage", "reasoning_open")
+
+    def __init__(self, response: Response, *, usage: bool, reasoning_open: bool) -> None:
+        super().__init__(response, None)
+        self._usage = usage
+        self._seen_choices: set[int] = set()
+        self.reasoning_open = reasoning_open
+
+    async def whole(self) -> bytes:
+        body = _object(await super().whole())
+        if "error" in body:
+            return encode(body)
+        choices = []
+        for choice in body.get("choices") or ():
+            text = choice.pop("text", "")
+            choices.append({**choice, "message": {"role": "assistant", "content": text}})
+        return encode({**body, "object": "chat.completion", "choices": choices})
+
+    async def payloads(self) -> list[bytes]:
+        return self.chat(await super().payloads())
+
+    def tap(self, taker: Taker) -> None:
+        super().tap(_ChatTaker(self, taker))
+
+    def chat(self, payloads: list[bytes]) -> list[bytes]:
+        """The chunks of a completion as those of a chat."""
+        clean: list[bytes] = []
+        for payload in payloads:
+            body = _object(payload)
+            if "error" in body:
+                clean.append(payload)
+                continue
+            usage = body.pop("usage", None)
+            body["object"] = "chat.completion.chunk"
+            for choice in body.get("choices") or ():
+                text = choice.pop("text", "")
+                index = choice.get("index", 0)
+                choice["delta"] = {"content": text} if text else {}
+                if index not in self._seen_choices:
+                    self._seen_choices.add(index)
+                    choice["delta"] = {"role": "assistant", **choice["delta"]}
+            clean.append(encode(body))
+            if usage is not None and self._usage:
+                clean.append(encode({**body, "choices": [], "usage": usage}))
+        return clean
+
+
+class _ChatTaker:
+    def __init__(self, reply: CompletionReply, taker: Taker) -> None:
+        self._reply = reply
+        self._taker = taker
+        self.ready = taker.ready
+
+    def take(self, payloads: list[bytes]) -> None:
+        self._taker.take(self._reply.chat(payloads))
+
+
+def prompt(body: bytes) -> str:
+    """The prompt in an answer of `/apply-template`."""
+    made = _object(body).get("prompt")
+    if not isinstance(made, str):
+        raise ProviderInvalidResponse("the engine applied the chat template and gave no prompt")
+    return made
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ProviderInvalidResponse(f"the engine sent malformed JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ProviderInvalidResponse("the engine sent JSON that is no object")
+    return value

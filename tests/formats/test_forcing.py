@@ -1,0 +1,127 @@
+"""`tool_choice` as a grammar, on real llama.cpp: the form is certain, whatever the model would have said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gateway.core import Gateway
+from gateway.errors import ProviderInvalidRequest
+from gateway.forcing import forced, raw_text
+from normalizers import registry
+from tests.formats.asking import ASK, WEATHER, Json, ask, chat_request, tool
+from tests.formats.conftest import Serve, config, external
+from tests.formats.schemas import random_tool
+from tests.gateway.double import Double, answers, completion
+
+HELLO: Json = {"role": "user", "content": "Say hello."}
+EVENT: Json = {
+    "name": "calendar.create-event",
+    "parameters": {
+        "type": "object",
+        "properties": {"title": {"type": "string", "maxLength": 20}, "days": {"type": "integer", "maximum": 14}},
+        "required": ["title", "days"],
+    },
+}
+TOOLS = [tool(WEATHER), tool(EVENT), tool({"name": "now"})]
+NAMED: Json = {"type": "function", "function": {"name": "calendar.create-event"}}
+FORMATS = ("pythonic", "hermes", "granite", "phi4", "mistral", "deepseek_v3", "qwen3_coder", "glm45", "minimax_m2")
+SAMPLES = 100
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("format", FORMATS)
+async def test_a_named_tool_is_called_once(llama_cpp: str, format: str, stream: bool) -> None:
+    async with Gateway(config(external(llama_cpp, format))) as gateway:
+        said = await ask(gateway, HELLO, tools=TOOLS, tool_choice=NAMED, max_tokens=256, stream=stream, seed=3)
+    assert said.finish_reason == "tool_calls"
+    ((name, arguments),) = said.parsed
+    assert name == "calendar.create-event"
+    jsonschema.validate(arguments, EVENT["parameters"])
+    assert said.content == ""
+
+
+@pytest.mark.parametrize("format", ["pythonic", "llama4_pythonic"])
+async def test_a_required_call_is_the_right_one_where_the_model_knows_it(llama_cpp: str, format: str) -> None:
+    async with Gateway(config(external(llama_cpp, format))) as gateway:
+        said = await ask(gateway, ASK, tools=TOOLS, tool_choice="required")
+    assert said.parsed[0] == ("get_weather", {"city": "Paris", "unit": "celsius"})
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("format", ["pythonic", "hermes", "qwen3_coder"])
+async def test_samples_fit_their_schemas(serve: Serve, test_model: Path, format: str, record_property: Any) -> None:
+    """Random tools at temperature 1.2. Counted and passed over: answers that max_tokens cut, and those where the
+    model strung bytes together that are no UTF-8: llama.cpp's grammars take them for one character.
+    """
+    cut, called, bytes_only = 0, 0, 0
+    async with Gateway(config(external(serve("xllamacpp", test_model), format))) as gateway:
+        for seed in range(SAMPLES):
+            random = Random(f"{format}{seed}")
+            tools = [random_tool(random, name) for name in ("run-x", "a.b_c")[: random.randint(1, 2)]]
+            said = await ask(
+                gateway, HELLO, tools=tools, tool_choice="required", temperature=1.2, seed=seed, max_tokens=300
+            )
+            schemas = {t["function"]["name"]: t["function"]["parameters"] for t in tools}
+            if "\ufffd" in repr(said):
+                bytes_only += 1
+                continue
+            for name, arguments in said.parsed:
+                jsonschema.validate(arguments, schemas[name])
+            called += len(said.calls)
+            if said.finish_reason == "length":
+                cut += 1
+            else:
+                assert said.finish_reason == "tool_calls", (seed, said)
+    counts = {"cut": cut, "not UTF-8": bytes_only, "calls": called}
+    print(format, counts)
+    record_property("counts", counts)
+    assert cut + bytes_only <= SAMPLES // 3
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools"),
+    [
+        ("auto", None),
+        ("required", ()),
+        (NAMED, ("calendar.create-event",)),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [tool(WEATHER)]}}, None),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [tool(WEATHER), {"name": "now"}]}},
+            ("get_weather", "now"),
+        ),
+    ],
+    ids=["auto", "required", "named", "allowed", "allowed and required"],
+)
+def test_what_is_forced(choice: Any, tools: tuple[str, ...] | None) -> None:
+    assert forced(chat_request(tools=TOOLS, tool_choice=choice)) == tools
+
+
+def test_a_tool_that_is_not_declared_is_refused() -> None:
+    choice = {"type": "function", "function": {"name": "nope"}}
+    with pytest.raises(ProviderInvalidRequest, match="there is no tool 'nope'; declared: calendar") as caught:
+        raw_text(chat_request(tools=TOOLS, tool_choice=choice), registry.get("pythonic"))
+    assert caught.value.param == "tool_choice"
+
+
+def test_a_format_without_a_grammar_leaves_it_to_the_engine() -> None:
+    assert raw_text(chat_request(tools=TOOLS, tool_choice="required"), registry.get("harmony")) is None
+    assert raw_text(chat_request(tools=TOOLS), registry.get("harmony")) is not None
+
+
+async def test_where_the_engine_reads_the_calls_it_is_told_of_the_named_tool_alone() -> None:
+    """llama.cpp's parser takes a name for "auto"."""
+    async with (
+        Double(answers(completion())).serve() as double,
+        Gateway(config(external(f"http://127.0.0.1:{double.address.port}", "native_json"))) as gateway,
+    ):
+        await ask(gateway, tools=TOOLS, tool_choice=NAMED)
+        with pytest.raises(ProviderInvalidRequest, match="there is no tool 'nope'"):
+            await ask(gateway, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "nope"}})
+    (exchange,) = double.requests
+    assert exchange.json["tool_choice"] == "required"
+    assert exchange.json["tools"] == [tool(EVENT)]
