@@ -65,8 +65,12 @@ def expected(one: Exchange) -> int:
     return {"auth_no_key": 401, "auth_wrong_key": 401, "err_bad_model": 404}.get(one.case, 400)
 
 
-REFUSED_BY_US = {"llama-cpp-python": ("grammar", "tools_and_grammar"), "llama.cpp": ("tools_named_unknown",)}
-"""A grammar could end the one engine; the other takes a tool that isn't declared for the model's choice."""
+REFUSED_BY_US = {
+    # It would call some other tool, as if none had been named.
+    "llama.cpp": ("tools_named_unknown",),
+    # A grammar could end that engine.
+    "llama-cpp-python": ("grammar", "tools_and_grammar"),
+}
 
 
 @needed
