@@ -192,7 +192,7 @@ class ChatCycle:
     # Tap
 
     def ready(self) -> bool:
-        return not self._protocol.flow.write_paused
+        return not self._protocol.flow.write_paused and not self.disconnected
 
     def push(self, payloads: list[bytes]) -> None:
         data = events(payloads)
