@@ -67,7 +67,7 @@ def segments(spec: FormatSpec) -> st.SearchStrategy[str]:
     call = st.tuples(st.sampled_from(["get_weather", "fs.list_dir", "unknown"]), arguments).map(
         lambda pair: {"function": {"name": pair[0], "arguments": json.dumps(pair[1])}}
     )
-    markers = [*spec.open, *spec.close, *spec.drop, *(m for pair in spec.think for m in pair)]
+    markers = [*spec.open, *spec.close, *spec.drop, *(m for pair in spec.think for m in pair)] or ["<|x|>"]
     # fmt: off
     return st.one_of(
         st.text(max_size=8),
@@ -136,7 +136,7 @@ def test_calls_in_text_become_calls(format: str, size: int) -> None:
         {"function": {"name": "get_weather", "arguments": '{"city": "Paris", "days": 2}'}},
         {"function": {"name": "fs.list_dir", "arguments": "{}"}},
     ]
-    text = "Let me see. " + render_calls(registry.get(format), calls)
+    text = "Let me see.\n" + render_calls(registry.get(format), calls)
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     [stream] = from_stream(streamed(answer(format), [[p] for p in stream_of(pieces)])).values()
     assert stream.content.strip() == "Let me see."
@@ -151,7 +151,7 @@ def test_calls_in_text_become_calls(format: str, size: int) -> None:
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_tool_choice_none_leaks_no_markup(format: str, size: int) -> None:
     spec = registry.get(format)
-    text = "Sure. " + render_calls(spec, [{"function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}])
+    text = "Sure.\n" + render_calls(spec, [{"function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}])
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
     [stream] = from_stream(
         streamed(answer(format, tool_choice="none"), [[p] for p in stream_of(pieces)])
