@@ -559,7 +559,7 @@ async def test_a_large_body_does_not_hold_up_others(http: str) -> None:
         assert (await client.answer()).status == 200
         took = time.perf_counter() - begun
         assert len(gateway.engine.requests[0].body) > 30_000_000
-        assert took < 2.5, "about 0.2 s on an idle machine"
+        assert took < 5, "about 0.3 s on an idle machine"
 
 
 # HTTP
