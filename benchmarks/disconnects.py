@@ -28,7 +28,7 @@ from benchmarks.harness import proc, report
 from benchmarks.harness.stacks import STACKS, Place
 
 LIMIT_MS = 100.0
-STALLED_MB = 1.5
+STALLED_MB = 3.0
 """Goal for each stalled client: what is held at both ends of it, below the kernel's buffers."""
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
