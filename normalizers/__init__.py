@@ -4,6 +4,7 @@ A pure library: text in, events out; the standard library and lark alone, no I/O
 """
 
 from normalizers.base import Normalizer
+from normalizers.detect import Detection, detect
 from normalizers.events import (
     Event,
     Message,
@@ -21,6 +22,7 @@ from normalizers.registry import UnknownFormat, get, names, normalizer, warm
 from normalizers.spec import FormatSpec
 
 __all__ = [
+    "Detection",
     "Event",
     "FormatSpec",
     "Message",
@@ -34,6 +36,7 @@ __all__ = [
     "UnknownFormat",
     "Warn",
     "coalesce",
+    "detect",
     "fold",
     "get",
     "names",

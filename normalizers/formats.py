@@ -253,7 +253,8 @@ _FORMATS: tuple[FormatSpec, ...] = (
         dialect="tags",
         syntax=TagSyntax(
             call=("{name}",),
-            parameter=("<arg_key>{key}</arg_key> <arg_value>",),
+            # The second is what a model writes that takes an escaped line break for layout.
+            parameter=("<arg_key>{key}</arg_key> <arg_value>", r"\n<arg_key>{key}</arg_key>\n<arg_value>"),
             parameter_end="</arg_value>",
             unquote=True,
         ),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING
+from dataclasses import fields as fields_of
 from importlib import import_module
 from typing import Any
 
 from normalizers.base import Normalizer, new_call_id
 from normalizers.coerce import SchemaIndex
 from normalizers.formats import FORMATS
-from normalizers.spec import FormatSpec
+from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
 
 DIALECTS: dict[str, str] = {
     "auto": "normalizers.dialects.auto:Auto",
@@ -35,8 +37,13 @@ def names() -> list[str]:
     return [spec.name for spec in FORMATS]
 
 
-def get(name: str) -> FormatSpec:
-    """The format of that name or alias, or the one at ``pkg.mod:SPEC``. Raises `UnknownFormat`."""
+def get(name: str | Mapping[str, Any]) -> FormatSpec:
+    """The format of that name or alias, the one at ``pkg.mod:SPEC``, or the one that a mapping defines.
+
+    Raises `UnknownFormat`.
+    """
+    if isinstance(name, Mapping):
+        return define(name)
     if spec := _BY_NAME.get(name.strip().lower()):
         return spec
     if ":" in name:
@@ -46,6 +53,65 @@ def get(name: str) -> FormatSpec:
     raise UnknownFormat(
         f"unknown tool-call format {name!r}.{hint} Known: {', '.join(names())}; or an import string 'pkg.mod:SPEC'."
     )
+
+
+_SYNTAXES: dict[str, type[NamedSyntax | TagSyntax]] = {"named": NamedSyntax, "tags": TagSyntax}
+
+
+def define(fields: Mapping[str, Any]) -> FormatSpec:
+    """A format from plain values, such as a YAML file holds: the fields of `FormatSpec`.
+
+    A list may stand for a tuple and a string for a tuple of one. Raises `UnknownFormat`, which names
+    the field.
+    """
+    values = _fields(FormatSpec, fields, "tool_call_format")
+    dialect = values.get("dialect", "")
+    if dialect not in DIALECTS and ":" not in dialect:
+        known = ", ".join(DIALECTS)
+        raise UnknownFormat(f"tool_call_format.dialect: {dialect!r} is none of {known}, nor an import string")
+    values.setdefault("name", "custom")
+    if syntax := _SYNTAXES.get(dialect):
+        given = fields.get("syntax")
+        if not isinstance(given, Mapping):
+            raise UnknownFormat(f"tool_call_format.syntax: the dialect {dialect!r} needs the fields of its syntax")
+        values["syntax"] = syntax(**_fields(syntax, given, "tool_call_format.syntax"))
+    elif "syntax" in fields:
+        raise UnknownFormat(f"tool_call_format.syntax: the dialect {dialect!r} has none")
+    return FormatSpec(**values)
+
+
+def _fields(kind: type[Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    known = {field.name: field for field in fields_of(kind)}
+    values: dict[str, Any] = {}
+    for key, value in given.items():
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f" Did you mean {close[0]!r}?" if close else ""
+            raise UnknownFormat(f"{where}.{key}: no such field.{hint} Known: {', '.join(known)}.")
+        if key != "syntax":
+            values[key] = _as_declared(str(known[key].type), value, f"{where}.{key}")
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in (*given, "name")]
+    if missing:
+        raise UnknownFormat(f"{where}.{missing[0]}: missing")
+    return values
+
+
+def _as_declared(declared: str, value: object, where: str) -> object:
+    if declared.startswith("tuple[tuple"):
+        pairs: Sequence[Any] = value if isinstance(value, (list, tuple)) else [value]
+        if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
+            raise UnknownFormat(f"{where}: must be a list of pairs of strings")
+        return tuple((str(a), str(b)) for a, b in pairs)
+    if declared.startswith("tuple"):
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
+            raise UnknownFormat(f"{where}: must be a string or a list of strings")
+        return tuple(items)
+    if declared == "bool" and not isinstance(value, bool):
+        raise UnknownFormat(f"{where}: must be true or false")
+    if not isinstance(value, (bool, str)):
+        raise UnknownFormat(f"{where}: must be a string")
+    return value
 
 
 def load(target: str) -> Any:

@@ -8,7 +8,7 @@ from functools import cache
 
 MAX_TEMPLATE = 2048
 _SPACE = re.compile(r"\s*")
-_FIELDS = {"name": r"[^\s<>\"'`{}\[\]()]", "id": r"[^\s<>\"'`{}\[\]()]", "key": r"[^<>\"'\n]", "string": r"[a-z]"}
+_FIELDS = {"name": r"[^\s<>\"'`{}\[\]()\\]", "id": r"[^\s<>\"'`{}\[\]()]", "key": r"[^<>\"'\n]", "string": r"[a-z]"}
 
 
 def skip_space(text: str, pos: int) -> int:

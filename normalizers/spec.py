@@ -76,10 +76,6 @@ class FormatSpec:
     """What becomes of text behind a call."""
     result: tuple[str, str] | tuple[()] = ()
     """Literals around a tool's result."""
-    signs: tuple[tuple[str, ...], ...] = ()
-    """What gives the format away in a chat template: any of these sets of literals, all of the set."""
-    architectures: tuple[str, ...] = ()
-    """Model architectures (``general.architecture``, ``model_type``) that write it."""
     keep_special: bool = True
     """Ask the engine to keep special tokens in the text."""
 

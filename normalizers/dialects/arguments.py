@@ -262,7 +262,8 @@ class ArgumentWriter:
         if frame.kind in "AM" and not frame.naming:
             types = self._schemas.types(self.name, self._argument_key())
         value = CONSTANTS.get(text) if kind == "NAME" else json_number(text)
-        if value is None or (kind == "NUMBER" and types == _STRING_ONLY):
+        number_as_text = types is not None and "string" in types and not types & _NUMERIC
+        if value is None or (kind == "NUMBER" and number_as_text):
             value = self._as_string(text, types, frame.naming or frame.kind == "?", mended=value is None)
         self._value(_scalar_type(value))
         self._put(value)
@@ -381,7 +382,7 @@ class ArgumentWriter:
         self._unpack = True
 
 
-_STRING_ONLY = frozenset({"string"})
+_NUMERIC = frozenset({"integer", "number"})
 _NOT_FINITE = ("nan", "inf", "infinity")
 _STEPS: dict[str, Callable[[ArgumentWriter], None]] = {
     "LPAR": ArgumentWriter._open_paren,

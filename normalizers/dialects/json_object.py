@@ -33,6 +33,7 @@ class Notation:
     quotes: tuple[tuple[str, str], ...] = ()
     """Further pairs of literals around a string; within them nothing is an escape."""
     bare_keys: bool = False
+    """Keys, and words that are no constants, are strings without quotes."""
 
 
 JSON = Notation()
@@ -145,6 +146,10 @@ class ObjectReader:
             return
         self._value()
         name = word[0].isalpha() or word[0] == "_"
+        if name and self._notation.bare_keys and word not in CONSTANTS:
+            writer.token("STRING", "")
+            writer.string(json_string_body(word))
+            return
         self.mended |= name and CONSTANTS.get(word) != word
         writer.token("NAME" if name else "NUMBER", word)
 

@@ -277,6 +277,8 @@ class TagCalls(Region):
         source = read_json(text)
         if source is None or source[:1] != "{":
             return False
+        if not json.loads(source).keys() <= self._schemas.parameters(self._arguments.name).keys():
+            return False
         ObjectReader(self._arguments, closes=False).step(source, 0, True)
         self._calls.mend("schema")
         return True

@@ -111,7 +111,7 @@ def _difference(row: Row, message: Message, names: list[str]) -> str:
         return "" if names == wanted else f"names {names}, not {wanted}"
     calls = [(call.name, json.loads(call.arguments)) for call in message.tool_calls]
     wanted_calls = [(call["name"], _arguments(call)) for call in expected["tool_calls"]]
-    if len(calls) != len(wanted_calls) or not all(_same(a, b) for a, b in zip(calls, wanted_calls, strict=True)):
+    if len(calls) != len(wanted_calls) or not all(same(a, b) for a, b in zip(calls, wanted_calls, strict=True)):
         return f"calls {calls}, not {wanted_calls}"
     if "content_lossy_in_anchor" not in row["flags"]:
         content = (expected["content"] or "").strip()
@@ -136,11 +136,11 @@ def _arguments(call: Mapping[str, Any]) -> Any:
         return raw
 
 
-def _same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any) -> bool:
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
     if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
-        return len(a) == len(b) and all(map(_same, a, b))
+        return len(a) == len(b) and all(map(same, a, b))
     return bool(a == b)

@@ -1,0 +1,128 @@
+"""Which format a model writes, from what is known of it: pure, the evidence is told."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Literal
+
+from normalizers.scan import skip_space
+
+Source = Literal["special tokens", "chat template", "architecture"]
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    format: str
+    source: Source
+    evidence: tuple[str, ...]
+    """The literals that were found, or the architecture."""
+
+    def __str__(self) -> str:
+        return f"{self.format}: {self.source} {', '.join(map(repr, self.evidence))}"
+
+
+Signs = tuple[tuple[str, tuple[str, ...]], ...]
+
+_DEEPSEEK = "<｜tool▁calls▁begin｜>"
+
+# A row is a format and literals that must all be there; the more specific rows stand first.
+_TOKENS: Signs = (
+    ("pythonic", ("<|tool_call_start|>",)),
+    ("kimi_k2", ("<|tool_calls_section_begin|>",)),
+    ("gemma4", ("<|tool_call>", "<tool_call|>")),
+    ("functiongemma", ("<start_function_call>",)),
+    ("minimax_m2", ("<minimax:tool_call>",)),
+    ("seed_oss", ("<seed:tool_call>",)),
+    ("glm45", ("<arg_key>", "<arg_value>")),
+    ("deepseek_v32", ("｜DSML｜",)),
+    ("harmony", ("<|channel|>", "<|constrain|>")),
+    ("mistral", ("[TOOL_CALLS]",)),
+    ("granite", ("<|tool_call|>",)),
+    ("llama4_pythonic", ("<|python_start|>",)),
+    ("llama3_json", ("<|python_tag|>",)),
+)
+_TEMPLATE: Signs = (
+    ("minimax_m2", ("<minimax:tool_call>",)),
+    ("gemma4", ("<|tool_call>", "<tool_call|>")),
+    ("functiongemma", ("<start_function_call>",)),
+    ("glm45", ("<arg_key>",)),
+    ("deepseek_v32", ("｜DSML｜",)),
+    ("seed_oss", ("<seed:tool_call>",)),
+    ("qwen3_coder", ("<function=", "<parameter=")),
+    ("kimi_k2", ("<|tool_calls_section_begin|>",)),
+    ("deepseek_v3", (_DEEPSEEK, "```json")),
+    ("deepseek_v31", (_DEEPSEEK,)),
+    ("pythonic", ("<|tool_call_start|>",)),
+    ("pythonic", ("<|tool_list_start|>",)),
+    ("pythonic", ("List of tools: [",)),
+    ("harmony", ("<|channel|>", "<|message|>")),
+    ("mistral", ("[TOOL_CALLS]",)),
+    ("granite", ("<|tool_call|>",)),
+    ("olmo3", ("<function_calls>",)),
+    ("llama4_pythonic", ("<|python_start|>",)),
+    ("granite_20b_fc", ("<function_call>",)),
+    ("hermes", ("<tool_call>",)),
+    ("phi4", ("functools",)),
+    ("phi4", ("<|tool|>", "<|/tool|>")),
+    ("llama3_json", ("<|python_tag|>",)),
+    ("llama3_json", ("Environment: ipython",)),
+)
+_ARCHITECTURES = {
+    "lfm2": "pythonic",
+    "lfm2moe": "pythonic",
+    "gpt-oss": "harmony",
+    "gpt_oss": "harmony",
+    "glm4moe": "glm45",
+    "glm4_moe": "glm45",
+    "kimi-k2": "kimi_k2",
+    "kimi_k2": "kimi_k2",
+    "minimax-m2": "minimax_m2",
+    "minimax_m2": "minimax_m2",
+    "seed_oss": "seed_oss",
+    "olmo3": "olmo3",
+    "llama4": "llama4_pythonic",
+    "gemma4": "gemma4",
+    "deepseek_v32": "deepseek_v32",
+    "mistral3": "mistral",
+}
+
+
+def detect(
+    *, special_tokens: Collection[str] = (), chat_template: str = "", architecture: str = ""
+) -> Detection | None:
+    """The format, or None where nothing gives it away.
+
+    Special tokens say most; then the chat template; the architecture last. Where the tokens leave a
+    choice, a template that names the format more closely decides.
+    """
+    by_template = _match(_TEMPLATE, chat_template)
+    tokens = frozenset(special_tokens)
+    by_token = _match(_TOKENS, tokens)
+    if _DEEPSEEK in tokens and (by_template is None or not by_template[0].startswith("deepseek")):
+        by_token = "deepseek_v31", (_DEEPSEEK,)
+    if by_token and by_token[0] != "llama3_json":
+        return Detection(by_token[0], "special tokens", by_token[1])
+    if by_template:
+        return Detection(by_template[0], "chat template", by_template[1])
+    if by_token:
+        return Detection(by_token[0], "special tokens", by_token[1])
+    if known := _ARCHITECTURES.get(architecture.strip().lower()):
+        return Detection(known, "architecture", (architecture,))
+    return None
+
+
+def _match(signs: Signs, where: str | frozenset[str]) -> tuple[str, tuple[str, ...]] | None:
+    for name, literals in signs:
+        if all(literal in where for literal in literals):
+            return name, literals
+    return None
+
+
+def opens_reasoning(generation_prompt: str, pairs: Collection[tuple[str, str]]) -> bool:
+    """Whether the prompt that the model continues ends within reasoning (`pairs`: ``FormatSpec.think``)."""
+    for opening, closing in pairs:
+        at = generation_prompt.rfind(opening)
+        if at >= 0 and generation_prompt.find(closing, at) < 0:
+            return skip_space(generation_prompt, at + len(opening)) == len(generation_prompt)
+    return False

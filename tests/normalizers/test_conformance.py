@@ -1,0 +1,104 @@
+"""The rows of other projects' tests: 1,690 messages and 177 values that lie beside the checkout.
+
+Each row of a format of ours is read whole, character by character and in 20 random splits. It is right, or it
+is listed with the law that it breaks in ``conformance_exceptions.json``; the figures are printed (``-s``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from normalizers import fold
+from normalizers.coerce import text_value
+from tests.normalizers.conformance import EXCEPTIONS, TABLES, Row, judge, rows, same, spec_of
+from tests.normalizers.splits import run
+
+pytestmark = pytest.mark.skipif(
+    not (TABLES / "messages.jsonl").is_file(),
+    reason="the conformance tables are not there: they lie beside the checkout, and are never copied into it",
+)
+
+EXTENDED_SHARE = 0.95
+
+
+def by_format() -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    if (TABLES / "messages.jsonl").is_file():
+        for row in rows("messages.jsonl"):
+            if spec_of(row) is not None:
+                groups.setdefault(row["format"], []).append(row)
+    return groups
+
+
+GROUPS = by_format()
+
+
+@pytest.mark.parametrize("name", GROUPS)
+@pytest.mark.timeout(300)
+def test_messages(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    count: Counter[str] = Counter()
+    wrong: dict[str, str] = {}
+    stale: list[str] = []
+    for row in GROUPS[name]:
+        spec = spec_of(row)
+        assert spec is not None
+        verdict = judge(row, spec)
+        assert not verdict.split, f"{row['id']} differs when split as {verdict.split}"
+        listed = row["id"] in EXCEPTIONS
+        count["right" if not verdict.wrong else "listed" if listed else "wrong"] += 1
+        if verdict.wrong and not listed:
+            wrong[row["id"]] = verdict.wrong
+        if listed and not verdict.wrong:
+            stale.append(row["id"])
+    with capsys.disabled():
+        print(f"\n{name}: {count['right']} of {len(GROUPS[name])} right, {count['listed']} break a law", end="")
+    assert not stale, "right, and yet listed as breaking a law"
+    core = {row["id"] for row in GROUPS[name] if row["tier"] == "core"}
+    assert not {key: text for key, text in wrong.items() if key in core}
+    judged = count["right"] + count["wrong"]
+    assert count["right"] >= EXTENDED_SHARE * judged, wrong
+
+
+def test_every_listed_row_exists() -> None:
+    assert not set(EXCEPTIONS) - {row["id"] for row in rows("messages.jsonl")}
+
+
+# Where two anchors disagree: null only where the schema says so, and no value is invented.
+VALUE_EXCEPTIONS = {
+    ("null", "['string']"): '"null"',
+    ("NULL", "['integer']"): '"NULL"',
+    ("yes", "['boolean']"): '"yes"',
+    ("{}", "['object']"): "{}",
+}
+
+
+def test_coerced_values() -> None:
+    wrong = []
+    for row in rows("values.jsonl"):
+        if row["kind"] != "coerce":
+            continue
+        schema = {"type": row["schema_type"]}
+        text = row["input"]
+        if "Qwen" in row["source"] and len(text) > 1 and text[0] == text[-1] == "\n":
+            text = text[1:-1]  # that parser is given the text with its wrapping line breaks
+        got = text_value(text, schema, schema)
+        expected = VALUE_EXCEPTIONS.get((row["input"], str(row["schema_type"])))
+        if not (got == expected if expected is not None else same(json.loads(got), row["expected"])):
+            wrong.append((row["input"], row["schema_type"], got, row["expected"]))
+    assert not wrong
+
+
+def test_python_values() -> None:
+    wrong: list[Any] = []
+    for row in rows("values.jsonl"):
+        if row["kind"] != "pyvalue":
+            continue
+        message = fold(run("pythonic", [f"<|tool_call_start|>[f(a={row['input']})]<|tool_call_end|>"]))
+        got = [json.loads(call.arguments)["a"] for call in message.tool_calls]
+        if not same(got, [] if row["error"] else [row["expected"]]):
+            wrong.append((row["input"], got, row["expected"]))
+    assert not wrong
