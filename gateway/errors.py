@@ -99,6 +99,9 @@ class ProviderAuthentication(GatewayError):
     errno = errno.EACCES
     exit_code = 13
 
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), (b"www-authenticate", b"Bearer")]
+
 
 class ProviderInvalidModel(GatewayError):
     category = "provider_invalid_model"

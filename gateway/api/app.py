@@ -141,6 +141,7 @@ def _router(gateway: Gateway) -> Starlette:
         routes=[
             Route("/health", health),
             Route("/models", models),
+            Route("/models/", models),
             Route("/models/{name}/ready", ready),
             Route("/models/{name:path}", model),
         ],

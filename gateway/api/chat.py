@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from gateway.core import Gateway, Run, Tap
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.sse import DONE, event, events
+
+BODY_SECONDS = 60
+"""For each further piece of a request's body."""
 
 PATHS = ("/v1/chat/completions", "/chat/completions")
 
@@ -151,7 +155,8 @@ async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     check_length(scope["headers"], limit)
     size = 0
     while True:
-        message = await receive()
+        async with body_deadline():
+            message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         part = message.get("body", b"")
@@ -161,6 +166,17 @@ async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts)
+
+
+@asynccontextmanager
+async def body_deadline() -> AsyncIterator[None]:
+    """Raises ProviderInvalidRequest (408) when the next piece of a request's body does not come."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            yield
+    except TimeoutError:
+        message = f"the rest of the request body did not come within {BODY_SECONDS} s"
+        raise ProviderInvalidRequest(message, code="request_timeout", status=408) from None
 
 
 def check_length(headers: Headers, limit: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gateway.api.chat import PATHS, Headers, check_length, respond_error, too_large
+from gateway.api.chat import PATHS, Headers, body_deadline, check_length, respond_error, too_large
 from gateway.errors import GatewayError
 from gateway.wire.sse import events
 
@@ -155,7 +155,8 @@ class ChatCycle:
                     raise too_large(limit)
                 self._protocol.flow.resume_reading()
                 self._arrived = asyncio.get_running_loop().create_future()
-                await self._arrived
+                async with body_deadline():
+                    await self._arrived
         if len(self.body) > limit:
             raise too_large(limit)
         if self._protocol.flow.read_paused and not self._protocol.pipeline:

@@ -376,6 +376,22 @@ async def test_a_refusal_is_read_by_a_client_that_is_still_sending(http: str, si
                 assert (await client.answer()).status == 413
 
 
+async def test_a_body_that_never_comes_is_not_waited_for_for_ever(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.api.chat.BODY_SECONDS", 0.2)
+    body = json.dumps(chat()).encode()
+    async with running(answers(), http=http) as gateway, await gateway.connect() as client:
+        client.writer.write(request(body)[:-5])
+        answer = await client.answer()
+        assert (answer.status, answer.error["code"]) == (408, "request_timeout")
+        assert gateway.engine.requests == []
+
+
+async def test_the_list_of_models_with_a_slash_behind_it(http: str) -> None:
+    async with running(http=http) as gateway, await gateway.connect() as client:
+        await client.send(b"GET /v1/models/ HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await client.answer()).json["object"] == "list"
+
+
 # Paths and methods
 
 
