@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import socket
 
 import uvicorn
@@ -49,6 +50,9 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self.config.uds is not None:
+            # uvicorn lets every user of the machine connect.
+            os.chmod(self.config.uds, 0o600)
         self._warming = asyncio.get_running_loop().run_in_executor(None, self._warm)
 
     def _warm(self) -> None:

@@ -101,7 +101,9 @@ def _method_not_allowed(method: str, path: str, allowed: str) -> GatewayError:
 
 def _router(gateway: Gateway) -> Starlette:
     async def health(request: Request) -> Response:
-        return JSONResponse({"status": "ok", "version": __version__, "active_model": gateway.config.active_model})
+        engines = {name: route.engine.state for name, route in gateway.routes.items() if route.engine is not None}
+        body = {"status": "ok", "version": __version__, "active_model": gateway.config.active_model}
+        return JSONResponse({**body, "engines": engines})
 
     listing = encode({"object": "list", "data": [_model_object(gateway, name) for name in gateway.routes]})
 

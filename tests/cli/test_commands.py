@@ -196,6 +196,15 @@ def test_serve_on_a_socket(tmp_path: Path) -> None:
     config(tmp_path, ECHO)
     with serving(tmp_path, "--uds", "s"), answering(uds=tmp_path / "s") as client:
         assert client.get("/v1/models").json()["data"][0]["id"] == "echo"
+        assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
+
+
+def test_health_tells_the_engines_states(tmp_path: Path) -> None:
+    config(tmp_path, "active_model: m\nmodels: {m: {runtime: llama.cpp, path: x.gguf}, e: {runtime: echo}}\n")
+    with serving(tmp_path, "--uds", "s"), answering(uds=tmp_path / "s") as client:
+        assert client.get("/health").json()["engines"] == {"m": "stopped"}
+        client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x"}]})
+        assert client.get("/health").json()["engines"] == {"m": "failed"}
 
 
 def test_serve_says_that_weights_are_missing(tmp_path: Path) -> None:
