@@ -15,8 +15,9 @@ from gateway.config import Config, Model
 from gateway.engines import Engine, for_model
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.forcing import forced, raw_text
+from gateway.history import NOTHING, has_calls, heal
 from gateway.normalize import Answer, EngineError
-from gateway.prompting import tools_into_prompt
+from gateway.prompting import calls_into_text, tools_into_prompt
 from gateway.upstream import EngineGone, NotConnected
 from gateway.wire.chat import ChatRequest, encode
 from normalizers import registry
@@ -63,6 +64,7 @@ class Route:
         if "max_completion_tokens" in fields and "max_tokens" not in request.fields:
             fields.pop("max_tokens", None)
         raw: RawText | None = None
+        healed = heal(fields) if (past := has_calls(fields["messages"])) else NOTHING
         if request.tools is not None:
             if request.tool_choice == "none":
                 # The engine must not be tempted: several write their calls as plain text then.
@@ -72,6 +74,9 @@ class Route:
                 raw = raw_text(request, self.spec)
                 if await self._tools_need_prompt(backend):
                     tools_into_prompt(fields, self.spec, must=forced(request))
+                    past = None
+        if past and not self.spec.untouched and not await backend.keeps_calls():
+            calls_into_text(fields, self.spec, results=not await backend.takes_tools())
         reasoning_open = False
         try:
             if raw is not None and _gives_raw_text(backend):
@@ -86,7 +91,7 @@ class Route:
             if again or not isinstance(error, NotConnected):
                 raise
             return await self.open(request, again=True)
-        answer = Answer(request, self.spec, reply.mender, reasoning_open=reasoning_open)
+        answer = Answer(request, self.spec, reply.mender, reasoning_open=reasoning_open, healed=healed)
         return Run(self.model, reply, answer, backend, self.engine)
 
     async def aclose(self) -> None:

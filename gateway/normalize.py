@@ -6,7 +6,7 @@ two can't differ. What needs no change leaves as the bytes that came.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -29,6 +29,7 @@ _SHELL = ("id", "created", "model", "system_fingerprint")
 
 
 _NO_TOOLS = SchemaIndex(())
+_NOTHING: Mapping[str, int] = {}
 
 
 @lru_cache(maxsize=64)
@@ -211,13 +212,15 @@ class Answer:
     """Normalises one answer: `whole` once, or `feed` for each batch of payloads and then `finish`.
 
     spec: the format that the model writes calls in. mender: the engine's own mistakes, put right first.
-    reasoning_open: the text starts within the model's reasoning.
+    reasoning_open: the text starts within the model's reasoning. healed: what was mended in the request's past,
+    counted by its kind; the answer tells it.
     """
 
     __slots__ = (
         "_allow",
         "_every_chunk",
         "_first",
+        "_healed",
         "_mender",
         "_only",
         "_parallel",
@@ -228,8 +231,15 @@ class Answer:
     )
 
     def __init__(
-        self, request: ChatRequest, spec: FormatSpec, mender: Mender | None = None, *, reasoning_open: bool = False
+        self,
+        request: ChatRequest,
+        spec: FormatSpec,
+        mender: Mender | None = None,
+        *,
+        reasoning_open: bool = False,
+        healed: Mapping[str, int] = _NOTHING,
     ) -> None:
+        self._healed = healed
         self._spec = spec
         self._reasoning_open = reasoning_open
         self._mender = mender
@@ -406,7 +416,7 @@ class Answer:
     ) -> dict[str, Any]:
         choice.finished = True
         last = {**shell, "choices": [{**frame, "finish_reason": choice.reason(reason)}]}
-        if told := _told(choice):
+        if told := _told(self._healed, choice):
             last["ctxgate"] = told
         choice.normalizer = Normalizer()  # text behind the end passes
         return last
@@ -436,7 +446,7 @@ class Answer:
             index = frame.get("index")
             choice = self._choice(index if isinstance(index, int) else position)
             changed = self._whole_choice(frame, message, choice) or changed
-        if told := _told(*self.choices.values()):
+        if told := _told(self._healed, *self.choices.values()):
             body["ctxgate"] = told
         return encode(body) if changed or told else payload
 
@@ -506,9 +516,9 @@ class EngineError(Exception):
         self.payload = payload
 
 
-def _told(*choices: _Choice) -> dict[str, Any]:
+def _told(healed: Mapping[str, int], *choices: _Choice) -> dict[str, Any]:
     """What a client may want to know of the mending: the `ctxgate` extension field."""
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {"healed": healed} if healed else {}
     warnings = [warning for choice in choices for warning in choice.told()]
     if warnings:
         told["warnings"] = warnings

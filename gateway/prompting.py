@@ -24,7 +24,7 @@ def tools_into_prompt(fields: dict[str, Raw], spec: FormatSpec, must: tuple[str,
         prompt += f"\nThis time call {' or '.join(must) or 'one of the tools'}, whatever is said."
     fields.pop("parallel_tool_calls", None)
     names: dict[str, str] = {}
-    written = [_as_text(message, spec, names) for message in messages]
+    written = [_as_text(message, spec, names, results=True) for message in messages]
     if written and written[0].get("role") == "system" and isinstance(written[0].get("content"), str):
         written[0] = {**written[0], "content": f"{written[0]['content']}\n\n{prompt}"}
     else:
@@ -32,7 +32,17 @@ def tools_into_prompt(fields: dict[str, Raw], spec: FormatSpec, must: tuple[str,
     fields["messages"] = Raw(encode(written))
 
 
-def _as_text(message: dict[str, Any], spec: FormatSpec, names: dict[str, str]) -> dict[str, Any]:
+def calls_into_text(fields: dict[str, Raw], spec: FormatSpec, *, results: bool) -> None:
+    """Writes past calls into the content of their messages, as the model wrote them, for a template that drops them.
+
+    results: their results as a user's message, for a template that knows no tools at all.
+    """
+    names: dict[str, str] = {}
+    messages = [_as_text(message, spec, names, results=results) for message in decode(fields["messages"])]
+    fields["messages"] = Raw(encode(messages))
+
+
+def _as_text(message: dict[str, Any], spec: FormatSpec, names: dict[str, str], *, results: bool) -> dict[str, Any]:
     """`names` collects call id -> tool name on the way, for the results that refer to it."""
     if calls := message.get("tool_calls"):
         native = []
@@ -43,8 +53,11 @@ def _as_text(message: dict[str, Any], spec: FormatSpec, names: dict[str, str]) -
             names[call.get("id", "")] = name = function.get("name", "")
             native.append(ToolCall(call.get("id", ""), name, text))
         others = {key: value for key, value in message.items() if key != "tool_calls"}
-        return {**others, "content": (message.get("content") or "") + render_calls(spec, native)}
-    if message.get("role") == "tool":
+        content, written = message.get("content") or "", render_calls(spec, native)
+        if isinstance(content, list):
+            return {**others, "content": [*content, {"type": "text", "text": written}]}
+        return {**others, "content": content + written}
+    if results and message.get("role") == "tool":
         name = message.get("name") or names.get(message.get("tool_call_id", ""), "")
         content = message.get("content")
         text = content if isinstance(content, str) else encode(content).decode()

@@ -28,10 +28,12 @@ OURS: dict[str, set[str]] = {
     "gateway.normalize": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
     "gateway.prompting": {"gateway.wire", "normalizers"},
     "gateway.forcing": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
+    "gateway.history": {"gateway.wire", "normalizers"},
     "gateway.engines": {"gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends"},
     "gateway.core": {
         *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
-        *("gateway.normalize", "gateway.prompting", "gateway.forcing", "gateway.upstream", "normalizers"),
+        *("gateway.normalize", "gateway.prompting", "gateway.forcing", "gateway.history"),
+        *("gateway.upstream", "normalizers"),
     },
     "gateway.api": {"gateway", "gateway.errors", "gateway.wire", "gateway.core"},
     "gateway.pull": {"gateway.errors", "gateway.config"},
@@ -50,6 +52,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.backends": {"msgspec"},
     "gateway.normalize": {"msgspec"},
     "gateway.prompting": {"msgspec"},
+    "gateway.history": {"msgspec"},
     "gateway.engines": {"mlx_lm", "msgspec", "xllamacpp"},
     "gateway.core": {"msgspec"},
     "gateway.api": {"httptools", "starlette", "uvicorn"},
@@ -58,7 +61,10 @@ THEIRS: dict[str, set[str]] = {
     "gateway.cli": {"httpx", "uvicorn"},
 }
 
-PURE = ("normalizers", "gateway.errors", "gateway.wire", "gateway.prompting", "gateway.normalize")
+PURE = (
+    *("normalizers", "gateway.errors", "gateway.wire"),
+    *("gateway.prompting", "gateway.forcing", "gateway.history", "gateway.normalize"),
+)
 """No network and no processes in these."""
 
 HEAVY = {"httpx", "huggingface_hub", "jsonschema", "lark", "llama_cpp", "mlx", "mlx_lm", "openai", "xllamacpp"}

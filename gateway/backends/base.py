@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Raw
 
+from gateway.backends.about import About
 from gateway.config import Model
 from gateway.errors import GatewayError
 from gateway.wire.chat import ChatRequest
@@ -137,6 +138,14 @@ class Backend(Protocol):
 
     async def takes_tools(self) -> bool:
         """Whether the model's chat template has a place for tools."""
+        ...
+
+    async def keeps_calls(self) -> bool:
+        """Whether the model's chat template shows the calls of earlier answers."""
+        ...
+
+    async def about(self) -> About:
+        """What is known of the model, from its files or from the server."""
         ...
 
     async def aclose(self) -> None: ...

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Mender, Taker
 from gateway.config import Model
 from gateway.errors import GatewayError, InternalError
@@ -41,6 +42,12 @@ class EchoBackend:
 
     async def takes_tools(self) -> bool:
         return True
+
+    async def keeps_calls(self) -> bool:
+        return True
+
+    async def about(self) -> About:
+        return UNKNOWN
 
     async def aclose(self) -> None:
         """Holds nothing."""

@@ -21,8 +21,9 @@ class NotGGUF(ValueError):
     pass
 
 
-def metadata(path: Path, wanted: Collection[str]) -> dict[str, Any]:
-    """The wanted keys that the file has, with their values; an array's value is None.
+def metadata(path: Path, wanted: Collection[str], arrays: Collection[str] = ()) -> dict[str, Any]:
+    """The wanted keys that the file has, with their values; an array's value is None unless its key is in `arrays`
+    and its elements are strings.
 
     Reads no further than the last of them. Raises NotGGUF for anything but a little-endian GGUF 2 or 3, OSError.
     """
@@ -35,7 +36,7 @@ def metadata(path: Path, wanted: Collection[str]) -> dict[str, Any]:
             raise NotGGUF(f"{path} is GGUF version {version}; known are 2 and 3")
         for _ in range(count):
             key = _string(file).decode("utf-8", "replace")
-            value = _value(file, _number(file, "<I"))
+            value = _value(file, _number(file, "<I"), strings=key in arrays)
             if key in wanted:
                 found[key] = value
                 if len(found) == len(wanted):
@@ -43,7 +44,7 @@ def metadata(path: Path, wanted: Collection[str]) -> dict[str, Any]:
     return found
 
 
-def _value(file: BinaryIO, kind: int) -> Any:
+def _value(file: BinaryIO, kind: int, *, strings: bool) -> Any:
     if kind == _STRING:
         return _string(file).decode("utf-8", "replace")
     if kind == _ARRAY:
@@ -52,6 +53,8 @@ def _value(file: BinaryIO, kind: int) -> Any:
             raise NotGGUF(f"{file.name}: an array of {count} elements")
         if of in _SCALARS:
             file.seek(count * struct.calcsize(_SCALARS[of]), 1)
+        elif of == _STRING and strings:
+            return [_string(file).decode("utf-8", "replace") for _ in range(count)]
         elif of == _STRING:
             for _ in range(count):
                 file.seek(_length(file), 1)

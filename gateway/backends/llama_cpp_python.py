@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from pathlib import Path
 
 import msgspec
 from msgspec import Raw
 
-from gateway.backends import gguf, messages
-from gateway.backends.base import Address
+from gateway.backends import messages
 from gateway.backends.context import context_length_exceeded
 from gateway.backends.openai import MAX_ERROR_BODY, HTTPReply, OpenAIBackend, error_message
-from gateway.config import Model
 from gateway.errors import (
     GatewayError,
     ProviderInvalidRequest,
@@ -45,17 +41,6 @@ BAD_INPUT = (
 
 class LlamaCppPythonBackend(OpenAIBackend):
     """A grammar, or a schema that becomes one, is never passed on: one that doesn't parse ends the process."""
-
-    def __init__(self, model: Model, address: Address | None) -> None:
-        super().__init__(model, address)
-        self._takes_tools: bool | None = None
-
-    async def takes_tools(self) -> bool:
-        """Read once from the weights; for a server that isn't ours, which tells nothing, assumed."""
-        if self._takes_tools is None:
-            weights = self.model.path
-            self._takes_tools = True if weights is None else await asyncio.to_thread(_supports_tools, weights)
-        return self._takes_tools
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if fields.get("grammar", _NULL) != _NULL:
@@ -109,14 +94,6 @@ class _Stream(HTTPReply):
 
     async def empty(self) -> GatewayError:
         return await self._backend.why_empty(self._fields)
-
-
-def _supports_tools(weights: Path) -> bool:
-    try:
-        found = gguf.metadata(weights, ("tokenizer.chat_template",))
-    except (OSError, gguf.NotGGUF):
-        return True
-    return "tools" in found.get("tokenizer.chat_template", "")
 
 
 def _check_response_format(raw: Raw | None) -> None:

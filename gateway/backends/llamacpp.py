@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends import completion, messages
+from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, RawText
 from gateway.backends.context import context_length_exceeded
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
@@ -54,7 +55,7 @@ class LlamaCppBackend(OpenAIBackend):
 
     def __init__(self, model: Model, address: Address | None) -> None:
         super().__init__(model, address)
-        self._takes_tools: bool | None = None
+        self._props: dict[str, Any] | None = None
         self._template_head = self.post_head("/apply-template")
         self._completion_head = self.post_head("/v1/completions")
         self._templates = True
@@ -110,13 +111,28 @@ class LlamaCppBackend(OpenAIBackend):
             messages.edit(fields, messages.arguments_are_text)
 
     async def takes_tools(self) -> bool:
-        """Asked once, of /props; a server without it (a router that has several models) is trusted to."""
-        if self._takes_tools is None:
+        """A server without /props (a router that has several models) is trusted to."""
+        return _supports(await self.props(), "supports_tools", "tools")
+
+    async def keeps_calls(self) -> bool:
+        """A server without /props is trusted to."""
+        return _supports(await self.props(), "supports_tool_calls", "tool_calls")
+
+    async def about(self) -> About:
+        """The weights tell more, where they are at hand."""
+        if (known := await super().about()) != UNKNOWN:
+            return known
+        props = await self.props()
+        return About(template=str(props.get("chat_template", "")), source="/props") if props else UNKNOWN
+
+    async def props(self) -> dict[str, Any]:
+        """What the server tells of its model, asked until it answers; {} where it doesn't."""
+        if self._props is None:
             status, body = await self.get("/props")
             if status != 200:
-                return True
-            self._takes_tools = _supports_tools(msgspec.json.decode(body))
-        return self._takes_tools
+                return {}
+            self._props = msgspec.json.decode(body, type=dict[str, Any])
+        return self._props
 
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)
@@ -161,9 +177,9 @@ def _only_chat(fields: dict[str, Raw]) -> bool:
     return _needs_chat(fields["messages"]) is not None
 
 
-def _supports_tools(props: dict[str, Any]) -> bool:
+def _supports(props: dict[str, Any], capability: str, word: str) -> bool:
     """By llama.cpp's own analysis of the chat template; older builds tell only the template."""
     caps = props.get("chat_template_caps")
-    if isinstance(caps, dict) and "supports_tools" in caps:
-        return bool(caps["supports_tools"])
-    return "tools" in str(props.get("chat_template", "")) or "chat_template_tool_use" in props
+    if isinstance(caps, dict) and capability in caps:
+        return bool(caps[capability])
+    return not props or word in str(props.get("chat_template", "")) or "chat_template_tool_use" in props

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
 from gateway.backends import messages
@@ -23,7 +20,6 @@ from gateway.errors import (
     ProviderUnavailable,
     ProviderUnsupportedContentBlock,
 )
-from gateway.wire.chat import encode
 
 OWN_MODEL = Raw(b'"default_model"')
 """The model that the server was started with, by whatever name. Any other name it tries to load."""
@@ -49,7 +45,6 @@ class MLXBackend(OpenAIBackend):
         super().__init__(model, address)
         if model.path is not None or model.model_name is None:
             self._name = OWN_MODEL
-        self._takes_tools: bool | None = None
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if "repeat_penalty" in fields:
@@ -60,13 +55,6 @@ class MLXBackend(OpenAIBackend):
 
     def mender(self) -> Mender:
         return _Mender(self.model.name)
-
-    async def takes_tools(self) -> bool:
-        """Read once from the model's folder; for a server that isn't ours, which tells nothing, assumed."""
-        if self._takes_tools is None:
-            folder = self.model.path
-            self._takes_tools = True if folder is None else await asyncio.to_thread(_supports_tools, folder)
-        return self._takes_tools
 
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)
@@ -100,20 +88,3 @@ class _Mender(RoleOnce):
         super().chunk(chunk)
         chunk["model"] = self._name
         chunk["object"] = "chat.completion.chunk"
-
-
-def _supports_tools(folder: Path) -> bool:
-    """Whether the chat template mentions tools, wherever the folder keeps it."""
-    try:
-        return "tools" in (folder / "chat_template.jinja").read_text("utf-8")
-    except FileNotFoundError:
-        pass
-    for name in ("chat_template.json", "tokenizer_config.json"):
-        try:
-            template: Any = msgspec.json.decode((folder / name).read_bytes()).get("chat_template")
-        except FileNotFoundError:
-            continue
-        if template is not None:
-            # One template, or a list of named ones.
-            return b"tools" in encode(template) or b"tool_use" in encode(template)
-    return False

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from msgspec import Raw
 
 from gateway.backends import messages
+from gateway.backends.about import About
 from gateway.backends.base import Address, Mender
 from gateway.backends.menders import RoleOnce
 from gateway.backends.openai import MAX_ERROR_BODY, OpenAIBackend, error_message
@@ -27,21 +30,34 @@ class OllamaBackend(OpenAIBackend):
         self._show_head = self.upstream.head(
             "POST", self.address.prefix + "/api/show", [*self._auth, ("Content-Type", "application/json")]
         )
-        self._takes_tools: bool | None = None
+        self._shown: dict[str, Any] | None = None
 
     async def ready(self) -> None:
         """Ollama loads a model when it is first asked; ready means that it has it."""
         await self._show()
 
     async def takes_tools(self) -> bool:
-        if self._takes_tools is None:
-            shown = msgspec.json.decode(await self._show())
-            capabilities = shown.get("capabilities")
-            # Before 0.6.4 it told no capabilities, only the template.
-            self._takes_tools = (
-                "tools" in capabilities if isinstance(capabilities, list) else ".Tools" in shown.get("template", "")
-            )
-        return self._takes_tools
+        shown = await self.shown()
+        capabilities = shown.get("capabilities")
+        # Before 0.6.4 it told no capabilities, only the template.
+        return "tools" in capabilities if isinstance(capabilities, list) else ".Tools" in shown.get("template", "")
+
+    async def keeps_calls(self) -> bool:
+        """A model with a renderer built into Ollama has a template that names neither."""
+        template = (await self.shown()).get("template", "")
+        return ".ToolCalls" in template or ".Tools" not in template
+
+    async def about(self) -> About:
+        shown = await self.shown()
+        info = shown.get("model_info")
+        architecture = info.get("general.architecture", "") if isinstance(info, dict) else ""
+        return About(shown.get("template", ""), architecture, source="/api/show")
+
+    async def shown(self) -> dict[str, Any]:
+        """What /api/show tells of the model, asked once. Raises ProviderInvalidModel where Ollama doesn't have it."""
+        if self._shown is None:
+            self._shown = msgspec.json.decode(await self._show(), type=dict[str, Any])
+        return self._shown
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         # The only name that it knows for the limit.

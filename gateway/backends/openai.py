@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
+from gateway.backends.about import UNKNOWN, About, about
 from gateway.backends.base import Address, Mender, Taker
 from gateway.config import Model
 from gateway.errors import (
@@ -109,6 +111,7 @@ class OpenAIBackend:
         self._auth = [("Authorization", f"Bearer {secret.get_secret_value()}")] if secret is not None else []
         self._chat_head = self.post_head(self.chat_path)
         self._name = Raw(encode(model.upstream_name))
+        self._about = UNKNOWN if model.path is None else None
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
         fields["model"] = self._name
@@ -132,7 +135,17 @@ class OpenAIBackend:
             raise self.error(status, body)
 
     async def takes_tools(self) -> bool:
-        return True
+        """By the model's own files; for a server that isn't ours, which tells nothing, assumed."""
+        known = await self.about()
+        return known.mentions("tools") or known.mentions('"tool_use"')  # the name of a template for it
+
+    async def keeps_calls(self) -> bool:
+        return (await self.about()).mentions("tool_calls")
+
+    async def about(self) -> About:
+        if self._about is None:
+            self._about = await asyncio.to_thread(about, self.model.path)
+        return self._about
 
     async def aclose(self) -> None:
         await self.upstream.aclose()

@@ -22,7 +22,7 @@ DOCS = ROOT / "docs/engines.md"
 WINDOW = 1024
 EXPECTED = {
     **dict.fromkeys(CHECKS, "ok"),
-    **dict.fromkeys(["a wrong type", "a message without role", "broken past arguments", "no JSON"], "400"),
+    **dict.fromkeys(["a wrong type", "a message without role", "no JSON"], "400"),
     "oversize prompt": "400 `context_length_exceeded`",
     "the same, streamed": "400 `context_length_exceeded`",
     "unknown model": "404 `model_not_found`",

@@ -1,0 +1,81 @@
+"""What a model's own files say of it: its chat template, its architecture, its special tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.backends import gguf
+from gateway.wire.chat import encode
+
+TEMPLATE, ARCHITECTURE, TOKENS = "tokenizer.chat_template", "general.architecture", "tokenizer.ggml.tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """template: empty where the model has none, None where that isn't known. tokens: those that look like marks.
+    source: where all this stands."""
+
+    template: str | None = None
+    architecture: str = ""
+    tokens: tuple[str, ...] = ()
+    source: str = ""
+
+    def mentions(self, word: str) -> bool:
+        """Whether the template does; True where it isn't known."""
+        return self.template is None or word in self.template
+
+
+UNKNOWN = About()
+
+
+def about(path: Path | None) -> About:
+    """Of a GGUF file or a model's folder; UNKNOWN where it can't be read."""
+    if path is None:
+        return UNKNOWN
+    try:
+        return _folder(path) if path.is_dir() else _gguf(path)
+    except (OSError, ValueError):  # NotGGUF, DecodeError and UnicodeDecodeError are ValueErrors
+        return UNKNOWN
+
+
+def _gguf(path: Path) -> About:
+    found = gguf.metadata(path, (TEMPLATE, ARCHITECTURE, TOKENS), arrays=(TOKENS,))
+    tokens = found.get(TOKENS) or ()
+    return About(_text(found.get(TEMPLATE)), _text(found.get(ARCHITECTURE)), tuple(filter(_is_mark, tokens)), path.name)
+
+
+def _folder(folder: Path) -> About:
+    template = ""
+    jinja = folder / "chat_template.jinja"
+    if jinja.is_file():
+        template = jinja.read_text("utf-8")
+    config = _json(folder / "tokenizer_config.json")
+    for source in (_json(folder / "chat_template.json"), config):
+        if not template and (found := source.get("chat_template")) is not None:
+            # One template, or a list of named ones.
+            template = found if isinstance(found, str) else encode(found).decode()
+    added = config.get("added_tokens_decoder")
+    tokens = [str(token.get("content")) for token in added.values()] if isinstance(added, dict) else []
+    return About(
+        template, _text(_json(folder / "config.json").get("model_type")), tuple(filter(_is_mark, tokens)), folder.name
+    )
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        value = msgspec.json.decode(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _is_mark(token: str) -> bool:
+    return len(token) > 3 and token[0] in "<[" and token[-1] in ">]"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
