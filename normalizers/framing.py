@@ -63,6 +63,7 @@ class Framing(Normalizer):
     __slots__ = (
         "_at_line_start",
         "_body",
+        "_brackets",
         "_dialect",
         "_echo",
         "_fenced",
@@ -113,6 +114,7 @@ class Framing(Normalizer):
         self._at_line_start = self._lines
         self._fenced = False
         self._ticked = False
+        self._brackets = 0
         self._echo = ""
         self._body: list[str] | None = None
         self._dialect: Dialect | None = None
@@ -224,12 +226,17 @@ class Framing(Normalizer):
                 self._at_line_start = True
             elif literal in ("[", "{"):
                 ticked = text[at - 1] == "`" if at else self._ticked
-                verdict = "" if self._fenced or ticked else self._bare_bracket(text, at, reason)
+                hidden = self._fenced or ticked or self._brackets
+                verdict = "" if hidden else self._bare_bracket(text, at, reason)
                 if verdict == "wait":
                     return self._emit(text, start, at)
                 if verdict == "call":
                     self._emit_before_call(text, start, at)
                     return self._enter(bare=True, pos=at)
+                # What stands in the brackets of content, of an answer in JSON say, is no call.
+                self._brackets += not self._fenced
+            elif literal in ("]", "}"):
+                self._brackets -= self._brackets > 0 and not self._fenced
             elif literal in self._strays:
                 self._emit(text, start, at)
                 self._writer.warn("stray_marker", literal)
@@ -386,7 +393,7 @@ class Framing(Normalizer):
 _INDENT = re.compile(r"[ \t]*")
 _Search = Callable[..., "re.Match[str] | None"]
 _Table = tuple[frozenset[str], int, _Search, _Search, tuple[str, ...]]
-_BARE_MARKS = {"call": "\n", "tool_line": "\n", "list": "[", "object": "[{"}
+_BARE_MARKS = {"call": "\n", "tool_line": "\n", "list": "[]{}", "object": "[]{}"}
 _TABLES: dict[tuple[FormatSpec, bool], _Table] = {}
 
 

@@ -22,6 +22,7 @@ _STOP = {'"': re.compile(r'["\\\x00-\x1f]').search, "'": re.compile(r"['\"\\\x00
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _ESCAPE_START = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _PUNCTUATION = {"{": "LBRACE", "}": "RBRACE", "[": "LSQB", "]": "RSQB", ",": "COMMA", ":": "COLON"}
+_ENDS = ("comma or end", "key or end", "value or end")
 _MAX_WORD = 8192
 _ANY_KEY = re.compile(r"[\w.\-/ $]+")
 
@@ -168,37 +169,30 @@ class ObjectReader:
     def _punctuation(self, kind: str, char: str) -> None:
         expect = self._expect
         writer = self._writer
-        if char == "{":
-            if expect == "object":
+        if char in "{[":
+            if expect == "object" and char == "{":
                 writer.token("DOUBLESTAR", "")
             else:
                 self._value()
-            self._nesting.append("}")
-            self._expect = "key or end"
-        elif char == "[":
-            self._value()
-            self._nesting.append("]")
-            self._expect = "value or end"
-        elif char == ":":
-            if expect != "colon":
-                raise Malformed("syntax")
-            self._expect = "value"
-        elif char == ",":
-            if expect != "comma or end":
-                raise Malformed("syntax")
-            self._expect = "key or end" if self._nesting[-1] == "}" else "value or end"
             writer.token(kind, char)
-            return
-        elif expect not in ("comma or end", "key or end", "value or end") or self._nesting[-1] != char:
-            raise Malformed("syntax")
-        else:
+            self._nesting.append("}" if char == "{" else "]")
+            self._expect = "key or end" if char == "{" else "value or end"
+        elif char == ":" and expect == "colon":
+            writer.token(kind, char)
+            self._expect = "value"
+        elif char == "," and expect == "comma or end":
+            writer.token(kind, char)
+            self._expect = "key or end" if self._nesting[-1] == "}" else "value or end"
+        elif expect in _ENDS and self._nesting and self._nesting[-1] == char:
+            writer.token(kind, char)
             self._nesting.pop()
             self._expect = "comma or end"
-        writer.token(kind, char)
-        if char == "}" and not self._nesting:
-            if self._closes:
-                writer.token("RPAR", ")")
-            self.done = True
+            if not self._nesting:
+                if self._closes:
+                    writer.token("RPAR", ")")
+                self.done = True
+        else:
+            raise Malformed("syntax")
 
     # -- strings -------------------------------------------------------------------------------
 

@@ -1,0 +1,175 @@
+"""Names, imports, formats in YAML, detection, prompts: what surrounds the readers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from normalizers import FormatSpec, ToolCall, UnknownFormat, detect, get, names, warm
+from normalizers.detect import opens_reasoning
+from normalizers.render import render_calls, render_result, render_tools
+from tests.normalizers.splits import parse, tool
+
+MINE = FormatSpec(name="mine", dialect="json", open=("<<",), close=(">>",))
+NOT_A_SPEC = 1
+
+
+def test_aliases() -> None:
+    assert get("lfm2") is get("bracket") is get(" Pythonic ") is get("pythonic")
+    assert get("gpt_oss") is get("harmony")
+    assert get("native_json").untouched
+
+
+def test_unknown_name_tells_the_known_ones_and_the_closest() -> None:
+    with pytest.raises(UnknownFormat, match=r"'pythnic'\. Did you mean 'pythonic'\? Known: native_json, .*harmony"):
+        get("pythnic")
+
+
+def test_import_string() -> None:
+    assert get("tests.normalizers.test_registry:MINE") is MINE
+    for target in ("tests.normalizers.test_registry:NOT_A_SPEC", "no.such.module:SPEC", "tests.normalizers:NONE"):
+        with pytest.raises(UnknownFormat, match=target):
+            get(target)
+
+
+WRITTEN: dict[str, tuple[dict[str, Any], str]] = {
+    "json": ({"dialect": "json", "open": "<<", "close": [">>"]}, '<<{"name": "f", "arguments": {"a": 1}}>>'),
+    "named": (
+        {"dialect": "named", "open": "@@", "syntax": {"written": "{name}::{arguments}", "head": ["{name}::"]}},
+        '@@f::{"a": 1}',
+    ),
+    "tags": (
+        {
+            "name": "house",
+            "dialect": "tags",
+            "open": "<run>",
+            "close": "</run>",
+            "think": [["<why>", "</why>"]],
+            "syntax": {
+                "call": "<use {name}>",
+                "parameter": "<set {key}>",
+                "parameter_end": "</set>",
+                "call_end": "</use>",
+            },
+        },
+        "<why>hm</why><run><use f><set a>1</set></use></run>",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_formats_written_as_values(name: str) -> None:
+    fields, text = WRITTEN[name]
+    message = parse(get(fields), text, [tool("f", a="integer")])
+    assert [(call.name, call.arguments) for call in message.tool_calls] == [("f", '{"a": 1}')]
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown field": ({"dialect": "json", "opn": "x"}, r"tool_call_format\.opn: no such field\. Did you mean 'open'"),
+    "unknown dialect": ({"dialect": "jsn"}, r"tool_call_format\.dialect: 'jsn' is none of"),
+    "no syntax": ({"dialect": "tags"}, r"tool_call_format\.syntax: the dialect 'tags' needs"),
+    "missing in syntax": ({"dialect": "named", "syntax": {"written": "x"}}, r"tool_call_format\.syntax\.head: missing"),
+    "syntax of none": ({"dialect": "json", "syntax": {}}, r"tool_call_format\.syntax: the dialect 'json' has none"),
+    "wrong type": ({"dialect": "json", "open": 3}, r"tool_call_format\.open: must be a string or a list"),
+    "wrong pair": ({"dialect": "json", "think": ["<a>"]}, r"tool_call_format\.think: must be a list of pairs"),
+    "wrong flag": ({"dialect": "json", "echo": "yes"}, r"tool_call_format\.echo: must be true or false"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_in_a_written_format_is_named(name: str) -> None:
+    fields, message = WRONG[name]
+    with pytest.raises(UnknownFormat, match=message):
+        get(fields)
+
+
+DETECTED: dict[str, tuple[dict[str, Any], str | None]] = {
+    "lfm2 by its tokens": ({"special_tokens": ["<|tool_call_start|>", "<|im_end|>"]}, "pythonic"),
+    "lfm2.5 by its template": ({"chat_template": "{{ 'List of tools: [' }}"}, "pythonic"),
+    "lfm2 by its architecture": ({"architecture": "lfm2moe"}, "pythonic"),
+    "hermes": ({"chat_template": "<tools></tools> <tool_call>"}, "hermes"),
+    "qwen coder": ({"chat_template": "<tool_call><function=x><parameter=y>"}, "qwen3_coder"),
+    "glm": ({"chat_template": "<tool_call>{{ name }}<arg_key>"}, "glm45"),
+    "mistral": ({"special_tokens": ["[TOOL_CALLS]", "[ARGS]"]}, "mistral"),
+    "deepseek 3": ({"chat_template": "<｜tool▁calls▁begin｜>```json"}, "deepseek_v3"),
+    "deepseek 3 with its tokens": (
+        {"special_tokens": ["<｜tool▁calls▁begin｜>"], "chat_template": "<｜tool▁calls▁begin｜>```json"},
+        "deepseek_v3",
+    ),
+    "deepseek 3.1": ({"special_tokens": ["<｜tool▁calls▁begin｜>"]}, "deepseek_v31"),
+    "dsml": ({"chat_template": "<｜DSML｜invoke"}, "deepseek_v32"),
+    "kimi": ({"special_tokens": ["<|tool_calls_section_begin|>"]}, "kimi_k2"),
+    "minimax": ({"chat_template": "<minimax:tool_call>"}, "minimax_m2"),
+    "gpt-oss": ({"architecture": "gpt-oss"}, "harmony"),
+    "gemma 4": ({"chat_template": "<|tool_call>call:<tool_call|>"}, "gemma4"),
+    "llama 3": ({"special_tokens": ["<|python_tag|>"]}, "llama3_json"),
+    "a hermes finetune of llama 3": (
+        {"special_tokens": ["<|python_tag|>"], "chat_template": "<tool_call>"},
+        "hermes",
+    ),
+    "nothing": ({"chat_template": "{{ messages }}", "architecture": "llama"}, None),
+}
+
+
+@pytest.mark.parametrize("name", DETECTED)
+def test_detection(name: str) -> None:
+    known, expected = DETECTED[name]
+    found = detect(**known)
+    assert (found.format if found else None) == expected
+    if found:
+        get(found.format)
+        assert found.evidence
+        assert found.source in str(found)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "opened"),
+    [
+        ("<|im_start|>assistant\n<think>\n", True),
+        ("<think></think>", False),
+        ("<think>\n\n</think>\n\n", False),
+        ("", False),
+    ],
+)
+def test_prompts_that_open_reasoning(prompt: str, opened: bool) -> None:
+    assert opens_reasoning(prompt, get("hermes").think) is opened
+
+
+@pytest.mark.parametrize("name", names())
+def test_tool_prompt_shows_the_tools_and_the_form(name: str) -> None:
+    prompt = render_tools(get(name), [tool("files.read", path="string")])
+    assert '"files.read"' in prompt
+    assert "tool_name" in prompt
+    assert render_tools(get(name), []) == ""
+    assert "42" in render_result(get(name), "files.read", "42")
+
+
+def test_calls_that_cannot_be_rendered_are_refused() -> None:
+    assert render_calls(get("hermes"), []) == ""
+    with pytest.raises(ValueError, match="'f' are not a JSON object"):
+        render_calls(get("hermes"), [ToolCall("", "f", "[1]")])
+
+
+def test_openai_calls_render_too() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "x"}'}}
+    assert render_calls(get("pythonic"), [call]) == '<|tool_call_start|>[f(a="x")]<|tool_call_end|>'
+
+
+def test_the_grammar_is_loaded_by_a_call_or_by_warming() -> None:
+    script = (
+        "import sys, normalizers as n\n"
+        "p = n.normalizer('pythonic'); p.feed('Hello'); p.finish('stop')\n"
+        "n.normalizer('hermes').feed('<tool_call>{}</tool_call>')\n"
+        "assert 'lark' not in sys.modules\n"
+        "n.warm('pythonic')\n"
+        "assert 'lark' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_format_warms(name: str) -> None:
+    warm(name)
