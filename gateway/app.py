@@ -12,7 +12,7 @@ import uvicorn
 from gateway.api.app import API
 from gateway.config import Config
 from gateway.core import Gateway
-from normalizers import registry
+from normalizers import FormatSpec, registry
 
 GRACE_SECONDS = 10
 
@@ -38,13 +38,14 @@ def serve(config: Config) -> None:
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    _Server(settings, [config.resolve(None).tool_call_format]).run()
+    active = config.resolve(None)
+    _Server(settings, [active.custom_format or active.tool_call_format]).run()
 
 
 class _Server(uvicorn.Server):
     """Listens first, and then loads what the first call of a format would load, beside the loop."""
 
-    def __init__(self, config: uvicorn.Config, formats: list[str]) -> None:
+    def __init__(self, config: uvicorn.Config, formats: list[str | FormatSpec]) -> None:
         super().__init__(config)
         self._formats = formats
 
@@ -56,7 +57,7 @@ class _Server(uvicorn.Server):
         self._warming = asyncio.get_running_loop().run_in_executor(None, self._warm)
 
     def _warm(self) -> None:
-        for name in self._formats:
-            registry.warm(name)
+        for format in self._formats:
+            registry.warm(format)
         # What stands now stands for good: a collection that passes over it costs ten requests' time.
         gc.freeze()

@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from gateway import backends
 from gateway.backends import Address, Backend, RawText, RawTextBackend, Reply
+from gateway.backends.about import About, about
 from gateway.config import Config, Model
 from gateway.engines import Engine, for_model
 from gateway.errors import GatewayError, ProviderUnavailable
@@ -20,7 +21,7 @@ from gateway.normalize import Answer, EngineError
 from gateway.prompting import calls_into_text, tools_into_prompt
 from gateway.upstream import EngineGone, NotConnected
 from gateway.wire.chat import ChatRequest, encode
-from normalizers import registry
+from normalizers import detect, registry
 
 
 class Route:
@@ -28,7 +29,12 @@ class Route:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.spec = registry.get(model.tool_call_format)
+        self.spec = model.custom_format or registry.get(model.tool_call_format)
+        self._undetected = self.spec.name == "auto"
+        self.evidence = "the engine reads the calls" if self.spec.untouched else "config.yaml"
+        """Why the model's format is taken to be `spec`; empty while it wasn't looked for."""
+        if self._undetected:
+            self.evidence = ""
         self.engine: Engine | None = for_model(model)
         self._defaults = {name: Raw(encode(value)) for name, value in model.defaults.items()}
         self._backend: Backend | None = None
@@ -60,6 +66,8 @@ class Route:
         backend = self._backend
         if backend is None or (self.engine is not None and self.engine.address != self._address):
             backend = await self.backend()
+        if self._undetected:
+            await self._detect(backend)
         fields = {**self._defaults, **request.fields}
         if "max_completion_tokens" in fields and "max_tokens" not in request.fields:
             fields.pop("max_tokens", None)
@@ -93,6 +101,26 @@ class Route:
             return await self.open(request, again=True)
         answer = Answer(request, self.spec, reply.mender, reasoning_open=reasoning_open, healed=healed)
         return Run(self.model, reply, answer, backend, self.engine)
+
+    async def look(self) -> None:
+        """Finds out the format from the model's files; no engine is asked."""
+        if self._undetected and not self.evidence:
+            self._found(await asyncio.to_thread(about, self.model.path))
+
+    async def _detect(self, backend: Backend) -> None:
+        self._found(await backend.about())
+        # What no one can tell beforehand shows in each answer: the first known marker counts.
+        self._undetected = False
+
+    def _found(self, known: About) -> None:
+        found = detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)
+        if found is None:
+            self.evidence = "not seen yet: the first known marker in an answer counts"
+            return
+        self.spec = registry.get(found.format)
+        marks = ", ".join(found.evidence)
+        self.evidence = f"{found.source} {marks} ({known.source})"
+        self._undetected = False
 
     async def aclose(self) -> None:
         if self._backend is not None:

@@ -38,7 +38,10 @@ OURS: dict[str, set[str]] = {
     "gateway.api": {"gateway", "gateway.errors", "gateway.wire", "gateway.core"},
     "gateway.pull": {"gateway.errors", "gateway.config"},
     "gateway.app": {"gateway.config", "gateway.core", "gateway.api", "normalizers"},
-    "gateway.cli": {"gateway", "gateway.errors", "gateway.config", "gateway.pull", "gateway.app"},
+    "gateway.cli": {
+        *("gateway", "gateway.errors", "gateway.config", "gateway.pull", "gateway.app"),
+        *("gateway.backends", "gateway.core", "normalizers"),
+    },
     "gateway.__main__": {"gateway.cli"},
 }
 

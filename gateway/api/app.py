@@ -105,14 +105,13 @@ def _router(gateway: Gateway) -> Starlette:
         body = {"status": "ok", "version": __version__, "active_model": gateway.config.active_model}
         return JSONResponse({**body, "engines": engines})
 
-    listing = encode({"object": "list", "data": [_model_object(gateway, name) for name in gateway.routes]})
-
     async def models(request: Request) -> Response:
-        return Response(listing, media_type="application/json")
+        data = [await _model_object(gateway, name) for name in gateway.routes]
+        return Response(encode({"object": "list", "data": data}), media_type="application/json")
 
     async def model(request: Request) -> Response:
         name = gateway.route(request.path_params["name"]).model.name
-        return JSONResponse(_model_object(gateway, name))
+        return JSONResponse(await _model_object(gateway, name))
 
     async def ready(request: Request) -> Response:
         name = gateway.route(request.path_params["name"]).model.name
@@ -152,9 +151,10 @@ def _router(gateway: Gateway) -> Starlette:
     )
 
 
-def _model_object(gateway: Gateway, name: str) -> dict[str, object]:
-    """A model as `/v1/models` shows it, from the configuration alone."""
-    model = gateway.config.models[name]
+async def _model_object(gateway: Gateway, name: str) -> dict[str, object]:
+    """A model as `/v1/models` shows it, from the configuration and the model's own files."""
+    model, route = gateway.config.models[name], gateway.routes[name]
+    await route.look()
     return {
         "id": name,
         "object": "model",
@@ -163,7 +163,8 @@ def _model_object(gateway: Gateway, name: str) -> dict[str, object]:
         "active": name == gateway.config.active_model,
         "aliases": ["default"] if name == gateway.config.active_model else [],
         "context_window": model.context_window,
-        "tool_call_format": model.tool_call_format,
+        "tool_call_format": route.spec.name,
+        "tool_call_format_evidence": route.evidence,
         "capabilities": list(model.capabilities),
         # Relative to the base URL. The listing asks no engine; this starts it if need be and answers once it serves.
         "ready_path": f"models/{name}/ready",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gateway import __version__
-from gateway.cli import chat, check, models, pull, serve
+from gateway.cli import chat, check, formats, models, pull, serve
 from gateway.cli.common import add_config
 from gateway.config import ConfigError
 from gateway.errors import CATEGORIES, GatewayError, InternalError
@@ -30,7 +30,14 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: dict[str, Command] = {"serve": serve, "check": check, "models": models, "pull": pull, "chat": chat}
+COMMANDS: dict[str, Command] = {
+    "serve": serve,
+    "check": check,
+    "models": models,
+    "formats": formats,
+    "pull": pull,
+    "chat": chat,
+}
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141

@@ -112,8 +112,9 @@ class _Build:
             pull=self.pull(at, entry, entry.pull) if entry.pull else None,
             engine=self.engine(at, entry),
             capabilities=tuple(entry.capabilities or ()),
+            **_format(entry.tool_call_format),
             **_given(
-                entry, "model_name", "context_window", "tool_call_format", "tool_prompt",
+                entry, "model_name", "context_window", "tool_prompt",
                 "display_name", "connect_timeout", "request_timeout",
             ),
         )  # fmt: skip
@@ -268,6 +269,15 @@ class _Build:
 
     def problem(self, at: KeyPath, message: str, cure: str, *, key: bool = False) -> None:
         self.document.problem(at, message, cure, key=key)
+
+
+def _format(given: object) -> dict[str, Any]:
+    """A name, or the `FormatSpec` that the file's validation has made of a mapping."""
+    if given is None:
+        return {}
+    if isinstance(given, str):
+        return {"tool_call_format": given}
+    return {"tool_call_format": given.name, "custom_format": given}  # type: ignore[attr-defined]
 
 
 def _given(entry: ModelEntry | ServerEntry, *names: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -23,6 +23,9 @@ from pydantic_core import PydanticCustomError
 
 from gateway.config.source import Filled
 from gateway.config.values import DEFAULT, PLACEHOLDERS, ToolPrompt
+
+if TYPE_CHECKING:
+    from normalizers import FormatSpec
 
 Capability = Literal["text", "tool_calling", "vision", "embeddings", "reasoning"]
 
@@ -72,9 +75,14 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _tool_call_format(name: str) -> str:
+def _tool_call_format(name: str | dict[str, Any]) -> str | FormatSpec:
     from normalizers import registry
 
+    if isinstance(name, dict):
+        try:
+            return registry.define(name)
+        except registry.UnknownFormat as error:
+            raise PydanticCustomError("format", "{reason}", {"reason": str(error), "cure": ""}) from None
     try:
         spec = registry.get(name)
     except registry.UnknownFormat:
@@ -190,8 +198,10 @@ class ModelEntry(RuntimeEntry):
     port: Port | None = Field(default=None, description="Port on this machine where the engine is found, else started.")
     model_name: Text | None = Field(default=None, description="The engine's name for the model; not given: the key.")
     context_window: Tokens | None = Field(default=None, description="Context length in tokens.")
-    tool_call_format: Annotated[str, AfterValidator(_tool_call_format)] | None = Field(
-        default=None, description="How the model writes tool calls; native_json: the engine parses them itself."
+    tool_call_format: Annotated[str | dict[str, Any], AfterValidator(_tool_call_format)] | None = Field(
+        default=None,
+        description="How the model writes tool calls; native_json: the engine parses them itself; auto: found out from "
+        "the model; a mapping defines a format of its own.",
     )
     tool_prompt: ToolPrompt | None = Field(
         default=None, description="Who tells the model its tools: its chat template, the system message, or what fits."

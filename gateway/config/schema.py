@@ -60,7 +60,14 @@ def _defaults(properties: dict[str, Any], values: type[Any]) -> None:
 
 
 def _formats() -> list[dict[str, Any]]:
+    from normalizers import FormatSpec
     from normalizers.formats import FORMATS
 
     known = [name for spec in FORMATS for name in (spec.name, *spec.aliases)]
-    return [{"enum": known}, {"type": "string", "pattern": f"^{IMPORT_STRING.pattern}$"}, {"type": "null"}]
+    own = {
+        "type": "object",
+        "properties": {field.name: {} for field in fields(FormatSpec)},
+        "required": ["dialect"],
+        "additionalProperties": False,
+    }
+    return [{"enum": known}, {"type": "string", "pattern": f"^{IMPORT_STRING.pattern}$"}, own, {"type": "null"}]

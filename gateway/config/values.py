@@ -18,6 +18,8 @@ from gateway.errors import ProviderInvalidModel
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
+    from normalizers import FormatSpec
+
 ToolPrompt = Literal["auto", "template", "system"]
 
 DEFAULT = "default"
@@ -94,7 +96,9 @@ class Model:
     context_window: int | None = None
     """Tokens."""
     tool_call_format: str = "native_json"
-    """A canonical name of `normalizers.registry`."""
+    """A canonical name of `normalizers.registry`; `auto`: found out from the model."""
+    custom_format: FormatSpec | None = None
+    """The format that the file itself defines; then `tool_call_format` is its name."""
     tool_prompt: ToolPrompt = "auto"
     """Who tells the model its tools: its chat template, the system message, or whichever of them can."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
