@@ -17,7 +17,7 @@ from gateway.backends.base import Mender
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import ChatRequest, Chunk, ToolCallDelta, decode, decode_chunk, encode
 from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
-from normalizers.base import new_call_id
+from normalizers.base import Mended, new_call_id
 from normalizers.coerce import SchemaIndex
 from normalizers.registry import normalizer, passes
 
@@ -252,6 +252,17 @@ class Answer:
         self._first = b""  # the payload that opened the first choice
         self.choices: dict[int, _Choice] = {}
 
+    @property
+    def mended(self) -> Mended:
+        """The strongest mending of the model's calls so far."""
+        found = {choice.normalizer.mended for choice in self.choices.values()}
+        return "schema" if "schema" in found else "lexical" if "lexical" in found else "none"
+
+    @property
+    def healed(self) -> Mapping[str, int]:
+        """What was mended in the request's past, counted by its kind."""
+        return self._healed
+
     def _choice(self, index: int) -> _Choice:
         choice = self.choices.get(index)
         if choice is None:
@@ -286,14 +297,14 @@ class Answer:
                 raise ProviderInvalidResponse(f"the engine sent a malformed chunk: {error}") from error
             if chunk.error is not None:
                 raise EngineError(payload)
-            if not self.choices:
-                self._first = payload
             choices = chunk.choices
+            only = self._only
+            if only is None:
+                self._first = self._first or payload
             if choices and len(choices) == 1 and not self._every_chunk:
                 view = choices[0]
                 delta = view.delta
-                if view.finish_reason is None and delta is not None and delta.tool_calls is None:
-                    only = self._only
+                if delta is not None and view.finish_reason is None and delta.tool_calls is None:
                     choice = only if only is not None and only.index == view.index else self._choice(view.index)
                     text = delta.content
                     if not text:
@@ -416,8 +427,10 @@ class Answer:
     ) -> dict[str, Any]:
         choice.finished = True
         last = {**shell, "choices": [{**frame, "finish_reason": choice.reason(reason)}]}
-        if told := _told(self._healed, choice):
-            last["ctxgate"] = told
+        told = _told(self._healed, choice)
+        if told or not self._spec.untouched:
+            # Where the gateway reads the calls, it also says that it had nothing to mend.
+            last["ctxgate"] = {"mended": "none", **told}
         choice.normalizer = Normalizer()  # text behind the end passes
         return last
 

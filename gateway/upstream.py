@@ -208,27 +208,11 @@ class _Connection(asyncio.Protocol):
             what = "it changes the protocol" if isinstance(error, httptools.HttpParserUpgrade) else error
             response._fail(ProviderInvalidResponse(f"{self.upstream.target} broke HTTP: {what}"))
             return
-        if response._parts and not (response.tap is not None and self._tapped(response, response.tap)):
+        if response._parts:
             if response._size > HIGH_WATER and not self._paused and not response.ended:
                 self._paused = True
                 self.transport.pause_reading()
             response._wake()
-
-    def _tapped(self, response: Response, tap: Callable[[bytes], bool]) -> bool:
-        if response._waiter is None or response.ended:
-            return False
-        data = response._parts[0] if len(response._parts) == 1 else b"".join(response._parts)
-        try:
-            taken = tap(data)
-        except Exception as error:  # noqa: BLE001  it is the reader's to handle
-            response._parts.clear()
-            self.abort()
-            response._fail(error)
-            return True
-        if taken:
-            response._parts.clear()
-            response._size = 0
-        return taken
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -268,7 +252,17 @@ class _Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         response = self.response
-        if response is not None:
+        if response is None:
+            return
+        tap = response.tap
+        if tap is not None and response._waiter is not None and not response._parts:
+            try:
+                if tap(body):
+                    return
+            except Exception as error:  # noqa: BLE001  it is the reader's to handle
+                response.tap = None
+                response._fail(error)
+        if response._error is None:
             response._parts.append(body)
             response._size += len(body)
 

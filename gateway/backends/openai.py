@@ -70,15 +70,16 @@ class HTTPReply:
         return []
 
     def tap(self, taker: Taker) -> None:
-        reader = self._reader
+        reader, ready, take = self._reader, taker.ready, taker.take
 
         def tap(data: bytes) -> bool:
-            # The end, and events in pieces, are the reader's own business.
-            if not reader.between or b"[DONE]" in data or not taker.ready():
+            # One event of one line, which is what engines send at a time. The rest is the reader's business.
+            if data.find(b"\n") != len(data) - 2 or data[:7] != b"data: {" or data[-1] != 10:
                 return False
-            if events := reader.feed(data):
-                self._seen = True
-                taker.take(events)
+            if not reader.between or not ready():
+                return False
+            self._seen = True
+            take([data[6:-2]])
             return True
 
         self._response.tap = tap

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from gateway.errors import ProviderInvalidRequest
 
 
-class _Message(Struct):
+class _Message(Struct, gc=False):
     role: str
 
 
@@ -111,18 +111,18 @@ class ToolCallDelta(Struct, omit_defaults=True):
     function: FunctionDelta | None = None
 
 
-class Delta(Struct):
+class Delta(Struct, gc=False):
     content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
 
 
-class ChoiceDelta(Struct):
+class ChoiceDelta(Struct, gc=False):
     delta: Delta | None = None
     index: int = 0
     finish_reason: str | None = None
 
 
-class Chunk(Struct):
+class Chunk(Struct, gc=False):
     """The view of a streamed chunk that decides whether it has to be touched at all."""
 
     choices: list[ChoiceDelta] | None = None
