@@ -22,6 +22,7 @@ from gateway.prompting import calls_into_text, tools_into_prompt
 from gateway.upstream import EngineGone, NotConnected
 from gateway.wire.chat import ChatRequest, encode
 from normalizers import detect, registry
+from normalizers.base import Mended
 
 
 class Route:
@@ -159,6 +160,16 @@ class Run:
         except ProviderUnavailable:
             self._doubt()
             raise
+
+    @property
+    def mended(self) -> Mended:
+        """How far the calls of a whole answer had to be mended: not at all, their spelling, or against a schema."""
+        return self._answer.mended
+
+    @property
+    def healed(self) -> Mapping[str, int]:
+        """What was mended in the messages that the client replayed, counted by its kind; see `gateway.history`."""
+        return self._answer.healed
 
     async def payloads(self) -> list[bytes]:
         """The clean `chat.completion.chunk` payloads that are next, at least one; [] at the end.

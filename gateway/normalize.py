@@ -255,6 +255,8 @@ class Answer:
     @property
     def mended(self) -> Mended:
         """The strongest mending of the model's calls so far."""
+        if not self.choices:
+            return "none"
         found = {choice.normalizer.mended for choice in self.choices.values()}
         return "schema" if "schema" in found else "lexical" if "lexical" in found else "none"
 
@@ -428,8 +430,8 @@ class Answer:
         choice.finished = True
         last = {**shell, "choices": [{**frame, "finish_reason": choice.reason(reason)}]}
         told = _told(self._healed, choice)
-        if told or not self._spec.untouched:
-            # Where the gateway reads the calls, it also says that it had nothing to mend.
+        if told or choice.normalizer.called:
+            # With calls read here, also that there was nothing to mend.
             last["ctxgate"] = {"mended": "none", **told}
         choice.normalizer = Normalizer()  # text behind the end passes
         return last

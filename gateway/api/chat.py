@@ -73,12 +73,27 @@ class Chat:
                 if request.stream:
                     await _stream(run, client)
                 else:
-                    await client.whole(200, (JSON_TYPE,), await run.whole())
+                    body = await run.whole()
+                    await client.whole(200, _told(run), body)
         except GatewayError as error:
             await respond_error(client, error)
         except Exception:
             log.exception("chat failed")
             await respond_error(client, INTERNAL)
+
+
+WHOLE_HEADERS: dict[str, Headers] = {
+    mended: (JSON_TYPE, (b"x-ctxgate-mended", mended.encode())) for mended in ("none", "lexical", "schema")
+}
+
+
+def _told(run: Run) -> Headers:
+    """The headers of a whole answer; a stream tells the same in the `ctxgate` field of its last chunk."""
+    headers = WHOLE_HEADERS[run.mended]
+    if healed := run.healed:
+        counts = ", ".join(f"{kind}={count}" for kind, count in healed.items())
+        return (*headers, (b"x-ctxgate-healed", counts.encode()))
+    return headers
 
 
 async def _stream(run: Run, client: Client) -> None:
