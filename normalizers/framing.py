@@ -33,6 +33,9 @@ _LONG = 64
 _NOTHING = r"(?!)"
 
 
+Search = Callable[..., "re.Match[str] | None"]
+
+
 class Dialect(Protocol):
     """Reads one region of calls."""
 
@@ -43,8 +46,11 @@ class Dialect(Protocol):
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None: ...
 
-    def quick(self, text: str) -> Event | None:
-        """The one event for a text that is nothing but more of an open string; None if it is more."""
+    stop: Search | None
+    """In an open string whose text goes out as it is: the search for a character that is more than itself."""
+
+    def more(self, text: str) -> Event:
+        """The event for more of that string."""
         ...
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
@@ -138,17 +144,18 @@ class Framing(Normalizer):
         if self._held:
             text = self._held + text
             self._held = ""
-        else:
-            quick = dialect.quick(text)
-            if quick is not None:
-                if self._body is not None:
-                    self._body.append(text)
-                return [quick]
+        elif dialect.stop is not None and dialect.stop(text) is None:
+            if self._body is not None:
+                self._body.append(text)
+            return [dialect.more(text)]
         out: list[Event] = []
         self._writer.out = out
-        pos = self._read_calls(text, 0, None)
-        if self._turned or self._dialect is None:
+        pos = dialect.step(text, 0, None)
+        if dialect.done or dialect.heir is not None:
+            self._after_step(dialect, text, 0, pos)
             return self._run_on(out, text, pos, None)
+        if self._body is not None:
+            self._body.append(text[:pos])
         if pos < len(text):
             self._held = text[pos:]
         return out
@@ -375,24 +382,26 @@ class Framing(Normalizer):
         dialect = self._dialect
         assert dialect is not None
         end = dialect.step(text, pos, reason)
+        self._after_step(dialect, text, pos, end)
+        return end
+
+    def _after_step(self, dialect: Dialect, text: str, pos: int, end: int) -> None:
+        if self._body is not None:
+            self._body.append(text[pos:end])
         if dialect.heir is not None:
             self._dialect = dialect.heir
             self._turned = True
-        if self._body is not None:
-            self._body.append(text[pos:end])
-        if dialect.done:
+        elif dialect.done:
             self._dialect = None
             self._turn(self._read_text)
             self._gap = "call"
             self._at_line_start = self._lines
             self._echo = "".join(self._body or ()).lstrip()
             self._body = None
-        return end
 
 
 _INDENT = re.compile(r"[ \t]*")
-_Search = Callable[..., "re.Match[str] | None"]
-_Table = tuple[frozenset[str], int, _Search, _Search, tuple[str, ...]]
+_Table = tuple[frozenset[str], int, Search, Search, tuple[str, ...]]
 _BARE_MARKS = {"call": "\n", "tool_line": "\n", "list": "[]{}", "object": "[]{}"}
 _TABLES: dict[tuple[FormatSpec, bool], _Table] = {}
 

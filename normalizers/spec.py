@@ -88,7 +88,7 @@ class FormatSpec:
         thinking = tuple(mark for pair in self.think for mark in pair)
         literals = (*self.open, *self.close, *self.drop, *thinking, *self.begins)
         pieces = (piece for template in (*named, *tagged) for piece in re.split(r"\{\w+\}| ", template))
-        marks = (mark for mark in (*literals, *pieces) if mark[:1] in "<[]" and mark[-1:] in ">]")
+        marks = (mark for mark in (*literals, *pieces) if mark and mark[0] in "<[]" and mark[-1] in ">]")
         return tuple(sorted(set(marks), key=len, reverse=True))
 
     @property

@@ -62,9 +62,9 @@ class ArgumentWriter:
         "_pending",
         "_position",
         "_schemas",
-        "_string",
         "_unpack",
         "begun",
+        "in_string",
         "name",
         "open",
     )
@@ -90,7 +90,8 @@ class ArgumentWriter:
         self._mend_lead: str | None = None
         self._key: str | None = None
         self._count = self._position = 0
-        self._keyed = self._string = self._unpack = False
+        self._keyed = self._unpack = False
+        self.in_string = False
 
     @property
     def count(self) -> int:
@@ -117,15 +118,15 @@ class ArgumentWriter:
     def token(self, kind: str, text: str) -> None:
         """Take the next token. Raises `Malformed`."""
         if kind == "STRING":
-            if not self._string:
+            if not self.in_string:
                 self._value("string")
                 self._put('"')
-                self._string = True
+                self.in_string = True
         elif kind == "NAME" or kind == "NUMBER":
             self._pending = (kind, text)
         elif kind != "PLUS":
-            if self._string:
-                self._string = False
+            if self.in_string:
+                self.in_string = False
                 self._parts.append('"')
             if kind == "EQUAL":
                 assert self._pending is not None
@@ -150,14 +151,14 @@ class ArgumentWriter:
 
     def begin_string(self) -> None:
         self._put('"')
-        self._string = True
+        self.in_string = True
 
     def value(self, json_text: str) -> None:
         self._put(json_text)
 
     def end_argument(self) -> None:
-        if self._string:
-            self._string = False
+        if self.in_string:
+            self.in_string = False
             self._parts.append('"')
         self._key = None
 
@@ -183,7 +184,7 @@ class ArgumentWriter:
     @property
     def streaming(self) -> int:
         """Index of the call if all that the open string still gets goes out as it is; else -1."""
-        if self._string and self._announced and not self._held and not self._parts:
+        if self.in_string and self._announced and not self._held and not self._parts:
             return self._calls.live
         return -1
 

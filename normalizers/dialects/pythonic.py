@@ -8,17 +8,17 @@ ever evaluated; what is not a literal makes its call fail, and the call's source
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 
-from lark import Lark, Token, UnexpectedToken
+from lark import Lark
 
 from normalizers.base import CallWriter
 from normalizers.coerce import SchemaIndex
 from normalizers.dialects.arguments import Malformed
 from normalizers.dialects.json_calls import JsonCalls
 from normalizers.dialects.literals import json_number, json_string_body, python_escape
+from normalizers.dialects.push import PushParser, Tables
 from normalizers.dialects.region import Region, Search
 from normalizers.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
@@ -36,9 +36,6 @@ _PUNCTUATION = {
     "=": "EQUAL",
     ":": "COLON",
     ";": "SEMICOLON",
-}
-_TOKENS = {
-    kind: Token(kind, "") for kind in (*_PUNCTUATION.values(), "NAME", "NUMBER", "STRING", "PLUS", "DOUBLESTAR", "$END")
 }
 _CALLEE = re.compile(r"\w[\w.\-:/]*")
 _WORD = re.compile(r"[\w.+\-]+")
@@ -58,16 +55,8 @@ def grammar() -> str:
 
 
 @cache
-def _parser() -> Lark:
-    return Lark(grammar(), parser="lalr", maybe_placeholders=False)
-
-
-def _push_parser() -> Callable[[Token], object]:
-    """A new push parser: feed it the next token; UnexpectedToken at the first that cannot follow."""
-    parser = _parser().parse_interactive()
-    # Reductions build nothing: the writer hangs on shifts.
-    parser.parser_state.parse_conf.callbacks = {}
-    return parser.feed_token
+def _tables() -> Tables:
+    return Tables(Lark(grammar(), parser="lalr", maybe_placeholders=False))
 
 
 class Pythonic(Region):
@@ -88,7 +77,7 @@ class Pythonic(Region):
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
         super().__init__(spec, writer, schemas, bare=bare)
-        self._feed = _push_parser()
+        self._feed = PushParser(_tables()).feed
         self._callee = ""
         self._quote = self._last = ""
         self._depth = -1
@@ -96,11 +85,11 @@ class Pythonic(Region):
         self._dirty = self._raw = self._formatted = False
 
     def _string_stop(self) -> Search | None:
-        return None if self._dirty or self._formatted or not self._quote else _NOT_PLAIN[self._quote[0]]
+        return _NOT_PLAIN[self._quote[0]] if self._quote and not (self._dirty or self._formatted) else None
 
     @classmethod
     def warm(cls) -> None:
-        _parser()
+        _tables()
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
         """Skip layout, and tell a JSON body from calls."""
@@ -147,7 +136,8 @@ class Pythonic(Region):
             end = word.end()
             name = word.group()
             if end == size and not final and end - pos < _MAX_WORD:
-                raise Wait
+                self._wait = True
+                return pos
             if end < size and text[end] in "'\"" and name.lower() in _PREFIXES:
                 return self._open_string(text, pos, end, final)
             if name == "+":
@@ -165,10 +155,8 @@ class Pythonic(Region):
 
     def _shift(self, kind: str, token: str, text: str, pos: int, end: int) -> int:
         arguments = self._arguments
-        try:
-            self._feed(_TOKENS[kind])
-        except UnexpectedToken:
-            raise Malformed("syntax") from None
+        if not self._feed(kind):
+            raise Malformed("syntax")
         if arguments.open:
             arguments.token(kind, token)
             if not arguments.open:
@@ -196,7 +184,7 @@ class Pythonic(Region):
         elif kind == "RSQB":
             self._closed = True
             self._listed = False
-            self._feed = _push_parser()
+            self._feed = PushParser(_tables()).feed
             self.done = self._bare
             self._take_span(text, pos + 1)
 
@@ -218,7 +206,8 @@ class Pythonic(Region):
         quote = text[pos]
         run = text[pos : pos + 3]
         if not final and len(run) < 3 and run == quote * len(run):
-            raise Wait
+            self._wait = True
+            return start
         if "b" in prefix:
             raise Malformed("expression")
         if run == quote * 3:
@@ -248,7 +237,7 @@ class Pythonic(Region):
             failure = Malformed("unterminated_string")
             failure.pos = at
             raise failure
-        if found is None:
+        if found is None or (at + 1 == len(text) and not final):
             self._wait = True
             return at
         try:
@@ -474,7 +463,7 @@ class Pythonic(Region):
 
     def _resume(self) -> None:
         """Stand where the grammar stands behind a call."""
-        self._feed = _push_parser()
+        self._feed = PushParser(_tables()).feed
         for kind in ("LSQB", "NAME", "LPAR", "RPAR")[0 if self._listed else 1 :]:
-            self._feed(_TOKENS[kind])
+            self._feed(kind)
         self._state = self._read_token

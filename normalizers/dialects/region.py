@@ -38,10 +38,10 @@ class Region:
         "_span",
         "_spec",
         "_state",
-        "_stop",
         "_wait",
         "done",
         "heir",
+        "stop",
     )
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
@@ -58,16 +58,13 @@ class Region:
         self._span: list[str] = []
         self._mark = 0
         self._index = -1
-        self._stop: Search | None = None
+        self.stop: Search | None = None
         self._code = ""
         self._skipped = False
         self._wait = False
         self._state: Callable[[str, int, bool], int] = self._begin
 
-    def quick(self, text: str) -> Event | None:
-        stop = self._stop
-        if stop is None or stop(text) is not None:
-            return None
+    def more(self, text: str) -> Event:
         self._span.append(text)
         return ToolArgs(self._index, text)
 
@@ -92,12 +89,11 @@ class Region:
         stop = None
         if arguments.begun:
             arguments.flush()
-            stop = self._string_stop()
-            if stop is not None:
+            if arguments.in_string:
                 self._index = arguments.streaming
-                if self._index < 0:
-                    stop = None
-        self._stop = stop
+                if self._index >= 0:
+                    stop = self._string_stop()
+        self.stop = stop
         self._span.append(text[self._mark : pos])
         return pos
 
