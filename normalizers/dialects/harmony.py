@@ -19,7 +19,7 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _HEADS = ("<|start|>", "<|channel|>")
 _STOPS = (*_ENDS, "<|start|>")
 _MESSAGE = "<|message|>"
-_RECIPIENT = re.compile(r"to=([^\s<]+)")
+_RECIPIENT = re.compile(r"to=([^\s<]*\w)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
@@ -53,9 +53,9 @@ class Harmony(Region):
         return end
 
     def _open_message(self, header: str) -> None:
-        recipient = _RECIPIENT.search(header)
+        recipients = _RECIPIENT.findall(header)
         channels = _CHANNEL.findall(header)
-        name = recipient[1] if recipient else "assistant"
+        name = recipients[-1] if recipients else "assistant"
         self._state = self._read_message
         if name.startswith("functions.") or name in self._schemas:
             self._arguments.begin(name.removeprefix("functions."))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from normalizers.base import CallWriter, Normalizer
 from normalizers.coerce import SchemaIndex
@@ -25,6 +26,11 @@ _PUNCTUATION = {"{": "LBRACE", "}": "RBRACE", "[": "LSQB", "]": "RSQB", ",": "CO
 _ENDS = ("comma or end", "key or end", "value or end")
 _MAX_WORD = 8192
 _ANY_KEY = re.compile(r"[\w.\-/ $]+")
+
+
+@cache
+def _verbatim_stop(mark: str) -> Callable[..., re.Match[str] | None]:
+    return re.compile(rf'[{re.escape(mark)}"\\\x00-\x1f]').search
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +99,8 @@ class ObjectReader:
     @property
     def stop(self) -> Callable[..., re.Match[str] | None] | None:
         """In a string: the search for what is more than itself."""
+        if self._close:
+            return _verbatim_stop(self._close[0])
         return _STOP[self._quote] if self._quote else None
 
     @property
