@@ -29,7 +29,9 @@ EVENT: Json = {
 }
 TOOLS = [tool(WEATHER), tool(EVENT), tool({"name": "now"})]
 NAMED: Json = {"type": "function", "function": {"name": "calendar.create-event"}}
-FORMATS = ("pythonic", "hermes", "granite", "phi4", "mistral", "deepseek_v3", "qwen3_coder", "glm45", "minimax_m2")
+FORMATS = [
+    name for name in registry.names() if name not in ("native_json", "auto", "harmony", "functiongemma", "gemma4")
+]
 SAMPLES = 100
 
 
