@@ -1,0 +1,179 @@
+"""What normalising costs for each token, and whether it stays the same as arguments grow.
+
+Every dialect reads calls whose argument is a string of 50 B to 35 KB and a nested value of 4 KB, in pieces of 1 to
+3 characters (markers, which engines send as one token, whole). A figure is CPU time divided by the number of
+pieces: the least of many rounds, since whatever else runs only adds. `slope` compares twice the length with once.
+`first` is the share of the argument that had come when the first of it left again.
+
+    python -m benchmarks.normalizer [--rounds 40] [--peers]
+
+`--peers` adds what re-reading everything for each token costs: `ast.parse` of the text so far, and the parsers of
+SGLang and vLLM where these are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import random
+import time
+from collections.abc import Callable
+from importlib import import_module
+
+from normalizers import ToolArgs, ToolCall, get, normalizer, warm
+from normalizers.render import render_calls
+
+FORMATS = {
+    "pythonic": "pythonic",
+    "json": "hermes",
+    "named": "mistral",
+    "named, own quotes": "gemma4",
+    "tags": "qwen3_coder",
+    "tags, pairs": "glm45",
+    "harmony": "harmony",
+}
+WORDS = "the quick brown fox, jumps: over (the) lazy dog. "
+SIZES = {"50 B": 50, "2 KB": 2_000, "9 KB": 9_000, "35 KB": 35_000}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rounds", type=int, default=40)
+    options.add_argument("--peers", action="store_true")
+    chosen = options.parse_args()
+    print(f"µs a piece, least of {chosen.rounds} rounds; a Python call here: {reference() * 1e9:.0f} ns\n")
+    print("| dialect | 50 B | 2 KB | 9 KB | 35 KB | nested 4 KB | slope, string | slope, nested | first |")
+    print("| --- | --: | --: | --: | --: | --: | --: | --: | --: |")
+    for dialect, name in FORMATS.items():
+        warm(name)
+        cells = [least(reader(name), call(name, text(size)), chosen.rounds) for size in SIZES.values()]
+        cells.append(least(reader(name), call(name, nested(4_000)), chosen.rounds))
+        string = slope(name, text(8_000), text(16_000), chosen.rounds)
+        deep = slope(name, nested(4_000), nested(8_000), chosen.rounds)
+        figures = " | ".join(f"{cell * 1e6:.2f}" for cell in cells)
+        print(f"| {dialect} ({name}) | {figures} | {string:.2f} | {deep:.2f} | {first(name):.1%} |")
+    if chosen.peers:
+        peers()
+
+
+def text(size: int) -> str:
+    return (WORDS * (size // len(WORDS) + 1))[:size]
+
+
+def nested(size: int) -> list[object]:
+    item: dict[str, object] = {"name": "apple pie", "count": 12, "tags": ["a", "b c"], "on": True, "left": None}
+    return [item] * (size // len(json.dumps(item)))
+
+
+def call(name: str, value: object) -> list[str]:
+    """A call in the format's own text, as pieces."""
+    spec = get(name)
+    rendered = render_calls(spec, [ToolCall("", "notes.write", json.dumps({"body": value}))])
+    source = random.Random(len(rendered))
+    pieces: list[str] = []
+    at = 0
+    while at < len(rendered):
+        size = next((len(mark) for mark in spec.markers if rendered.startswith(mark, at)), source.choice((1, 1, 2)))
+        pieces.append(rendered[at : at + size])
+        at += size
+    return pieces
+
+
+def reader(name: str) -> Callable[[list[str]], None]:
+    spec = get(name)
+
+    def read(pieces: list[str]) -> None:
+        parser = normalizer(spec)
+        feed = parser.feed
+        for piece in pieces:
+            feed(piece)
+        parser.finish("stop")
+        assert parser.called
+
+    return read
+
+
+def least(read: Callable[[list[str]], None], pieces: list[str], rounds: int) -> float:
+    best = float("inf")
+    for _ in range(max(3, rounds if len(pieces) < 10_000 else rounds // 4)):
+        begun = time.process_time()
+        repeats = max(1, 2_000 // len(pieces))
+        for _ in range(repeats):
+            read(pieces)
+        best = min(best, (time.process_time() - begun) / repeats / len(pieces))
+    return best
+
+
+def slope(name: str, once: object, twice: object, rounds: int) -> float:
+    """Cost of a piece at twice the length over that at once the length, taken in turns."""
+    read = reader(name)
+    ratios = []
+    for _ in range(5):
+        a = least(read, call(name, once), rounds // 5)
+        b = least(read, call(name, twice), rounds // 5)
+        ratios.append(b / a)
+    return sorted(ratios)[2]
+
+
+def first(name: str) -> float:
+    parser = normalizer(name)
+    pieces = call(name, text(2_000))
+    for number, piece in enumerate(pieces):
+        if any(isinstance(event, ToolArgs) for event in parser.feed(piece)):
+            return number / len(pieces)
+    return 1.0
+
+
+def reference() -> float:
+    def nothing() -> None:
+        pass
+
+    best = float("inf")
+    for _ in range(20):
+        begun = time.process_time()
+        for _ in range(20_000):
+            nothing()
+        best = min(best, (time.process_time() - begun) / 20_000)
+    return best
+
+
+def peers() -> None:
+    print("\n| reads again for each token | 2 KB | 9 KB |\n| --- | --: | --: |")
+    for label, read in {"ast.parse, brackets closed": by_ast, **installed()}.items():
+        cells = [least(read, call("pythonic", text(size)), 3) * 1e6 for size in (2_000, 9_000)]
+        print(f"| {label} | {cells[0]:.0f} | {cells[1]:.0f} |")
+
+
+def by_ast(pieces: list[str]) -> None:
+    so_far = ""
+    for piece in pieces:
+        so_far += piece
+        body = so_far.removeprefix("<|tool_call_start|>").removesuffix("<|tool_call_end|>")
+        for closing in ("", '")]', ")]", "]"):
+            try:
+                ast.parse(body + closing)
+            except SyntaxError:
+                continue
+            break
+
+
+def installed() -> dict[str, Callable[[list[str]], None]]:
+    """The streaming LFM2 parser of SGLang, where its package can be imported."""
+    try:
+        detector = import_module("sglang.srt.function_call.lfm2_detector").Lfm2Detector
+        tool = import_module("sglang.srt.entrypoints.openai.protocol").Tool
+    except ImportError:
+        return {}
+    tools = [tool.model_validate({"type": "function", "function": {"name": "notes.write", "parameters": {}}})]
+
+    def read(pieces: list[str]) -> None:
+        parser = detector()
+        for piece in pieces:
+            parser.parse_streaming_increment(piece, tools)
+
+    return {"SGLang lfm2 (a call at its end)": read}
+
+
+if __name__ == "__main__":
+    main()
