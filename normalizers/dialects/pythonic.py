@@ -336,14 +336,16 @@ class Pythonic(Region):
             return context != "K" and self._peek(text, at + 1, final)[1] in ("", ",", ")", "]", "}", ":")
         if char != ",":
             return False
+        if regular and context != "A":
+            return True
         at, char = self._peek(text, at + 1, final)
         if not char:
             return True
         if context == "A":
             return self._argument_follows(text, at, final)
         if context in "[(":
-            return regular or char == self._quote
-        return regular or char == "}" or (char in "'\"" and self._key_follows(text, at, final))
+            return char == self._quote
+        return char == "}" or (char in "'\"" and self._key_follows(text, at, final))
 
     def _peek(self, text: str, pos: int, final: bool) -> tuple[int, str]:
         """The next character that is not white space; empty if there is none."""

@@ -72,28 +72,30 @@ class Region:
         self._mark = pos
         self._wait = False
         final = reason is not None
-        while not (self._wait or self.done):
+        size = len(text)
+        while True:
             try:
                 pos = self._state(text, pos, final)
             except Wait:
-                self._wait = True
+                break
             except Malformed as exc:
                 pos = skip_space(text, pos if exc.pos is None else exc.pos)
                 pos = self._fail(exc.code, text, pos)
+            if self._wait or self.done or (pos == size and not final):
+                break
         if self.heir is not None:
             return pos
         if reason is not None and not self.done:
             pos = len(text)
             self._finish(text, pos, reason)
+        self.stop = None
         arguments = self._arguments
-        stop = None
         if arguments.begun:
             arguments.flush()
             if arguments.in_string:
                 self._index = arguments.streaming
                 if self._index >= 0:
-                    stop = self._string_stop()
-        self.stop = stop
+                    self.stop = self._string_stop()
         self._span.append(text[self._mark : pos])
         return pos
 

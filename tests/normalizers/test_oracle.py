@@ -10,11 +10,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lark import Lark, Token, Transformer
+from lark import Lark, Token, Transformer, UnexpectedToken
 from lark.lexer import Lexer
 
 from normalizers import ToolCall, get
 from normalizers.dialects.literals import CONSTANTS, json_number
+from normalizers.dialects.push import PushParser, Tables
 from normalizers.dialects.pythonic import grammar
 from normalizers.render import render_calls
 from tests.normalizers.splits import parse
@@ -132,6 +133,28 @@ def test_stream_and_oracle_agree(calls: list[tuple[str, dict[str, Any]]]) -> Non
     expected = ORACLE.parse(body)
     message = parse("pythonic", text, random_splits=1)
     assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == expected == calls
+
+
+KINDS = sorted({kind for row in Tables(ORACLE).actions.values() for kind in row if kind.isupper()} - {"$END"})
+
+
+@given(kinds=st.lists(st.sampled_from(KINDS), max_size=25), body=CALLS)
+@settings(max_examples=300, deadline=None)
+def test_push_parser_takes_what_larks_own_takes(kinds: list[str], body: list[tuple[str, dict[str, Any]]]) -> None:
+    source = render_calls(SPEC, [ToolCall("", name, json.dumps(arguments)) for name, arguments in body])
+    written = WholeLexer(object()).lex(source.removeprefix(SPEC.open[0]).removesuffix(SPEC.close[0]))
+    legal = [token.type for token in written]
+    for sequence in (kinds, legal, legal[: len(kinds)] + kinds):
+        ours = PushParser(Tables(ORACLE))
+        larks = ORACLE.parse_interactive("")
+        larks.parser_state.parse_conf.callbacks = {}
+        for kind in sequence:
+            try:
+                larks.feed_token(Token(kind, ""))
+            except UnexpectedToken:
+                assert not ours.feed(kind)
+                break
+            assert ours.feed(kind)
 
 
 def test_oracle_reads_what_render_does_not_write() -> None:
