@@ -216,7 +216,7 @@ class _Reader(SafeConstructor):
                     return self.construct_yaml_int(plain)
                 case "float":
                     return self.construct_yaml_float(plain)
-        except ValueError:
+        except (ValueError, IndexError, KeyError):  # pyyaml's own, for a tag whose text is none of its kind
             self.document.problem(path, f"{node.value} isn't a number", "put it in quotes if it is text")
             return None
         self.document.problem(path, f"the YAML tag {tag.replace(_TAG, '!!')} has no meaning here", "leave it out")
