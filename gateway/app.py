@@ -57,7 +57,10 @@ class _Server(uvicorn.Server):
         self._warming = asyncio.get_running_loop().run_in_executor(None, self._warm)
 
     def _warm(self) -> None:
-        for format in self._formats:
-            registry.warm(format)
-        # What stands now stands for good: a collection that passes over it costs ten requests' time.
-        gc.freeze()
+        try:
+            for format in self._formats:
+                registry.warm(format)
+        finally:
+            # What stands now stands for good: a collection that passes over it costs ten requests' time.
+            gc.freeze()
+            gc.enable()

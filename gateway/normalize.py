@@ -309,16 +309,14 @@ class Answer:
                 if delta is not None and view.finish_reason is None and delta.tool_calls is None:
                     choice = only if only is not None and only.index == view.index else self._choice(view.index)
                     text = delta.content
-                    if not text:
+                    if not text or choice.normalizer.passes(text):
                         out.append(payload)
                         continue
                     events = choice.normalizer.feed(text)
-                    if len(events) == 1:
-                        event = events[0]
-                        if type(event) is TextDelta and event.text is text:
-                            out.append(payload)
-                            continue
-                    self._rewrite(out, payload, choice, events)
+                    if events == [TextDelta(text)]:
+                        out.append(payload)
+                    else:
+                        self._rewrite(out, payload, choice, events)
                     continue
             self._general(out, payload, chunk)
 

@@ -43,6 +43,10 @@ class Normalizer:
         self.mended: Mended = "none"
         """The strongest mending so far: spelling of a literal, or a value against its schema."""
 
+    def passes(self, text: str) -> bool:
+        """Whether `feed(text)` would be `text` itself and leave everything as it is; False says nothing."""
+        return True
+
     def feed(self, text: str) -> list[Event]:
         """The events that the next piece of text makes certain; may be empty."""
         return [TextDelta(text)]

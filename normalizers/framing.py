@@ -131,6 +131,9 @@ class Framing(Normalizer):
         if reasoning_open and spec.think:
             self._read = self._read_reasoning
 
+    def passes(self, text: str) -> bool:
+        return self._plain and self._trigger(text) is None
+
     def feed(self, text: str) -> list[Event]:
         if self._plain:
             if self._trigger(text) is None:

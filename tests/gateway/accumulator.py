@@ -23,13 +23,26 @@ class Choice:
     warnings: list[dict[str, str]] = field(default_factory=list)
 
     def check(self) -> Choice:
-        """The laws that hold once the answer has ended."""
+        """The laws that hold once the answer has ended.
+
+        A call that had begun to stream when its text turned out to be none can't be taken back: a warning tells of it.
+        """
         assert self.reason is not None, "a finish_reason"
         if self.reason in ("stop", "tool_calls"):
-            assert (self.reason == "tool_calls") == bool(self.calls)
-            for call in self.calls:
-                assert isinstance(json.loads(call.arguments), dict)
+            assert (self.reason == "tool_calls") == bool(self.completed)
+            assert self.completed == self.calls or self.warnings
         return self
+
+    @property
+    def completed(self) -> list[Call]:
+        return [call for call in self.calls if _is_object(call.arguments)]
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def from_stream(payloads: Iterable[bytes]) -> dict[int, Choice]:

@@ -29,6 +29,21 @@ def test_what_passes_is_untouched(name: str, data: st.DataObject) -> None:
         assert not normalizer.called
 
 
+@pytest.mark.parametrize("name", registry.names())
+@given(data=st.data())
+def test_a_piece_that_passes_changes_nothing(name: str, data: st.DataObject) -> None:
+    cut = data.draw(st.lists(st.sampled_from(pieces(name)), min_size=1))
+    asked, unasked = (registry.normalizer(name, TOOLS, ids=lambda: "id") for _ in range(2))
+    for piece in cut:
+        passes = asked.passes(piece)
+        events = unasked.feed(piece)
+        if passes:
+            assert events == [TextDelta(piece)]
+        else:
+            assert asked.feed(piece) == events
+    assert asked.finish("stop") == unasked.finish("stop")
+
+
 def test_prose_passes() -> None:
     assert registry.passes(registry.get("pythonic"), "Two lines\nof prose, no more.")
     assert not registry.passes(registry.get("pythonic"), "fn(a=1)")
