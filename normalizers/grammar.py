@@ -23,10 +23,13 @@ MAX_CALLS = 8
 MAX_REPEAT = 1000
 """The longest counted repetition; llama.cpp unrolls each."""
 
-MAX_SIZE = 4000
-"""Schemas read for one grammar; what is beyond may be any value. A schema can name itself in ways without end."""
+MAX_SIZE, MAX_DEPTH = 4000, 40
+"""Schemas read for one grammar, and within each other; what is beyond may be any value. A schema can name itself in
+ways without end."""
 
+_LINE = "\n"
 _INT_DIGITS = 15
+_MAX_BRANCHES = 6
 _ANY: Mapping[str, Any] = {}
 _TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 _COMPOSED = ("anyOf", "oneOf")
@@ -71,6 +74,7 @@ class _Rules:
         self._rules: dict[str, str] = {}
         self._refs: dict[tuple[int, str], str] = {}
         self._size = 0
+        self._depth = 0
         self._shared = {
             "char": r"[^\"\\\x00-\x1f\x7f] | " + (_PYTHON_ESCAPES if python else _JSON_ESCAPES),
             # No lone surrogates.
@@ -120,8 +124,15 @@ class _Rules:
     def value(self, schema: object, root: Schema, hint: str) -> str:
         """An expression for the values of a schema."""
         self._size += 1
-        if not isinstance(schema, Mapping) or self._size > MAX_SIZE:
+        if not isinstance(schema, Mapping) or self._size > MAX_SIZE or self._depth > MAX_DEPTH:
             return self.shared("value")
+        self._depth += 1
+        try:
+            return self._value(schema, root, hint)
+        finally:
+            self._depth -= 1
+
+    def _value(self, schema: Schema, root: Schema, hint: str) -> str:
         reference = schema.get("$ref")
         if isinstance(reference, str):
             return self._reference(reference, root, hint)
@@ -278,33 +289,35 @@ def _pythonic(rules: _Rules, spec: FormatSpec, functions: Sequence[Schema], call
 
 
 def _json(rules: _Rules, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str:
+    key = "parameters" if spec.name == "llama3_json" else "arguments"
+
     def call(function: Schema) -> str:
-        head = f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "arguments": '
+        head = f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "{key}": '
         return f'{literal(head)} {rules.arguments(function)} "}}"'
 
     one = rules.rule("call", _either([rules.rule(f["name"], call(f)) for f in functions]))
     if spec.close:
         return _several(_framed(spec, one, gap="\n"), calls, "\n")
-    return _framed(spec, f'"[" {_several(one, calls, ", ")} "]"')
+    if spec.open and spec.listed:
+        return _framed(spec, f'"[" {_several(one, calls, ", ")} "]"')
+    return _framed(spec, _several(one, calls, "; "))
 
 
 def _named(rules: _Rules, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str | None:
     syntax = spec.syntax
     if not isinstance(syntax, NamedSyntax) or syntax.quotes or syntax.bare_keys:
         return None
-    head, tail = next((h for h in syntax.head if "{id}" not in h), None), "".join(syntax.tail)
-    if head is None or "{name}" not in head:
-        return None
+    before, _, after = syntax.written.partition("{arguments}")
 
     def call(function: Schema) -> str:
-        return f"{literal(_filled(head, name=function['name']))} {rules.arguments(function)}" + (
-            f" {literal(tail)}" if tail else ""
-        )
+        # Numbers of calls can't be counted here; an id that another call has is replaced when it is read.
+        head = _filled(before, name=function["name"], index="0")
+        return f"{literal(head)} {rules.arguments(function)}" + (f" {literal(after)}" if after else "")
 
     one = rules.rule("call", _either([rules.rule(f["name"], call(f)) for f in functions]))
-    if spec.close:
+    if syntax.tail:
         return _framed(spec, _several(one, calls, ""))
-    return _several(_framed(spec, one), calls, "")
+    return _several(_framed(spec, one), calls, "" if spec.open else "\n")
 
 
 def _tags(rules: _Rules, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str | None:
@@ -324,18 +337,23 @@ def _tags(rules: _Rules, spec: FormatSpec, functions: Sequence[Schema], calls: i
                 forms.append(("false", rules.value(rest, schema, f"{function['name']}-{key}") if found else value))
             return _either(
                 [
-                    f"{literal(_filled(syntax.parameter[0], key=key, string=string))} {form} "
-                    f"{literal(syntax.parameter_end)}"
+                    f"{literal(_parameter(syntax, key, string))} {form} {literal(syntax.parameter_end + _LINE)}"
                     for string, form in forms
                 ]
             )
 
         body = rules.members(schema, schema, function["name"], member, separator="")
         end = f" {literal(syntax.call_end[0])}" if syntax.call_end else ""
-        return f"{literal(_filled(syntax.call[0], name=function['name']))} {body}{end}"
+        return f"{literal(_filled(syntax.call[0], name=function['name']) + _LINE)} {body}{end}"
 
     one = rules.rule("call", _either([rules.rule(f["name"], call(f)) for f in functions]))
+    if syntax.call_end:
+        return _framed(spec, _several(one, calls, "\n"), gap="\n")
     return _several(_framed(spec, one), calls, "\n")
+
+
+def _parameter(syntax: TagSyntax, key: str, string: str) -> str:
+    return _filled(syntax.parameter[0], key=key, string=string).replace("</arg_key> <", "</arg_key>\n<")
 
 
 _FORMS: dict[str, Callable[[_Rules, FormatSpec, Sequence[Schema], int], str | None]] = {
@@ -425,7 +443,7 @@ def _items(schema: Schema, key: str) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else []
 
 
-def _texts(schema: object, root: Schema, text: str) -> list[str]:
+def _texts(schema: object, root: Schema, text: str, depth: int = 0) -> list[str]:
     """Expressions for those values that are strings, and stand without quotes."""
     target, found = _target(schema, root), []
     values = _items(target, "enum") or ([target["const"]] if "const" in target else [])
@@ -433,7 +451,7 @@ def _texts(schema: object, root: Schema, text: str) -> list[str]:
         return [literal(value) for value in values if isinstance(value, str)]
     for keyword in _COMPOSED:
         for branch in _items(target, keyword):
-            found += _texts(branch, root, text)
+            found += _texts(branch, root, text, depth + 1) if depth < _MAX_BRANCHES else []
     kinds = _items(target, "type") or [target.get("type")]
     if "string" in kinds:
         low, high = _count(target, "minLength") or 0, _count(target, "maxLength")
@@ -441,7 +459,7 @@ def _texts(schema: object, root: Schema, text: str) -> list[str]:
     return found
 
 
-def _not_text(schema: object, root: Schema) -> Schema | None:
+def _not_text(schema: object, root: Schema, depth: int = 0) -> Schema | None:
     """What is left of a schema without its strings; None: nothing."""
     target = _target(schema, root)
     values = _items(target, "enum") or ([target["const"]] if "const" in target else [])
@@ -450,7 +468,9 @@ def _not_text(schema: object, root: Schema) -> Schema | None:
         return {"enum": others} if others else None
     for keyword in _COMPOSED:
         if branches := _items(target, keyword):
-            left = [rest for branch in branches if (rest := _not_text(branch, root)) is not None]
+            if depth == _MAX_BRANCHES:
+                return None
+            left = [rest for branch in branches if (rest := _not_text(branch, root, depth + 1)) is not None]
             return {**_without(target, keyword), "anyOf": left} if left else None
     kinds = _items(target, "type")
     if "string" in kinds:
