@@ -61,6 +61,6 @@ class _Server(uvicorn.Server):
             for format in self._formats:
                 registry.warm(format)
         finally:
-            # What stands now stands for good: a collection that passes over it costs ten requests' time.
+            # What stands now stands for good: a collection that passes over it costs more than many requests.
             gc.freeze()
             gc.enable()

@@ -33,8 +33,6 @@ class HTTPReply:
 
     reasoning_open = False
 
-    reasoning_open = False
-
     __slots__ = ("_ended", "_reader", "_response", "_seen", "done", "mender")
 
     def __init__(self, response: Response, mender: Mender | None) -> None:
