@@ -22,10 +22,13 @@ WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 LAUNCH = tuple(RuntimeEntry.model_fields)
 
 
-def build(document: Document) -> Config | None:
-    """None where nothing could be made of it; the result counts only if the document has no problems."""
+def build(document: Document, state_dir: Path) -> Config | None:
+    """None where nothing could be made of it; the result counts only if the document has no problems.
+
+    state_dir: what stands for the key that isn't there.
+    """
     file = _validated(document)
-    return _Build(document, file).config() if file else None
+    return _Build(document, file, state_dir).config() if file else None
 
 
 def _validated(document: Document) -> File | None:
@@ -68,8 +71,9 @@ def _copied(value: Any) -> Any:
 class _Build:
     """The file's entries to values; what fits the schema and still can't be meant becomes a problem."""
 
-    def __init__(self, document: Document, file: File) -> None:
+    def __init__(self, document: Document, file: File, state_dir: Path) -> None:
         self.document = document
+        self.state_dir = state_dir
         self.file = file
         self.folder = document.file.parent
         if file.models_dir is not None:
@@ -92,6 +96,8 @@ class _Build:
             models=models,
             models_dir=self.folder if file.models_dir is not None else None,
             server=self.server(file.server or ServerEntry()),
+            state_dir=self.path(file.state_dir, ("state_dir",)) if file.state_dir else self.state_dir,
+            store=file.store,
             notes=tuple(document.notes),
         )
 

@@ -259,6 +259,14 @@ class File(Entry):
         default=None, description="Launch settings for all models of a runtime."
     )
     server: ServerEntry | None = Field(default=None, description="Where the gateway listens.")
+    state_dir: Text | None = Field(
+        default=None, description="The gateway's own folder; not given: ctxgate in the user's state folder."
+    )
+    store: Annotated[str, StringConstraints(pattern=r"^(sqlite:///|postgresql://).+")] | None = Field(
+        default=None,
+        description="Database of sessions, responses and rooms: sqlite:///file or postgresql://…; not given: an SQLite "
+        "file in state_dir. Write a password as ${VARIABLE}.",
+    )
 
 
 REQUEST_FIELDS = (

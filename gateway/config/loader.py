@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.config.problems import ConfigError, Problem
-from gateway.config.values import Config
+from gateway.config.values import Config, user_state_dir
 
 
 def find(start: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
@@ -37,7 +37,7 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
 
     document = read(Path(path).absolute(), environ)
     normalise(document)
-    config = build(document)
+    config = build(document, user_state_dir(os.environ if environ is None else environ))
     if config is None or document.problems:
         unique = dict.fromkeys(document.problems)
         raise ConfigError(tuple(sorted(unique, key=lambda problem: (problem.line, problem.column))))

@@ -5,6 +5,7 @@ Old spellings, variables, `~` and relative paths are gone here: `gateway.config.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -137,6 +138,11 @@ class Server:
         return f"{self.host} can be reached from other machines, and no key is asked for"
 
 
+def user_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where this user's programs keep what they must find again."""
+    return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ctxgate"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     source: Path
@@ -146,6 +152,10 @@ class Config:
     """In the file's order."""
     models_dir: Path | None = None
     server: Server = Server()
+    state_dir: Path = field(default_factory=user_state_dir)
+    """The gateway's own folder: logs, pid files, what was learnt, and the store unless `store` says otherwise."""
+    store: str | None = field(default=None, repr=False)
+    """The URL of the database, as SQLAlchemy reads it; None: an SQLite file in `state_dir`."""
     notes: tuple[Problem, ...] = ()
     """What is allowed and still worth a look: keys that are ignored, ports that are shared."""
 
