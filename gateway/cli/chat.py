@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from gateway.config import Config
 
-HELP = "try a model in the terminal"
 DESCRIPTION = "A small chat to try a model. It talks to the running gateway, or starts one for itself."
 EXAMPLES = """\
 in the chat:

@@ -6,7 +6,6 @@ import argparse
 
 from gateway.cli.common import configuration
 
-HELP = "is config.yaml right?"
 DESCRIPTION = "Shows everything that is wrong with config.yaml at once, each with its place and cure."
 EXAMPLES = """\
 examples:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from gateway.backends.about import About
     from gateway.config import Model
 
-HELP = "list the tool-call formats; say which one a model writes"
 DESCRIPTION = (
     "Lists the formats that tool_call_format of config.yaml can name, or says which one a model writes and why."
 )

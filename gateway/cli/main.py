@@ -7,10 +7,10 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 from gateway import __version__
-from gateway.cli import chat, check, formats, models, pull, serve
 from gateway.cli.common import add_config
 from gateway.config import ConfigError
 from gateway.errors import CATEGORIES, GatewayError, InternalError
@@ -19,7 +19,6 @@ from gateway.errors import CATEGORIES, GatewayError, InternalError
 class Command(Protocol):
     """What a command's module has."""
 
-    HELP: str
     DESCRIPTION: str
     EXAMPLES: str
 
@@ -30,14 +29,15 @@ class Command(Protocol):
         ...
 
 
-COMMANDS: dict[str, Command] = {
-    "serve": serve,
-    "check": check,
-    "models": models,
-    "formats": formats,
-    "pull": pull,
-    "chat": chat,
+COMMANDS = {
+    "serve": ("gateway.cli.serve", "serve the models of config.yaml"),
+    "check": ("gateway.cli.check", "is config.yaml right?"),
+    "models": ("gateway.cli.models", "list the models: what is installed and what runs"),
+    "formats": ("gateway.cli.formats", "list the tool-call formats; say which one a model writes"),
+    "pull": ("gateway.cli.pull", "fetch a model's weights"),
+    "chat": ("gateway.cli.chat", "try a model in the terminal"),
 }
+"""A command's module, and what it is for. Only the module of the command that was asked for is imported."""
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -64,25 +64,36 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     root.add_argument("--version", action="version", version=f"ctxgate {__version__}")
-    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, module in COMMANDS.items():
-        command = commands.add_parser(
-            name,
-            help=module.HELP,
-            description=module.DESCRIPTION,
-            epilog=module.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        add_config(command)
-        module.configure(command)
+    commands = root.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_CommandParser)
+    for name, (module, purpose) in COMMANDS.items():
+        commands.add_parser(name, help=purpose, module=module)
     return root
+
+
+class _CommandParser(argparse.ArgumentParser):
+    """The parser of one command, which learns its arguments when it is to read some."""
+
+    def __init__(self, *, module: str | None = None, **settings: Any) -> None:
+        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(**settings)
+        self._module = module
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        if self._module is not None:
+            command = cast(Command, import_module(self._module))
+            self._module = None
+            self.description, self.epilog = command.DESCRIPTION, command.EXAMPLES
+            self.set_defaults(run=command.run)
+            add_config(self)
+            command.configure(self)
+        return super().parse_known_args(args, namespace)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
     args = parser().parse_args(argv)
     try:
-        return COMMANDS[args.command].run(args)
+        return cast(int, args.run(args))
     except ConfigError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from gateway.config import Config, Model
 
-HELP = "list the models: what is installed and what runs"
 DESCRIPTION = "Lists the models of config.yaml: which one is active, what is installed, what runs at this moment."
 EXAMPLES = """\
 examples:

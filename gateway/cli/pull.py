@@ -9,7 +9,6 @@ from pathlib import Path
 from gateway.cli.common import configuration
 from gateway.config import Model
 
-HELP = "fetch a model's weights"
 DESCRIPTION = "Fetches the weights of a model to where config.yaml wants them. A cut download is taken up again."
 EXAMPLES = """\
 examples:

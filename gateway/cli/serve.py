@@ -13,7 +13,6 @@ from gateway.cli.pull import fetch
 from gateway.config import Config, Server
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
-HELP = "serve the models of config.yaml"
 DESCRIPTION = "Serves the models of config.yaml to OpenAI clients, until Ctrl-C or SIGTERM."
 EXAMPLES = """\
 examples:
