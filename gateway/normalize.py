@@ -228,6 +228,8 @@ class Answer:
         "_spec",
         "_tools",
         "choices",
+        "chunks",
+        "usage",
     )
 
     def __init__(
@@ -251,6 +253,10 @@ class Answer:
         self._only: _Choice | None = None
         self._first = b""  # the payload that opened the first choice
         self.choices: dict[int, _Choice] = {}
+        self.chunks = 0
+        """Payloads of a stream that came so far: of most engines each is a token."""
+        self.usage: Mapping[str, Any] = _NOTHING
+        """The token counts as the engine told them, empty until it has: OpenAI's `usage` object."""
 
     @property
     def mended(self) -> Mended:
@@ -264,6 +270,10 @@ class Answer:
     def healed(self) -> Mapping[str, int]:
         """What was mended in the request's past, counted by its kind."""
         return self._healed
+
+    def warnings(self) -> list[dict[str, str]]:
+        """What could not be read as it was meant, each with its `code` and `text`."""
+        return [warning for choice in self.choices.values() for warning in choice.told()]
 
     def _choice(self, index: int) -> _Choice:
         choice = self.choices.get(index)
@@ -292,6 +302,7 @@ class Answer:
         Raises EngineError for an error frame of the engine, ProviderInvalidResponse for a malformed one; what came
         before it is in `out` then.
         """
+        self.chunks += len(payloads)
         for payload in payloads:
             try:
                 chunk = decode_chunk(payload)
@@ -372,10 +383,12 @@ class Answer:
 
     def _general(self, out: list[bytes], payload: bytes, chunk: Chunk) -> None:
         """Chunks with calls, a finish_reason, several choices, none, or of an engine that needs mending."""
+        body = decode(payload)
+        if isinstance(usage := body.get("usage"), dict):
+            self.usage = usage
         if not chunk.choices and self._mender is None:
             out.append(payload)
             return
-        body = decode(payload)
         if self._mender is not None:
             self._mender.chunk(body)
         shell = {key: value for key, value in body.items() if key not in ("choices", "usage")}
@@ -426,6 +439,8 @@ class Answer:
         self, choice: _Choice, shell: dict[str, Any], frame: dict[str, Any], reason: str | None
     ) -> dict[str, Any]:
         choice.finished = True
+        if not self.usage and isinstance(timings := shell.get("timings"), dict):
+            self.usage = _of_timings(timings)
         last = {**shell, "choices": [{**frame, "finish_reason": choice.reason(reason)}]}
         told = _told(self._healed, choice)
         if told or choice.normalizer.called:
@@ -447,6 +462,8 @@ class Answer:
         choices = body.get("choices") if isinstance(body, dict) else None
         if not isinstance(choices, list) or not choices:
             raise ProviderInvalidResponse("the engine's answer has no choices")
+        if isinstance(usage := body.get("usage"), dict):
+            self.usage = usage
         changed = self._mender is not None
         if self._mender is not None:
             self._mender.answer(body)
@@ -527,6 +544,17 @@ class EngineError(Exception):
     def __init__(self, payload: bytes) -> None:
         super().__init__(payload[:200])
         self.payload = payload
+
+
+def _of_timings(timings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """llama.cpp tells its counts with the last chunk, also where no `include_usage` was asked for."""
+    told = (timings.get(key) for key in ("prompt_n", "cache_n", "predicted_n"))
+    prompt, cached, predicted = (count if isinstance(count, int) else 0 for count in told)
+    return {
+        "prompt_tokens": prompt + cached,
+        "completion_tokens": predicted,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
 
 
 def _told(healed: Mapping[str, int], *choices: _Choice) -> dict[str, Any]:
