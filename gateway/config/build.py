@@ -236,6 +236,7 @@ class _Build:
             api_keys=tuple(key for key in keys if key is not None),
             uds=self.path(entry.uds, ("server", "uds")) if entry.uds else None,
             **_given(entry, "host", "port", "max_body_bytes"),
+            **_given(entry, "progress_comments", "progress_after_seconds", "keep_alive_seconds"),
         )
         if problem := server.unsafe():
             self.problem(

@@ -245,6 +245,16 @@ class ServerEntry(Entry):
     max_body_bytes: Annotated[int, Field(ge=1024), NUMBER] | None = Field(
         default=None, description="Longest request body."
     )
+    progress_comments: bool | None = Field(
+        default=None,
+        description="Whether a stream tells in comments what it waits for: its place, loading, the prompt.",
+    )
+    progress_after_seconds: Seconds | None = Field(
+        default=None, description="Seconds until the first of these comments; an error that comes later has no status."
+    )
+    keep_alive_seconds: Seconds | None = Field(
+        default=None, description="Seconds of silence in a stream until a comment keeps it alive."
+    )
 
 
 class File(Entry):

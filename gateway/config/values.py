@@ -130,6 +130,12 @@ class Server:
     api_keys: tuple[SecretStr, ...] = ()
     """A request must carry one of them as its bearer token; empty: none is asked for."""
     max_body_bytes: int = 32 * 1024 * 1024
+    progress_comments: bool = True
+    """Whether a stream says in comments what it waits for."""
+    progress_after_seconds: float = 0.8
+    """Of silence before the first comment: until then an error still is an HTTP status."""
+    keep_alive_seconds: float = 15.0
+    """Of silence before a comment that says no more than that the stream lives."""
 
     def unsafe(self) -> str | None:
         """What is wrong with listening there, or None: who isn't on this machine must show a key."""

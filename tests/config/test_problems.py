@@ -69,7 +69,21 @@ CASES = [
     Case(
         "unknown key like no other",
         model("runtime: echo") + "server: {zzz: 1}\n",
-        [(5, 10, "unknown key zzz in server", "known keys: api_keys, host, max_body_bytes, port, uds")],
+        [
+            (
+                *(5, 10, "unknown key zzz in server"),
+                "known keys: api_keys, host, keep_alive_seconds, max_body_bytes, port, progress_after_seconds, "
+                "progress_comments, uds",
+            )
+        ],
+    ),
+    Case(
+        "no seconds between comments",
+        model("runtime: echo") + "server: {progress_after_seconds: 0, keep_alive_seconds: soon}\n",
+        [
+            (5, 34, "server.progress_after_seconds: 0 is out of range", "it must be more than 0"),
+            (5, 57, "server.keep_alive_seconds: soon isn't a number", "write a number"),
+        ],
     ),
     Case(
         "LocalCowork's key in the wrong place",
