@@ -71,6 +71,22 @@ class Runtime:
         return tuple(_PLACEHOLDER.sub(lambda match: str(values[match[1]]), arg) for arg in self.args)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residence:
+    """How long a started engine stays in memory, and what makes it give way. A change of it restarts no engine."""
+
+    pinned: bool = False
+    """Never evicted, and not unloaded for idleness."""
+    group: str | None = None
+    """See `Engines.excludes`."""
+    idle_ttl_seconds: float | None = None
+    """Seconds without a request after which it is unloaded; None: never."""
+    memory: int | None = None
+    """Bytes that it is counted with; None: measured, and estimated before the first run."""
+    stall_timeout_seconds: float = 60.0
+    """Seconds without any sign of progress after which an engine with answers to give is ended and started again."""
+
+
 PLACEHOLDERS = ("model_path", "model_name", "mmproj_path", "host", "port", "context_window", "threads", "parallel")
 """What `args` may hold in braces."""
 
@@ -110,6 +126,7 @@ class Model:
     display_name: str | None = None
     pull: PullSource | None = None
     engine: Runtime = Runtime()
+    residence: Residence = Residence()
     connect_timeout: float = 5.0
     """Seconds."""
     request_timeout: float = 600.0
@@ -144,6 +161,23 @@ class Server:
         return f"{self.host} can be reached from other machines, and no key is asked for"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """What holds for all engines together."""
+
+    memory_budget: int | None = None
+    """Bytes that they may hold together; None: what the machine can spare."""
+    gpu_memory_budget: int | None = None
+    """Bytes of GPU memory; None: what nvidia-smi or rocm-smi tells; without either, no GPU is counted."""
+    queue_length: int = 256
+    """Requests that may wait for one engine."""
+    queue_timeout_seconds: float = 300.0
+    drain_timeout_seconds: float = 600.0
+    """For the answers in flight of an engine that has to give way; then they are cut."""
+    excludes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """For each group those whose models may not be in memory together with one of its own; symmetric."""
+
+
 def user_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where this user's programs keep what they must find again."""
     return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ctxgate"
@@ -158,6 +192,7 @@ class Config:
     """In the file's order."""
     models_dir: Path | None = None
     server: Server = Server()
+    engines: Engines = field(default_factory=Engines)
     state_dir: Path = field(default_factory=user_state_dir)
     """The gateway's own folder: logs, pid files, what was learnt, and the store unless `store` says otherwise."""
     store: str | None = field(default=None, repr=False)

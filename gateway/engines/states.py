@@ -1,0 +1,49 @@
+"""The states of an engine and what leads from one to another: a table, no I/O.
+
+    stopped ──admit──► starting ──came──► ready ──drain──► draining
+       ▲                   │                │ ▲──recall──────┘ │
+       │                   └────broke───────┴──► failed ◄──────┤ broke
+       └──gone── stopping ◄──────────stop──────────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+State = Literal["stopped", "starting", "ready", "draining", "stopping", "failed"]
+Event = Literal["admit", "came", "broke", "drain", "recall", "stop", "gone"]
+
+TABLE: Mapping[tuple[State, Event], State] = {
+    ("stopped", "admit"): "starting",
+    ("failed", "admit"): "starting",
+    ("starting", "came"): "ready",
+    ("ready", "drain"): "draining",
+    ("draining", "recall"): "ready",
+    # Before a process stands: no weights, no engine installed, the port taken.
+    ("stopped", "broke"): "failed",
+    ("failed", "broke"): "failed",
+    ("starting", "broke"): "failed",
+    ("ready", "broke"): "failed",
+    ("draining", "broke"): "failed",
+    ("starting", "stop"): "stopping",
+    ("ready", "stop"): "stopping",
+    ("draining", "stop"): "stopping",
+    ("failed", "stop"): "stopping",
+    ("stopping", "gone"): "stopped",
+}
+
+RESIDENT: frozenset[State] = frozenset({"starting", "ready", "draining", "stopping"})
+"""An engine in one of these may hold memory."""
+
+
+class ImpossibleTransition(AssertionError):
+    """A bug of ours: the event can't happen in the state."""
+
+
+def after(state: State, event: Event) -> State:
+    """The state that follows. Raises ImpossibleTransition where the table has none."""
+    try:
+        return TABLE[state, event]
+    except KeyError:
+        raise ImpossibleTransition(f"{event} while {state}") from None
