@@ -6,20 +6,58 @@ import asyncio
 import gc
 import os
 import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any
 
 import uvicorn
 
 from gateway.api.app import API
 from gateway.config import Config
 from gateway.core import Gateway
+from gateway.services import Face, Services
 from normalizers import FormatSpec, registry
 
 GRACE_SECONDS = 10
 
 
+FACES: dict[str, str] = {}
+"""Path prefix → factory of the face behind it, `(Services) -> Face`; imported when it is first asked."""
+
+BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = ()
+"""What runs beside the faces from the start: whether a configuration wants it, and its factory, `(Services) ->` an
+async context manager. Imported only where it is wanted."""
+
+
 def build(config: Config) -> API:
     """The ASGI application for a configuration. Its lifespan ends the engines that it started."""
-    return API(Gateway(config))
+    gateway = Gateway(config)
+    services = Services(gateway)
+
+    @asynccontextmanager
+    async def background() -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(services.aclose)
+            for wanted, factory in BACKGROUND:
+                if wanted(config):
+                    await stack.enter_async_context(_imported(factory)(services))
+            yield
+
+    faces = {prefix: partial(_made, factory, services) for prefix, factory in FACES.items()}
+    return API(gateway, faces, background)
+
+
+def _made(factory: str, services: Services) -> Face:
+    face: Face = _imported(factory)(services)
+    return face
+
+
+def _imported(name: str) -> Callable[[Services], Any]:
+    module, _, attribute = name.partition(":")
+    made: Callable[[Services], Any] = getattr(import_module(module), attribute)
+    return made
 
 
 def serve(config: Config) -> None:

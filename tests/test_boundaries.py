@@ -35,9 +35,15 @@ OURS: dict[str, set[str]] = {
         *("gateway.normalize", "gateway.prompting", "gateway.forcing", "gateway.history"),
         *("gateway.upstream", "normalizers"),
     },
-    "gateway.api": {"gateway", "gateway.errors", "gateway.wire", "gateway.core"},
+    "gateway.principal": set(),
+    "gateway.store": {"gateway.errors"},
+    "gateway.services": {"gateway.errors", "gateway.core", "gateway.store"},
+    "gateway.api": {
+        *("gateway", "gateway.errors", "gateway.wire", "gateway.core"),
+        *("gateway.principal", "gateway.services"),
+    },
     "gateway.pull": {"gateway.errors", "gateway.config"},
-    "gateway.app": {"gateway.config", "gateway.core", "gateway.api", "normalizers"},
+    "gateway.app": {"gateway.config", "gateway.core", "gateway.api", "gateway.services", "normalizers"},
     "gateway.cli": {
         *("gateway", "gateway.errors", "gateway.config", "gateway.pull", "gateway.app"),
         *("gateway.backends", "gateway.core", "normalizers"),
@@ -58,6 +64,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.history": {"msgspec"},
     "gateway.engines": {"mlx_lm", "msgspec", "xllamacpp"},
     "gateway.core": {"msgspec"},
+    "gateway.store": {"alembic", "sqlalchemy"},
     "gateway.api": {"httptools", "starlette", "uvicorn"},
     "gateway.pull": {"httpx", "huggingface_hub"},
     "gateway.app": {"uvicorn"},
@@ -70,7 +77,19 @@ PURE = (
 )
 """No network and no processes in these."""
 
-HEAVY = {"httpx", "huggingface_hub", "jsonschema", "lark", "llama_cpp", "mlx", "mlx_lm", "openai", "xllamacpp"}
+HEAVY = {
+    "alembic",
+    "httpx",
+    "huggingface_hub",
+    "jsonschema",
+    "lark",
+    "llama_cpp",
+    "mlx",
+    "mlx_lm",
+    "openai",
+    "sqlalchemy",
+    "xllamacpp",
+}
 
 # What may come with an import: the hot path is small, and the pure library brings nothing.
 WITHOUT: dict[str, set[str]] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,10 +27,11 @@ from gateway.api.chat import (
     Send,
     chat_asgi,
     log,
-    respond_error,
 )
 from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest
+from gateway.principal import LOCAL, SCOPE_KEY, Principal
+from gateway.services import Face
 from gateway.wire.chat import encode
 
 OPEN_PATHS = ("/health",)
@@ -38,18 +39,31 @@ OPEN_PATHS = ("/health",)
 
 
 class API:
-    """`gateway` over HTTP. With `server.api_keys`, every path but `/health` asks for one of them."""
+    """`gateway` over HTTP. With `server.api_keys`, every path but `/health` asks for one of them.
 
-    def __init__(self, gateway: Gateway) -> None:
+    faces: what answers below each path prefix, made on its first request.
+    background: entered after the gateway and left before it.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        faces: Mapping[str, Callable[[], Face]] | None = None,
+        background: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+    ) -> None:
         self.chat = Chat(gateway)
+        self._factories = faces or {}
+        self._faces: dict[str, Face] = {}
+        self._background = background
         self._keys = [_digest(key.get_secret_value().encode()) for key in gateway.config.server.api_keys]
-        self._others = _router(gateway)
+        self._others = _router(gateway, self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._others(scope, receive, send)
             return
         path: str = scope["path"]
+        face: Face | None = None
         started = False
 
         async def tracked(message: Message) -> None:
@@ -58,9 +72,12 @@ class API:
             await send(message)
 
         try:
+            face = self._face(path)
             if path not in OPEN_PATHS:
-                self.authenticate(scope["headers"])
-            if path in PATHS:
+                scope[SCOPE_KEY] = self.authenticate(scope["headers"])
+            if face is not None:
+                await face(scope, receive, tracked)
+            elif path in PATHS:
                 if scope["method"] != "POST":
                     error = _method_not_allowed(scope["method"], path, "POST")
                     await ASGIClient(send).whole(error.status, (JSON_TYPE, (b"allow", b"POST")), encode(error.body()))
@@ -71,17 +88,36 @@ class API:
                     scope["path"] = path.removeprefix("/v1")
                 await self._others(scope, receive, tracked)
         except GatewayError as error:
-            await respond_error(ASGIClient(send), error)
+            if started:
+                raise
+            await _tell(send, error, face)
         except Exception:
             log.exception("%s %s failed", scope["method"], path)
             if started:
                 raise
-            await respond_error(ASGIClient(send), INTERNAL)
+            await _tell(send, INTERNAL, face)
 
-    def authenticate(self, headers: Headers) -> None:
-        """Raises ProviderAuthentication unless a request with these headers may pass."""
+    def _face(self, path: str) -> Face | None:
+        for prefix, make in self._factories.items():
+            if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):
+                if (face := self._faces.get(prefix)) is None:
+                    face = self._faces[prefix] = make()
+                return face
+        return None
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        async with self.chat.gateway, self._background():
+            try:
+                yield
+            finally:
+                for face in self._faces.values():
+                    await face.aclose()
+
+    def authenticate(self, headers: Headers) -> Principal:
+        """Who sends a request with these headers. Raises ProviderAuthentication unless it may pass."""
         if not self._keys:
-            return
+            return LOCAL
         given = next((value for name, value in headers if name == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
         digest = _digest(key.strip())
@@ -89,6 +125,12 @@ class API:
         matches = [hmac.compare_digest(digest, known) for known in self._keys]
         if scheme.lower() != b"bearer" or not any(matches):
             raise ProviderAuthentication("a valid API key is needed: send it as 'Authorization: Bearer KEY'")
+        return LOCAL
+
+
+async def _tell(send: Send, error: GatewayError, face: Face | None) -> None:
+    body = encode(error.body()) if face is None else face.error_body(error)
+    await ASGIClient(send).whole(error.status, (JSON_TYPE, *error.headers()), body)
 
 
 def _digest(key: bytes) -> bytes:
@@ -99,7 +141,7 @@ def _method_not_allowed(method: str, path: str, allowed: str) -> GatewayError:
     return ProviderInvalidRequest(f"{method} {path}: use {allowed}", code="method_not_allowed", status=405)
 
 
-def _router(gateway: Gateway) -> Starlette:
+def _router(gateway: Gateway, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]) -> Starlette:
     async def health(request: Request) -> Response:
         engines = {name: route.engine.state for name, route in gateway.routes.items() if route.engine is not None}
         body = {"status": "ok", "version": __version__, "active_model": gateway.config.active_model}
@@ -132,11 +174,6 @@ def _router(gateway: Gateway) -> Starlette:
         else:
             failure = ProviderInvalidRequest(f"{where}: no such endpoint", code="not_found", status=error.status_code)
         return JSONResponse(failure.body(), failure.status, error.headers)
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with gateway:
-            yield
 
     return Starlette(
         routes=[

@@ -64,13 +64,13 @@ class Chat:
     """Answers a request's body. Cancel it when the client leaves: that cancels the engine's work as well."""
 
     def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+        self.gateway = gateway
         self.max_body = gateway.config.server.max_body_bytes
 
     async def answer(self, body: bytes, client: Client) -> None:
         try:
             request = ChatRequest.parse(body)
-            with await self._gateway.chat(request) as run:
+            with await self.gateway.chat(request) as run:
                 if request.stream:
                     await _stream(run, client)
                 else:

@@ -1,0 +1,20 @@
+"""Who asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """What a request's API key stands for. Faces find it in the ASGI scope under `SCOPE_KEY`."""
+
+    tenant: str = "local"
+    user: str = "local"
+    scopes: frozenset[str] = frozenset({"*"})
+
+
+LOCAL = Principal()
+"""Who asks where no key is wanted, or with a key of config.yaml: the person whose machine this is."""
+
+SCOPE_KEY = "ctxgate.principal"

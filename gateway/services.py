@@ -1,0 +1,67 @@
+"""What the composition root gives to a face."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gateway.core import Gateway
+from gateway.errors import GatewayError
+
+if TYPE_CHECKING:
+    from gateway.store import Store
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class Services:
+    """The gateway, and the store, which opens when a face first asks for it."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self._opening: asyncio.Task[Store] | None = None
+
+    async def store(self) -> Store:
+        """The one store of this process, its tables made. Raises ProviderUnavailable where it can't be opened."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open(), name="open the store")
+        opening = self._opening
+        try:
+            # A caller that gives up doesn't end it for the others.
+            return await asyncio.shield(opening)
+        except BaseException:
+            if opening.done() and self._opening is opening:
+                self._opening = None
+            raise
+
+    async def _open(self) -> Store:
+        from gateway.store import Store
+
+        config = self.gateway.config
+        return await Store.open(config.store or f"sqlite:///{config.state_dir / 'ctxgate.db'}")
+
+    async def aclose(self) -> None:
+        if self._opening is not None:
+            opening, self._opening = self._opening, None
+            await asyncio.wait({opening})
+            if not opening.cancelled() and opening.exception() is None:
+                await opening.result().aclose()
+
+
+class Face(Protocol):
+    """An ASGI application behind a path prefix, made on its first request: a factory is called with `Services`.
+
+    The request has passed authentication: `scope[SCOPE_KEY]` is its Principal. `scope["path"]` is the whole path.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    def error_body(self, error: GatewayError) -> bytes:
+        """How this face tells an error that happened before it was asked, or that it raised; JSON."""
+        ...
+
+    async def aclose(self) -> None: ...

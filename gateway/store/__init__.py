@@ -1,0 +1,5 @@
+"""Durable tables through SQLAlchemy: SQLite as the embedded default, PostgreSQL by URL."""
+
+from gateway.store.store import Store, StoreBusy
+
+__all__ = ["Store", "StoreBusy"]

@@ -1,0 +1,26 @@
+"""Brings the tables to their present form.
+
+Each face has a branch of its own below `migrations/versions`, so that faces know nothing of each other's tables:
+its first revision has `down_revision = None` and `branch_labels = ("NAME",)`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine
+
+LOCATION = Path(__file__).parent / "migrations"
+
+
+def upgrade(engine: Engine) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(LOCATION).replace("%", "%%"))
+    with engine.connect().execution_options(ctxgate_write=True) as connection, connection.begin():
+        if engine.dialect.name == "postgresql":
+            # Two gateways that start at once take turns; SQLite's write transaction does it there.
+            connection.exec_driver_sql("SELECT pg_advisory_xact_lock(4000)")
+        config.attributes["connection"] = connection
+        command.upgrade(config, "heads")

@@ -1,0 +1,214 @@
+"""One writer that commits what came together in one transaction, and readers beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from gateway.errors import GatewayError, InternalError, ProviderRateLimit, ProviderUnavailable
+from gateway.store.migrate import upgrade
+
+T = TypeVar("T")
+
+WAITING, QUEUE_SECONDS = 1024, 30
+"""Writes that may wait in the queue, and how long one more waits for its place there."""
+BATCH = 128
+"""Writes that share a commit."""
+READERS = 4
+BUSY_SECONDS = 10
+"""For another process to end its write."""
+
+
+class StoreBusy(ProviderRateLimit):
+    """Too many writes wait; nothing of this one was written."""
+
+
+@dataclass(slots=True)
+class _Write:
+    work: Callable[[Connection], Any]
+    done: Future[Any]
+
+
+class Store:
+    """Runs work on the database; both calls return once their work is done.
+
+    What `write` has returned is on the disk: the store syncs before it answers. Writes run one after another in the
+    order in which they came, and each is all or nothing: work that raises leaves nothing behind.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Use `open`, which makes the tables."""
+        self._engine = engine
+        self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store reader")
+        self._room = asyncio.Semaphore(WAITING)
+        self._closed = False
+        self._writer = threading.Thread(target=self._write_all, name="store writer", daemon=True)
+        self._writer.start()
+
+    @classmethod
+    async def open(cls, url: str) -> Self:
+        """The store at an SQLAlchemy URL, its tables brought to the present form.
+
+        A new SQLite file, and the folders above it, can be read by its owner alone.
+        Raises ProviderUnavailable.
+        """
+        return await asyncio.to_thread(cls._open, url)
+
+    @classmethod
+    def _open(cls, url: str) -> Self:
+        parsed = make_url(url)
+        try:
+            engine = _sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _postgresql(parsed)
+            upgrade(engine)
+        except (OSError, SQLAlchemyError) as error:
+            raise _unavailable(error, parsed) from error
+        return cls(engine)
+
+    @property
+    def dialect(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self._engine.dialect.name
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """The result of `work`, once it is committed. `work` runs in a thread of the store and must not block.
+
+        Raises what `work` raises, StoreBusy, and ProviderUnavailable where the database fails.
+        """
+        if self._closed:
+            raise ProviderUnavailable("the store is closed")
+        try:
+            async with asyncio.timeout(QUEUE_SECONDS):
+                await self._room.acquire()
+        except TimeoutError:
+            raise StoreBusy(f"{WAITING} writes wait for the store", retry_after=QUEUE_SECONDS) from None
+        write = _Write(work, Future())
+        self._writes.put(write)
+        done = asyncio.wrap_future(write.done)
+        done.add_done_callback(self._leave)
+        # Whoever gives up waiting doesn't undo it: it may be committed already.
+        result: T = await asyncio.shield(done)
+        return result
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """The result of `work`, which sees one state of the database.
+
+        Raises what `work` raises, and ProviderUnavailable.
+        """
+        if self._closed:
+            raise ProviderUnavailable("the store is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+
+    async def aclose(self) -> None:
+        """Ends the writes that wait, then closes. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.to_thread(self._close)
+
+    def _leave(self, done: asyncio.Future[Any]) -> None:
+        self._room.release()
+        if not done.cancelled():
+            done.exception()  # whoever waited for it may be gone
+
+    def _close(self) -> None:
+        self._writes.put(None)
+        self._writer.join()
+        self._readers.shutdown()
+        self._engine.dispose()
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        try:
+            with self._engine.connect() as connection, connection.begin():
+                return work(connection)
+        except DBAPIError as error:
+            raise _unavailable(error, self._engine.url) from error
+
+    def _write_all(self) -> None:
+        while (first := self._writes.get()) is not None:
+            batch = [first]
+            last = False
+            while len(batch) < BATCH and not last:
+                try:
+                    more = self._writes.get_nowait()
+                except queue.Empty:
+                    break
+                if more is None:
+                    last = True
+                else:
+                    batch.append(more)
+            self._commit([write for write in batch if write.done.set_running_or_notify_cancel()])
+            if last:
+                return
+
+    def _commit(self, batch: list[_Write]) -> None:
+        results: list[tuple[_Write, Any]] = []
+        try:
+            with self._engine.connect().execution_options(ctxgate_write=True) as connection, connection.begin():
+                for write in batch:
+                    try:
+                        with connection.begin_nested():
+                            results.append((write, write.work(connection)))
+                    except Exception as error:
+                        if isinstance(error, DBAPIError) and error.connection_invalidated:
+                            raise
+                        write.done.set_exception(self._told(error))
+        except SQLAlchemyError as error:
+            for write in batch:
+                if not write.done.done():
+                    write.done.set_exception(_unavailable(error, self._engine.url))
+        else:
+            for write, result in results:
+                write.done.set_result(result)
+
+    def _told(self, error: Exception) -> Exception:
+        return _unavailable(error, self._engine.url) if isinstance(error, DBAPIError) else error
+
+
+def _unavailable(error: Exception, url: URL) -> GatewayError:
+    """Says which database, never its password, nor the values of a statement."""
+    reason = error.orig if isinstance(error, DBAPIError) else error
+    place = url.render_as_string(hide_password=True)
+    if isinstance(error, DBAPIError) and type(error).__name__ in ("IntegrityError", "ProgrammingError"):
+        return InternalError(f"the store {place} refused a statement: {type(reason).__name__}")
+    return ProviderUnavailable(f"the store {place} can't be used: {reason}", code="store_unavailable")
+
+
+def _sqlite(url: URL) -> Engine:
+    if url.database not in (None, "", ":memory:"):
+        path = Path(str(url.database))
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # SQLite gives its journals the mode of the database.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, pool_size=READERS + 1)
+
+    @event.listens_for(engine, "connect")
+    def connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # Python's own transactions know no savepoints
+        for setting in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            connection.execute(f"PRAGMA {setting}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("ctxgate_write")
+        # A reader that turns into a writer would fail where it could have waited.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgresql(url: URL) -> Engine:
+    options = {"connect_timeout": BUSY_SECONDS}
+    return create_engine(
+        url.set(drivername="postgresql+psycopg"), connect_args=options, pool_size=READERS + 1, pool_pre_ping=True
+    )

@@ -1,0 +1,75 @@
+"""A PostgreSQL server of the test's own, where its programs are installed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+_FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+
+
+@dataclass
+class Server:
+    port: int
+    folder: Path
+    programs: Path
+    user: str
+    _names: Iterator[str] = field(default_factory=lambda: (f"test{number}" for number in itertools.count()))
+
+    def database(self) -> str:
+        """The URL of a new, empty database."""
+        name = next(self._names)
+        command = [str(self.programs / "createdb"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "ctxgate", name]
+        subprocess.run(command, check=True, timeout=30, capture_output=True)
+        return f"postgresql://ctxgate@127.0.0.1:{self.port}/{name}"
+
+
+@contextmanager
+def start() -> Iterator[Server]:
+    """Skips where PostgreSQL isn't installed, saying so."""
+    found = next((folder for folder in _FOLDERS if (folder / "initdb").exists()), None)
+    if found is None and (program := shutil.which("initdb")):
+        found = Path(program).resolve().parent
+    if found is None:
+        pytest.skip("PostgreSQL's server isn't installed (Debian: postgresql)")
+    # PostgreSQL refuses to run as root, and its user can't enter pytest's own folders.
+    user = "postgres" if os.geteuid() == 0 else ""
+    become = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"] if user else []
+    folder = Path(tempfile.mkdtemp(prefix="ctxgate-postgresql-"))
+    if user:
+        shutil.chown(folder, user, user)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    data = folder / "data"
+    initdb = [
+        *become,
+        str(found / "initdb"),
+        "-D",
+        str(data),
+        "-U",
+        "ctxgate",
+        "-A",
+        "trust",
+        "-E",
+        "UTF8",
+        "--no-sync",
+    ]
+    subprocess.run([*become, str(found / "initdb"), *new], check=True, timeout=60, capture_output=True, cwd=folder)
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=50"
+    control = [*become, str(found / "pg_ctl"), "-D", str(data), "-w", "-t", "30"]
+    subprocess.run([*control, "-l", str(folder / "log"), "-o", options, "start"], check=True, timeout=60, cwd=folder)
+    try:
+        yield Server(port, folder, found, user)
+    finally:
+        subprocess.run([*control, "-m", "immediate", "stop"], check=True, timeout=60, cwd=folder)
+        shutil.rmtree(folder)

@@ -1,0 +1,148 @@
+"""The store: what it has acknowledged lasts, and what fails leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, text
+
+from gateway.errors import ProviderUnavailable
+from gateway.store import Store
+from tests.store.postgresql import Server, start
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Server]:
+    with start() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'folder' / 'store.db'}"
+    server: Server = request.getfixturevalue("postgresql")
+    return server.database()
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    store = await Store.open(url)
+    await store.write(lambda connection: connection.execute(text("CREATE TABLE said (number INTEGER PRIMARY KEY)")))
+    yield store
+    await store.aclose()
+
+
+def say(connection: Connection, number: int) -> int:
+    connection.execute(text("INSERT INTO said VALUES (:number)"), {"number": number})
+    return number
+
+
+def said(connection: Connection) -> list[int]:
+    return list(connection.execute(text("SELECT number FROM said ORDER BY number")).scalars())
+
+
+async def test_writes_run_in_their_order_and_return_their_results(store: Store) -> None:
+    numbers = list(range(500))
+    assert await asyncio.gather(*(store.write(lambda c, n=n: say(c, n)) for n in numbers)) == numbers  # type: ignore[misc]
+    assert await store.read(said) == numbers
+
+
+async def test_work_that_raises_leaves_nothing_and_hurts_nobody(store: Store) -> None:
+    def fail(connection: Connection) -> None:
+        say(connection, 2)
+        raise LookupError("mine")
+
+    results = await asyncio.gather(
+        store.write(lambda c: say(c, 1)), store.write(fail), store.write(lambda c: say(c, 3)), return_exceptions=True
+    )
+    assert results[0] == 1
+    assert isinstance(results[1], LookupError)
+    assert results[2] == 3
+    assert await store.read(said) == [1, 3]
+
+
+async def test_a_writer_that_gives_up_undoes_nothing(store: Store) -> None:
+    task = asyncio.create_task(store.write(lambda c: say(c, 7)))
+    await asyncio.sleep(0)
+    task.cancel()
+    await store.write(lambda c: say(c, 8))
+    assert 8 in await store.read(said)
+
+
+async def test_a_closed_store_says_so(url: str) -> None:
+    store = await Store.open(url)
+    await store.aclose()
+    await store.aclose()
+    for call in (store.read, store.write):
+        with pytest.raises(ProviderUnavailable, match="closed"):
+            await call(lambda c: c.execute(text("SELECT 1")))
+
+
+async def test_opening_twice_at_once(url: str) -> None:
+    stores = await asyncio.gather(*(Store.open(url) for _ in range(4)))
+    for store in stores:
+        await store.aclose()
+
+
+async def test_an_sqlite_file_is_its_owner_s_alone(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "store.db"
+    store = await Store.open(f"sqlite:///{path}")
+    await store.write(lambda c: c.execute(text("CREATE TABLE said (number INTEGER)")))
+    assert [stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()] == [0o600] * 3
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    await store.aclose()
+
+
+@pytest.mark.parametrize("url", ["sqlite:////proc/nowhere/store.db", "postgresql://me:hidden@127.0.0.1:1/nothing"])
+async def test_a_store_that_cant_be_opened_says_which_but_no_password(url: str) -> None:
+    with pytest.raises(ProviderUnavailable) as caught:
+        await Store.open(url)
+    assert "hidden" not in str(caught.value)
+    assert url.rpartition("/")[2] in str(caught.value)
+
+
+WRITER = """
+import asyncio, sys
+from sqlalchemy import text
+from gateway.store import Store
+
+async def main():
+    store = await Store.open(sys.argv[1])
+    for number in range(100_000):
+        await store.write(lambda c: c.execute(text("INSERT INTO said VALUES (:n)"), {"n": number}))
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def write_forever(url: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", WRITER, url], stdout=subprocess.PIPE, text=True)
+
+
+async def test_what_was_acknowledged_outlives_kill_9(store: Store, url: str) -> None:
+    process = write_forever(url)
+    assert process.stdout is not None
+    try:
+        last = -1
+        while last < 50:
+            last = int(await asyncio.to_thread(process.stdout.readline))
+        os.kill(process.pid, signal.SIGKILL)
+        rest = await asyncio.to_thread(process.stdout.read)
+        last = max([last, *map(int, rest.split("\n")[:-1])])
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    numbers = await store.read(said)
+    assert numbers[: last + 1] == list(range(last + 1))
+    assert len(numbers) <= last + 2
