@@ -6,6 +6,7 @@ its first revision has `down_revision = None` and `branch_labels = ("NAME",)`.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from alembic import command
@@ -14,8 +15,16 @@ from sqlalchemy import Engine
 
 LOCATION = Path(__file__).parent / "migrations"
 
+_ONE_AT_A_TIME = threading.Lock()
+"""alembic's context is one for the whole process."""
+
 
 def upgrade(engine: Engine) -> None:
+    with _ONE_AT_A_TIME:
+        _upgrade(engine)
+
+
+def _upgrade(engine: Engine) -> None:
     config = Config()
     config.set_main_option("script_location", str(LOCATION).replace("%", "%%"))
     with engine.connect().execution_options(ctxgate_write=True) as connection, connection.begin():

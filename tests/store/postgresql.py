@@ -51,19 +51,7 @@ def start() -> Iterator[Server]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     data = folder / "data"
-    initdb = [
-        *become,
-        str(found / "initdb"),
-        "-D",
-        str(data),
-        "-U",
-        "ctxgate",
-        "-A",
-        "trust",
-        "-E",
-        "UTF8",
-        "--no-sync",
-    ]
+    new = ["-D", str(data), "-U", "ctxgate", "-A", "trust", "-E", "UTF8", "--no-sync"]
     subprocess.run([*become, str(found / "initdb"), *new], check=True, timeout=60, capture_output=True, cwd=folder)
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=50"
     control = [*become, str(found / "pg_ctl"), "-D", str(data), "-w", "-t", "30"]
