@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
+from gateway.api.pulse import Headers as Headers
+from gateway.api.pulse import Pulse
 from gateway.core import Gateway, Run, Tap
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, encode
@@ -21,9 +23,11 @@ from gateway.wire.sse import DONE, event, events
 BODY_SECONDS = 60
 """For each further piece of a request's body."""
 
+FOREVER = 1e8
+"""Seconds; for comments that never come."""
+
 PATHS = ("/v1/chat/completions", "/chat/completions")
 
-Headers = Sequence[tuple[bytes, bytes]]
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -32,16 +36,13 @@ Send = Callable[[Message], Awaitable[None]]
 log = logging.getLogger("ctxgate")
 
 JSON_TYPE = (b"content-type", b"application/json")
-SSE_HEADERS: Headers = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
 INTERNAL = InternalError("ctxgate failed; its log tells why")
 
 
 class Client(Protocol):
-    """Where an answer goes. `write` waits while the client lags."""
+    """Where an answer goes. `write` waits while the client lags. spoke: set by each write of a stream."""
+
+    spoke: bool
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None: ...
 
@@ -65,22 +66,54 @@ class Chat:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self.max_body = gateway.config.server.max_body_bytes
+        server = gateway.config.server
+        self.max_body = server.max_body_bytes
+        self._progress_after = server.progress_after_seconds if server.progress_comments else FOREVER
+        self._keep_alive = server.keep_alive_seconds if server.progress_comments else FOREVER
 
     async def answer(self, body: bytes, client: Client) -> None:
         try:
             request = ChatRequest.parse(body)
+            if request.stream:
+                await self._stream(request, client)
+                return
             with await self.gateway.chat(request) as run:
-                if request.stream:
-                    await _stream(run, client)
-                else:
-                    body = await run.whole()
-                    await client.whole(200, _told(run), body)
+                body = await run.whole()
+                await client.whole(200, _told(run), body)
         except GatewayError as error:
             await respond_error(client, error)
         except Exception:
             log.exception("chat failed")
             await respond_error(client, INTERNAL)
+
+    async def _stream(self, request: ChatRequest, client: Client) -> None:
+        """An error before anything was sent is a status; after it, a frame of the stream and then its end mark."""
+        pulse = Pulse(client, request.where, progress_after=self._progress_after, keep_alive=self._keep_alive)
+        try:
+            with await self.gateway.chat(request) as run:
+                payloads = await run.payloads()
+                await pulse.speak()
+                if (tap := client.tap()) is not None:
+                    run.tap(tap)
+                while payloads:
+                    if pulse.busy:
+                        await pulse.rest()
+                    await client.write(events(payloads))
+                    payloads = await run.payloads()
+            last = DONE
+        except GatewayError as error:
+            if not pulse.started:
+                raise
+            last = event(encode(error.body())) + DONE
+        except Exception:
+            if not pulse.started:
+                raise
+            log.exception("a stream of model %s broke", request.model)
+            last = event(encode(INTERNAL.body())) + DONE
+        finally:
+            pulse.close()
+        await pulse.rest()
+        await client.end(last)
 
 
 WHOLE_HEADERS: dict[str, Headers] = {
@@ -97,31 +130,13 @@ def _told(run: Run) -> Headers:
     return headers
 
 
-async def _stream(run: Run, client: Client) -> None:
-    """An error before the first payload is a status; after it, a frame of the stream and then its end mark."""
-    payloads = await run.payloads()
-    await client.start(SSE_HEADERS)
-    if (tap := client.tap()) is not None:
-        run.tap(tap)
-    try:
-        while payloads:
-            await client.write(events(payloads))
-            payloads = await run.payloads()
-        last = DONE
-    except GatewayError as error:
-        last = event(encode(error.body())) + DONE
-    except Exception:
-        log.exception("a stream of model %s broke", run.model.name)
-        last = event(encode(INTERNAL.body())) + DONE
-    await client.end(last)
-
-
 async def respond_error(client: Client, error: GatewayError) -> None:
     await client.whole(error.status, (JSON_TYPE, *error.headers()), encode(error.body()))
 
 
 class ASGIClient:
     def __init__(self, send: Send) -> None:
+        self.spoke = False
         self._send = send
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
@@ -133,6 +148,7 @@ class ASGIClient:
         await self._send({"type": "http.response.start", "status": 200, "headers": list(headers)})
 
     async def write(self, data: bytes) -> None:
+        self.spoke = True
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes) -> None:

@@ -98,6 +98,7 @@ class ChatCycle:
         "keep_alive",
         "more_body",
         "response_complete",
+        "spoke",
     )
 
     def __init__(self, protocol: LaneProtocol) -> None:
@@ -105,6 +106,7 @@ class ChatCycle:
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
+        self.spoke = False
         self._chunked = protocol.parser.get_http_version() == "1.1"
         self.keep_alive = self._chunked and protocol.parser.should_keep_alive()
         self._continue = protocol.expect_100_continue
@@ -179,6 +181,7 @@ class ChatCycle:
             self._transport.write(head + b"\r\n")
 
     async def write(self, data: bytes) -> None:
+        self.spoke = True
         self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         if self._protocol.flow.write_paused:
             await self._protocol.flow.drain()
@@ -197,6 +200,7 @@ class ChatCycle:
 
     def push(self, payloads: list[bytes]) -> None:
         data = events(payloads)
+        self.spoke = True
         self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def _head(self, status: int, headers: Headers) -> bytes:

@@ -72,10 +72,8 @@ class Pulse:
             await self._task
 
     def close(self) -> None:
-        """No more comments. Idempotent."""
+        """No more comments; one that is being written is written. Idempotent."""
         self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
 
     def _beat(self) -> None:
         if self._speaking:

@@ -6,6 +6,7 @@ and goes out again untouched.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -56,14 +57,28 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
+def _waiting() -> str:
+    return "waiting"
+
+
 class ChatRequest:
     """A checked request.
 
     fields: every field of the request object as JSON bytes, unknown ones included; a copy is given
     to the backend, which may change it. tools: the JSON array of tools, or None where none is declared.
+    standing: says where the request stands while nothing of its answer has come; whoever works on it sets it.
     """
 
-    __slots__ = ("fields", "include_usage", "model", "parallel_tool_calls", "stream", "tool_choice", "tools")
+    __slots__ = (
+        "fields",
+        "include_usage",
+        "model",
+        "parallel_tool_calls",
+        "standing",
+        "stream",
+        "tool_choice",
+        "tools",
+    )
 
     def __init__(self, fields: dict[str, Raw], known: _Known) -> None:
         self.fields = fields
@@ -74,6 +89,11 @@ class ChatRequest:
         self.tools = bytes(fields["tools"]) if known.tools else None
         self.parallel_tool_calls = known.parallel_tool_calls is not False
         self.tool_choice = known.tool_choice
+        self.standing: Callable[[], str] = _waiting
+
+    def where(self) -> str:
+        """Where the request stands: a word, and key=value pairs."""
+        return self.standing()
 
     @classmethod
     def parse(cls, body: bytes) -> ChatRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from msgspec import Raw
@@ -16,15 +17,19 @@ RUNTIME = "tests.gateway.backend:FailingBackend"
 
 
 class FailingBackend:
-    """Request field `fail`: {"with": category or "bug", "at": "open", "first" or "later", **arguments of the error}."""
+    """Request field `fail`: {"with": category or "bug", "at": "open", "first" or "later", **arguments of the error}.
+
+    With "after" it fails only then, in seconds.
+    """
 
     def __init__(self, model: Model, address: Address | None) -> None:
         self.model = model
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> FailingReply:
         fail: dict[str, Any] = decode(fields["fail"])
-        place = fail.pop("at")
+        place, after = fail.pop("at"), fail.pop("after", 0)
         error = made(fail)
+        await asyncio.sleep(after)
         if place == "open":
             raise error
         return FailingReply(error, [encode(chunk("Hello"))] if place == "later" else [])

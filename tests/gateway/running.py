@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,11 +42,19 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    *scripts: Script, http: str = LANE, keys: tuple[str, ...] = (), max_body: int = 2**25, **model: Any
+    *scripts: Script,
+    http: str = LANE,
+    keys: tuple[str, ...] = (),
+    max_body: int = 2**25,
+    progress: Mapping[str, Any] | None = None,
+    **model: Any,
 ) -> AsyncIterator[Running]:
-    """Model `m` is the scripted engine, and the active one; `echo` is another. `model` are further settings of `m`."""
+    """Model `m` is the scripted engine, and the active one; `echo` is another. `model` are further settings of `m`.
+
+    progress: the server's settings of a stream's comments.
+    """
     async with asyncio.timeout(50), Double(*scripts).serve() as double:
-        server = Server(api_keys=tuple(map(SecretStr, keys)), max_body_bytes=max_body)
+        server = Server(api_keys=tuple(map(SecretStr, keys)), max_body_bytes=max_body, **(progress or {}))
         settings = {"runtime": "openai", "base_url": f"http://127.0.0.1:{double.address.port}", **model}
         models = {"m": Model(name="m", **settings), "echo": Model(name="echo", runtime="echo")}
         config = Config(source=Path(__file__), active_model="m", models=models, server=server)

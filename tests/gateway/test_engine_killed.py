@@ -36,7 +36,7 @@ async def real(model: Path, http: str) -> AsyncIterator[tuple[int, Engine]]:
         name="tiny", runtime="llama.cpp", path=model, context_window=1024, tool_call_format="pythonic"
     )  # fmt: skip
     app: API = build(Config(source=Path("config.yaml"), active_model="tiny", models={"tiny": tiny}))
-    engine = app.chat._gateway.routes["tiny"].engine
+    engine = app.chat.gateway.routes["tiny"].engine
     assert engine is not None
     async with asyncio.timeout(50):
         with ExitStack() as stack:
