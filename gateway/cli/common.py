@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.config import Config, Server, find, load
+from gateway.config import Config, Server, cache, find
 
 if TYPE_CHECKING:
     import httpx
@@ -20,7 +20,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def configuration(args: argparse.Namespace) -> Config:
-    return load(args.config if args.config is not None else find())
+    return cache.load(args.config if args.config is not None else find())
 
 
 def base_url(server: Server) -> str:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.config.problems import ConfigError, Problem
 from gateway.config.values import Config, user_state_dir
+
+if TYPE_CHECKING:
+    from gateway.config.source import Document
 
 
 def find(start: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
@@ -30,15 +34,20 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
 
     Raises ConfigError with everything that is wrong with it.
     """
+    return read_config(Path(path), os.environ if environ is None else environ)[0]
+
+
+def read_config(path: Path, environ: Mapping[str, str]) -> tuple[Config, Document]:
+    """The configuration, and the document that it was made of. Raises what `load` raises."""
     # YAML and pydantic are imported here: code that only reads the values does without them.
     from gateway.config.build import build
     from gateway.config.source import read
     from gateway.config.spelling import normalise
 
-    document = read(Path(path).absolute(), environ)
+    document = read(path.absolute(), environ)
     normalise(document)
-    config = build(document, user_state_dir(os.environ if environ is None else environ))
+    config = build(document, user_state_dir(environ))
     if config is None or document.problems:
         unique = dict.fromkeys(document.problems)
         raise ConfigError(tuple(sorted(unique, key=lambda problem: (problem.line, problem.column))))
-    return config
+    return config, document

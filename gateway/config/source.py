@@ -45,6 +45,8 @@ class Document:
     """Scalars as they stand in the file, before variables were filled in."""
     values: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     keys: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
+    variables: frozenset[str] | None = frozenset()
+    """The variables that the file names; None where one of them had a value, or has to have one."""
     renamed: dict[KeyPath, str] = field(default_factory=dict)
     """The key that stands in the file, by its path in the normal form."""
 
@@ -222,9 +224,14 @@ class _Reader(SafeConstructor):
         self.document.problem(path, f"the YAML tag {tag.replace(_TAG, '!!')} has no meaning here", "leave it out")
         return None
 
+    def names(self, variable: str, *, needs_none: bool) -> None:
+        known = self.document.variables
+        self.document.variables = known | {variable} if needs_none and known is not None else None
+
     def filled(self, text: str, path: KeyPath) -> str:
         def fill(match: re.Match[str]) -> str:
             name, default = match.groups()
+            self.names(name, needs_none=default is not None and not self.environ.get(name))
             if value := self.environ.get(name):
                 return value
             if default is not None:

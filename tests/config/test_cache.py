@@ -1,0 +1,148 @@
+"""A kept configuration is the one that the file means, or it isn't used."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.config import ConfigError, cache, load
+
+TEXT = """\
+active_model: one
+server:
+  api_keys: ["${CTXGATE_KEY:-}"]
+models:
+  one:
+    runtime: llama.cpp
+    path: weights.gguf
+    temperature: 0.5
+    port: 8080
+  two:
+    runtime: echo
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "config.yaml"
+    file.write_text(TEXT, "utf-8")
+    return file
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+
+
+def entries(environ: dict[str, str]) -> list[Path]:
+    return sorted(Path(environ["XDG_CACHE_HOME"]).rglob("*.config"))
+
+
+def test_a_second_start_imports_no_validation(file: Path, environ: dict[str, str]) -> None:
+    script = (
+        "import sys; from gateway.config import cache; config = cache.load(sys.argv[1])\n"
+        "print(config.models['one'].defaults['temperature'], 'pydantic' in sys.modules, 'yaml' in sys.modules)"
+    )
+    command = [sys.executable, "-c", script, str(file)]
+    said = [
+        subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, timeout=30, check=True).stdout
+        for _ in range(2)
+    ]
+    assert said == ["0.5 True True\n", "0.5 False False\n"]
+
+
+def test_the_value_is_the_same(file: Path, environ: dict[str, str]) -> None:
+    assert cache.load(file, environ) == cache.load(file, environ) == load(file, environ)
+    (entry,) = entries(environ)
+    assert stat.S_IMODE(entry.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        (TEXT, {"CTXGATE_KEY": "hidden"}),
+        (TEXT.replace("path: weights", "path: ${PLACE:-here}/weights"), {"PLACE": "there"}),
+        (TEXT.replace("path: weights", "path: ${PLACE}/weights"), {"PLACE": "there"}),
+    ],
+    ids=["secret", "variable", "variable without a default"],
+)
+def test_what_comes_from_the_environment_is_not_kept(
+    text: str, more: dict[str, str], file: Path, environ: dict[str, str]
+) -> None:
+    file.write_text(text, "utf-8")
+    assert cache.load(file, environ | more) == load(file, environ | more)
+    assert entries(environ) == []
+
+
+def test_a_variable_that_is_set_later_counts(file: Path, environ: dict[str, str]) -> None:
+    assert cache.load(file, environ).server.api_keys == ()
+    (key,) = cache.load(file, environ | {"CTXGATE_KEY": "hidden"}).server.api_keys
+    assert key.get_secret_value() == "hidden"
+    assert all(b"hidden" not in entry.read_bytes() for entry in entries(environ))
+
+
+def test_an_edit_counts_and_a_mistake_is_told(file: Path, environ: dict[str, str]) -> None:
+    cache.load(file, environ)
+    file.write_text(TEXT.replace("active_model: one", "active_model: two"), "utf-8")
+    assert cache.load(file, environ).active_model == "two"
+    file.write_text(TEXT.replace("active_model: one", "active_model: three"), "utf-8")
+    with pytest.raises(ConfigError, match="three"):
+        cache.load(file, environ)
+    file.unlink()
+    with pytest.raises(ConfigError, match="can't be read"):
+        cache.load(file, environ)
+
+
+def cut(entry: Path) -> None:
+    entry.write_bytes(entry.read_bytes()[:-1])
+
+
+def flip(entry: Path) -> None:
+    data = bytearray(entry.read_bytes())
+    data[len(data) // 2] ^= 1
+    entry.write_bytes(data)
+
+
+def empty(entry: Path) -> None:
+    entry.write_bytes(b"")
+
+
+def publish(entry: Path) -> None:
+    entry.chmod(0o666)
+
+
+def link(entry: Path) -> None:
+    moved = entry.rename(entry.with_suffix(".moved"))
+    entry.symlink_to(moved)
+
+
+@pytest.mark.parametrize("harm", [cut, flip, empty, publish, link])
+def test_an_entry_that_can_t_be_trusted_is_not_read(
+    harm: Callable[[Path], None], file: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.load(file, environ)
+    (entry,) = entries(environ)
+    harm(entry)
+    monkeypatch.setattr(pickle, "loads", lambda data: pytest.fail("it was read"))
+    assert cache.load(file, environ).active_model == "one"
+
+
+def test_no_folder_to_keep_it_in(file: Path, environ: dict[str, str]) -> None:
+    environ["XDG_CACHE_HOME"] = "/proc/nowhere"
+    assert cache.load(file, environ) == cache.load(file, environ)
+
+
+def test_old_entries_go(file: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "KEPT", 2)
+    for name in ("a", "b", "c"):
+        other = file.with_name(name)
+        other.write_text(TEXT, "utf-8")
+        cache.load(other, environ)
+    assert len(entries(environ)) == 2
