@@ -1,0 +1,1 @@
+"""Bounded live turns under /llm/room."""

@@ -1,0 +1,139 @@
+"""What a tool is, who may run it, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
+
+from gateway.errors import ProviderInvalidRequest
+
+if TYPE_CHECKING:
+    from gateway.store import Store
+
+Access = Literal["read", "edit", "full"]
+"""Each includes those before it."""
+
+_RANKS: dict[str, int] = {name: rank for rank, name in enumerate(get_args(Access))}
+
+
+class ToolError(Exception):
+    """Something that the model is told as the tool's result: `{"error": {"code", "message"}}`.
+
+    The message must hold nothing that the model may not see.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    def result(self) -> dict[str, Any]:
+        return {"error": {"code": self.code, "message": self.message}}
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRow:
+    """A tool as the model is told of it; `parameters` is the JSON Schema that its arguments are checked against."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPolicy:
+    """Which tools a room has: those up to `access`, among them those that `allow` names and `deny` doesn't.
+
+    Names are globs: `curl.*`. Without `access` there are none.
+    """
+
+    access: Access | None = None
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, value: object) -> ToolPolicy:
+        """The policy that JSON `{"access"?, "allow"?, "deny"?}` or null means.
+
+        Raises ProviderInvalidRequest, code `invalid_tool_policy`.
+        """
+        if value is None:
+            return cls()
+        if not isinstance(value, Mapping):
+            raise _bad("it must be an object", "tool_policy")
+        for key in value:
+            if key not in ("access", "allow", "deny"):
+                raise _bad("it knows the keys access, allow and deny alone", f"tool_policy.{key}")
+        access = value.get("access")
+        if access not in (None, "read", "edit", "full"):
+            raise _bad(f"it must be one of {', '.join(_RANKS)}", "tool_policy.access")
+        names: dict[str, tuple[str, ...]] = {}
+        for key in ("allow", "deny"):
+            given = value.get(key)
+            if given is None:
+                continue
+            if not isinstance(given, list) or not all(isinstance(name, str) and name for name in given):
+                raise _bad("it must be a list of names or globs", f"tool_policy.{key}")
+            if len(given) > 100 or any(len(name) > 100 for name in given):
+                raise _bad("it has more than 100 names, or one of more than 100 characters", f"tool_policy.{key}")
+            names[key] = tuple(given)
+        return cls(cast(Access | None, access), **names)
+
+    def permits(self, row: ToolRow) -> bool:
+        if self.access is None or _RANKS[row.access] > _RANKS[self.access]:
+            return False
+        return _named(row.name, self.allow) and not _named(row.name, self.deny)
+
+
+def _named(name: str, globs: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _bad(message: str, param: str) -> ProviderInvalidRequest:
+    return ProviderInvalidRequest(f"{param}: {message}", code="invalid_tool_policy", param=param)
+
+
+class Signals(Protocol):
+    """What a turn's tools tell the room's worker; it acts once the turn has settled."""
+
+    def idle(self, reason: str) -> None:
+        """The room wants to sleep."""
+        ...
+
+    def release(self, mode: str) -> None:
+        """The room wants to be released; the modes are those of the tool's schema."""
+        ...
+
+
+class Complete(Protocol):
+    async def __call__(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
+        """The text that a model of the configuration answers, asked without tools and without the room's history.
+
+        model: a name of the configuration; `default` is the active one.
+        Raises GatewayError.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """On whose behalf a tool runs. One is enough for a turn."""
+
+    tenant: str
+    user: str
+    room_id: str
+    store: Store
+    policy: ToolPolicy
+    signals: Signals
+    complete: Complete
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A row and what runs it: its arguments have been checked, what it returns is JSON. It raises ToolError."""
+
+    row: ToolRow
+    run: Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]
