@@ -1,0 +1,201 @@
+"""What an endpoint sent, whole or as a stream, read without mercy: breaches of OpenAI's form are written down. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+
+class NotAnAnswer(ValueError):
+    """A body with status 200 that is no chat completion, or a stream that was cut."""
+
+
+@dataclass(frozen=True)
+class RawCall:
+    name: str
+    arguments: str
+    """As they were sent."""
+    id: str | None = None
+
+    def parsed(self) -> Any:
+        """Raises ValueError where they are no JSON."""
+        return json.loads(self.arguments, parse_constant=_no_constant)
+
+
+@dataclass(frozen=True)
+class Answer:
+    content: str = ""
+    reasoning: str = ""
+    calls: tuple[RawCall, ...] = ()
+    finish: str | None = None
+    faults: tuple[str, ...] = ()
+    """Breaches of the wire format."""
+    usage: Json = field(default_factory=dict)
+
+    def plain(self) -> Json:
+        """For samples.jsonl."""
+        return {key: value for key, value in asdict(self).items() if value not in ("", (), None, {})}
+
+    def comparable(self) -> Any:
+        """What must be the same streamed and whole: calls, else text. Ids are chance."""
+        calls = []
+        for call in self.calls:
+            try:
+                arguments = call.parsed()
+            except ValueError:
+                arguments = call.arguments
+            calls.append((call.name, json.dumps(arguments, sort_keys=True)))
+        return calls or self.content
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def read_whole(body: Any, *, forced: bool = False) -> Answer:
+    """The answer in a chat completion. `forced`: a named tool was asked for, where OpenAI ends with "stop".
+
+    Raises NotAnAnswer.
+    """
+    try:
+        (choice,) = body["choices"]
+        message = choice["message"]
+        content, listed = message.get("content"), message.get("tool_calls") or []
+        finish = choice.get("finish_reason")
+        reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise NotAnAnswer(f"no chat completion: {str(body)[:200]}") from error
+    faults: list[str] = []
+    calls: list[RawCall] = []
+    for index, call in enumerate(listed):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            faults.append(f"call {index} has no function.name")
+            continue
+        arguments = function.get("arguments")
+        if not isinstance(arguments, str):
+            faults.append(f"call {index}: arguments are no string")
+            arguments = json.dumps(arguments)
+        if call.get("type") != "function":
+            faults.append(f"call {index}: type is {call.get('type')!r}")
+        calls.append(RawCall(function["name"], arguments, call.get("id")))
+    if not isinstance(content, str | None):
+        faults.append("content is no string")
+        content = json.dumps(content)
+    faults += _common_faults(calls, finish, forced)
+    usage = body.get("usage")
+    return Answer(content or "", str(reasoning), tuple(calls), finish, tuple(faults), usage or {})
+
+
+@dataclass
+class StreamedCall:
+    name: str = ""
+    arguments: str = ""
+    id: str | None = None
+
+
+class Stream:
+    """Puts a stream together: `feed` each event's data, then `answer`."""
+
+    def __init__(self) -> None:
+        self._calls: list[StreamedCall] = []
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._finish: list[str] = []
+        self._faults: list[str] = []
+        self._usage: Json = {}
+        self._done = False
+
+    def feed(self, data: str) -> bool:
+        """Whether the event carries something of the answer: text, reasoning or a piece of a call.
+
+        Raises NotAnAnswer at an error frame and at what is no chunk.
+        """
+        if self._done:
+            self._fault("an event after [DONE]")
+            return False
+        if data == "[DONE]":
+            self._done = True
+            return False
+        try:
+            chunk = json.loads(data)
+            if "error" in chunk:
+                raise NotAnAnswer(f"error within the stream: {str(chunk['error'])[:300]}")
+            choices = chunk["choices"]
+            self._usage = chunk.get("usage") or self._usage
+            return [self._choice(choice) for choice in choices].count(True) > 0
+        except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
+            raise NotAnAnswer(f"no chunk: {data[:200]}") from error
+
+    def complete_calls(self) -> int:
+        """How many calls stand whole: those before the last, and the last if its arguments are an object."""
+        if not self._calls:
+            return 0
+        try:
+            return len(self._calls) - (not isinstance(json.loads(self._calls[-1].arguments), dict))
+        except ValueError:
+            return len(self._calls) - 1
+
+    def answer(self, *, forced: bool = False) -> Answer:
+        """Raises NotAnAnswer where the stream never came to its end."""
+        if not self._done:
+            raise NotAnAnswer("the stream ended without [DONE]")
+        if len(self._finish) != 1:
+            self._fault(f"{len(self._finish)} finish reasons")
+        finish = self._finish[-1] if self._finish else None
+        calls = [RawCall(call.name, call.arguments or "{}", call.id) for call in self._calls]
+        faults = [*self._faults, *_common_faults(calls, finish, forced)]
+        return Answer(
+            "".join(self._content), "".join(self._reasoning), tuple(calls), finish, tuple(faults), self._usage
+        )
+
+    def _choice(self, choice: Json) -> bool:
+        delta = choice.get("delta") or {}
+        if finish := choice.get("finish_reason"):
+            self._finish.append(finish)
+        text, thought = delta.get("content"), delta.get("reasoning_content") or delta.get("reasoning")
+        if text:
+            self._content.append(text)
+        if thought:
+            self._reasoning.append(thought)
+        pieces = delta.get("tool_calls") or []
+        for piece in pieces:
+            self._piece(piece)
+        return bool(text or thought or pieces)
+
+    def _piece(self, piece: Json) -> None:
+        index, function = piece.get("index"), piece.get("function") or {}
+        if not isinstance(index, int) or index not in (len(self._calls) - 1, len(self._calls)):
+            self._fault(f"call index {index!r} after {len(self._calls)} calls")
+            index = min(len(self._calls), index) if isinstance(index, int) and index >= 0 else len(self._calls)
+        if index == len(self._calls):
+            self._calls.append(StreamedCall(id=piece.get("id")))
+            if not function.get("name"):
+                self._fault(f"call {index} begins without a name")
+        elif function.get("name"):
+            self._fault(f"call {index}: the name was sent twice")
+        call = self._calls[index]
+        call.name += function.get("name") or ""
+        call.arguments += function.get("arguments") or ""
+
+    def _fault(self, text: str) -> None:
+        self._faults.append(text)
+
+
+def _common_faults(calls: list[RawCall], finish: str | None, forced: bool) -> list[str]:
+    faults = []
+    ids = [call.id for call in calls]
+    if not all(isinstance(id, str) and id for id in ids):
+        faults.append("a call has no id")
+    elif len(set(ids)) < len(ids):
+        faults.append("two calls have one id")
+    if calls and finish not in ("tool_calls", "length", *(("stop",) if forced else ())):
+        faults.append(f"finish_reason is {finish!r} with calls")
+    if not calls and finish == "tool_calls":
+        faults.append("finish_reason is 'tool_calls' without calls")
+    if finish is None:
+        faults.append("no finish_reason")
+    return faults
