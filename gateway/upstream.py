@@ -341,6 +341,10 @@ class Upstream:
                 assert response._error is not None
                 raise response._error
 
+    def heard(self) -> float | None:
+        """When the last byte of any answer in flight came, by the loop's clock; None where none is listened to."""
+        return max((c.heard for c in self._busy if c.response is not None and not c._paused), default=None)
+
     async def aclose(self) -> None:
         """Closes every connection; answers in flight fail."""
         self._closed = True

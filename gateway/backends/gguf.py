@@ -21,11 +21,13 @@ class NotGGUF(ValueError):
     pass
 
 
-def metadata(path: Path, wanted: Collection[str], arrays: Collection[str] = ()) -> dict[str, Any]:
-    """The wanted keys that the file has, with their values; an array's value is None unless its key is in `arrays`
-    and its elements are strings.
+def metadata(
+    path: Path, wanted: Collection[str], arrays: Collection[str] = (), *, until: str | None = None
+) -> dict[str, Any]:
+    """The wanted keys that the file has, with their values; an array's value is None unless its key is in `arrays`.
 
-    Reads no further than the last of them. Raises NotGGUF for anything but a little-endian GGUF 2 or 3, OSError.
+    Reads no further than the last of them, or the first key that starts with `until`. Raises NotGGUF for anything but
+    a little-endian GGUF 2 or 3, OSError.
     """
     found: dict[str, Any] = {}
     with path.open("rb") as file:
@@ -36,7 +38,9 @@ def metadata(path: Path, wanted: Collection[str], arrays: Collection[str] = ()) 
             raise NotGGUF(f"{path} is GGUF version {version}; known are 2 and 3")
         for _ in range(count):
             key = _string(file).decode("utf-8", "replace")
-            value = _value(file, _number(file, "<I"), strings=key in arrays)
+            if until is not None and key.startswith(until):
+                break
+            value = _value(file, _number(file, "<I"), elements=key in arrays)
             if key in wanted:
                 found[key] = value
                 if len(found) == len(wanted):
@@ -44,16 +48,18 @@ def metadata(path: Path, wanted: Collection[str], arrays: Collection[str] = ()) 
     return found
 
 
-def _value(file: BinaryIO, kind: int, *, strings: bool) -> Any:
+def _value(file: BinaryIO, kind: int, *, elements: bool) -> Any:
     if kind == _STRING:
         return _string(file).decode("utf-8", "replace")
     if kind == _ARRAY:
         of, count = _number(file, "<I"), _number(file, "<Q")
         if count > MAX_COUNT:
             raise NotGGUF(f"{file.name}: an array of {count} elements")
+        if of in _SCALARS and elements:
+            return [_number(file, _SCALARS[of]) for _ in range(count)]
         if of in _SCALARS:
             file.seek(count * struct.calcsize(_SCALARS[of]), 1)
-        elif of == _STRING and strings:
+        elif of == _STRING and elements:
             return [_string(file).decode("utf-8", "replace") for _ in range(count)]
         elif of == _STRING:
             for _ in range(count):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import msgspec
@@ -118,6 +119,17 @@ class LlamaCppBackend(OpenAIBackend):
         """A server without /props is trusted to."""
         return _supports(await self.props(), "supports_tool_calls", "tool_calls")
 
+    async def progress(self) -> Hashable | None:
+        """A value that changes with each step of any of its answers; None from a server without /slots."""
+        status, body = await self.get("/slots")
+        if status != 200:
+            return None
+        steps = [
+            (slot.get("id_task"), slot.get("n_prompt_tokens_processed"), _decoded(slot.get("next_token")))
+            for slot in msgspec.json.decode(body, type=list[dict[str, Any]])
+        ]
+        return tuple(steps)
+
     async def about(self) -> About:
         """The weights tell more, where they are at hand."""
         if (known := await super().about()) != UNKNOWN:
@@ -156,6 +168,13 @@ class LlamaCppBackend(OpenAIBackend):
         if status == 501 or (status == 500 and any(words in message for words in BAD_INPUT)):
             return ProviderInvalidRequest(f"the engine refused the request: {message}")
         return super().error(status, body)
+
+
+def _decoded(state: Any) -> Any:
+    """Of a slot's `next_token`: an object, in newer builds a list of one."""
+    if isinstance(state, list):
+        state = state[0] if state else None
+    return state.get("n_decoded") if isinstance(state, dict) else None
 
 
 def _only_the_named(choice: dict[str, Any], fields: dict[str, Raw]) -> None:

@@ -146,6 +146,10 @@ class OpenAIBackend:
             self._about = await asyncio.to_thread(about, self.model.path)
         return self._about
 
+    def heard(self) -> float | None:
+        """When the last byte of an answer came, by the loop's clock; None where none is listened to."""
+        return self.upstream.heard()
+
     async def aclose(self) -> None:
         await self.upstream.aclose()
 

@@ -2,6 +2,18 @@
 
 from gateway.config.loader import find, load
 from gateway.config.problems import ConfigError, Problem
-from gateway.config.values import Config, Model, PullSource, Runtime, Server
+from gateway.config.values import Config, Engines, Model, PullSource, Residence, Runtime, Server
 
-__all__ = ["Config", "ConfigError", "Model", "Problem", "PullSource", "Runtime", "Server", "find", "load"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Engines",
+    "Model",
+    "Problem",
+    "PullSource",
+    "Residence",
+    "Runtime",
+    "Server",
+    "find",
+    "load",
+]

@@ -1,10 +1,8 @@
-"""One engine: its states, and every transition between them.
+"""One engine: its process, its state and the requests that wait for it.
 
-    stopped ──ensure──► starting ──► ready ──stop──► stopping ──► stopped
-       ▲                   │           │
-       └──ensure── failed ◄┴───────────┘ the process ended by itself
-
-Whether a start is needed is decided here and nowhere else, so callers can't race.
+Which state follows which is `gateway.engines.states`' table; when, is decided here, and by `residency` for memory. All
+of it runs in the event loop, each decision without a wait in it, so callers can't race. A request comes in through
+`join`, which starts what has to be started, and goes out through `leave`.
 """
 
 from __future__ import annotations
@@ -13,21 +11,27 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import ClassVar
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from gateway import backends
-from gateway.backends import Address
+from gateway.backends import Address, Backend
 from gateway.config import Model
 from gateway.config.values import STARTABLE
+from gateway.engines import gpu, memory
+from gateway.engines.logfile import LogFile, log_path
 from gateway.engines.machine import this_machine
+from gateway.engines.memory import Footprint
 from gateway.engines.process import Process
 from gateway.engines.recipe import Machine, Recipe, recipe
-from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+from gateway.engines.residency import Residency
+from gateway.engines.states import Event, State, after
+from gateway.engines.status import Progress, Status, Waiting
+from gateway.engines.watchdog import Signs, Watchdog
+from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.upstream import Upstream
-
-State = Literal["stopped", "starting", "ready", "stopping", "failed"]
 
 STARTS_ON_A_FREE_PORT = 3
 PROBE_SECONDS = 5.0
@@ -38,13 +42,36 @@ DEATH_SECONDS = 1.0
 """Between the moment that an engine's socket closes and the moment that its process has ended."""
 SHOWN_LINES, SHOWN_CHARS = 8, 1500
 """Of an engine's last words, in an error."""
+TICK_SECONDS = 1.0
+"""Between two looks at a ready engine: its progress, its idleness, its memory."""
+MEASURE_TICKS, MEASURE_GPU_TICKS = 5, 60
+BACK_OFF_SECONDS = (0.25, 60.0)
+"""After the second failure in a row and at most; doubled each time. The first one is tried again at once."""
+WAITED_SECONDS = 5.0
+"""A longer back-off is answered with the failure instead of a wait."""
+STEADY_SECONDS = 10.0
+"""An engine that died after it was ready for so long has not failed in a row."""
+ASKED_AFTER = 5.0
+"""Seconds of silence in all answers, after which the engine is asked whether it gets on."""
+
+
+class Ticket:
+    """A request that waits. key: what the caller knows it by."""
+
+    __slots__ = ("granted", "key", "since")
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        self.since = time.monotonic()
+        self.granted: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
 
 
 class Engine:
-    """The engine of one model, started on the first `ensure`.
+    """The engine of one model, started by the first `join`.
 
     fixed: the address that config.yaml names. A healthy server that already listens there is used as it is,
     and left alone by `stop`. None: an address that the system chooses at each start.
+    residency: that of all engines of the gateway; None: one of its own.
     """
 
     _alive: ClassVar[WeakSet[Engine]] = WeakSet()
@@ -55,27 +82,59 @@ class Engine:
         model: Model,
         fixed: Address | None = None,
         *,
+        residency: Residency | None = None,
         machine: Callable[[], Machine] = this_machine,
         grace: float = 5.0,
     ) -> None:
         self.model = model
+        self.residency = residency if residency is not None else Residency()
         self.state: State = "stopped"
         self.failure: GatewayError | None = None
         """Why the state is failed."""
+        self.backend: Backend | None = None
+        """How to ask the engine; None unless a request may go to it at once."""
+        self.in_flight = 0
+        """Requests between `join` and `leave`."""
+        self.queue: list[Ticket] = []
+        """The oldest first."""
+        self.held = Footprint()
+        """What it is counted with while it is in memory."""
+        self.entered = time.monotonic()
+        """When the state began."""
+        self.idle_since = self.entered
+        self.load_seconds: float | None = None
+        self.starts = self.crashes = 0
         self._fixed = fixed
         self._machine = machine
         self._grace = grace
         self._address: Address | None = None
+        self._backend: Backend | None = None
         self._doubted = False
+        self._recallable = False
+        self._restarts = False
+        self._phase: Waiting | None = None
+        self._failed_in_a_row = 0
+        self._not_before = 0.0
+        self._stuck: str | None = None
         self._process: Process | None = None
-        self._starting: asyncio.Task[Address] | None = None
+        self._log: LogFile | None = None
+        self._bringing: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
+        self._drain_timer: asyncio.TimerHandle | None = None
+        self._changed = asyncio.Event()
+        self._watchers: list[Callable[[Engine], None]] = []
+
+    # What can be seen
+
+    @property
+    def name(self) -> str:
+        return self.model.name
 
     @property
     def address(self) -> Address | None:
-        """Where the engine answers; None unless it is ready, and nobody has found it gone."""
-        return self._address if self.state == "ready" and not self._doubted else None
+        """Where the engine answers; None unless a request may go to it at once."""
+        return self._address if self.backend is not None else None
 
     @property
     def pid(self) -> int | None:
@@ -88,90 +147,378 @@ class Engine:
         """The last lines that the engine's process wrote, also once it has ended."""
         return list(self._process.tail) if self._process is not None else []
 
-    async def ensure(self) -> Address:
-        """The address of the running engine; starts it, or waits for the start that is under way.
+    @property
+    def waits_for(self) -> Waiting | None:
+        """What requests in the queue wait for."""
+        if self.state == "starting":
+            return "load"
+        if self.state in ("draining", "stopping"):
+            return "drain"
+        return self._phase if self.state != "ready" else None
 
-        However many callers wait there is one start, and a caller that gives up doesn't end it for the others.
-        Raises ProviderModelNotLoaded where the weights are missing or the engine fails to start, and
-        ProviderUnavailable where there is no engine to start or its port is taken; the next call tries again.
+    def loaded(self) -> float | None:
+        """The part of its memory that a starting engine has filled, 0 to 1; None where that isn't known."""
+        expected = self.held.ram + self.held.gpu
+        if self.state != "starting" or not expected or self.pid is None:
+            return None
+        usage = memory.usage(self.pid)
+        return min(0.99, usage.resident / expected) if usage is not None else None
+
+    def progress(self, key: object) -> Progress | None:
+        """How far the request that joined with `key` has come; None once it waits no more."""
+        for at, ticket in enumerate(self.queue):
+            if ticket.key is key:
+                return Progress(self.waits_for or "load", at + 1, len(self.queue), self.loaded())
+        return None
+
+    def status(self) -> Status:
+        pid = self.pid
+        usage = memory.usage(pid) if pid is not None else None
+        now = time.monotonic()
+        return Status(
+            name=self.name,
+            state=self.state,
+            pid=pid,
+            address=str(self._address) if self._address is not None else None,
+            in_flight=self.in_flight,
+            waiting=len(self.queue),
+            waits_for=self.waits_for if self.queue else None,
+            loaded=self.loaded(),
+            resident_bytes=usage.resident if usage is not None else 0,
+            gpu_bytes=self.held.gpu,
+            expected_bytes=self.held.ram + self.held.gpu or None,
+            since=now - self.entered,
+            idle_seconds=0.0 if self.in_flight else now - self.idle_since,
+            load_seconds=self.load_seconds,
+            starts=self.starts,
+            crashes=self.crashes,
+            pinned=self.model.residence.pinned,
+            failure=str(self.failure) if self.failure is not None else None,
+        )
+
+    def on_change(self, watcher: Callable[[Engine], None]) -> None:
+        """`watcher` is called after each change of the state. It must not wait or raise."""
+        self._watchers.append(watcher)
+
+    async def changed(self) -> None:
+        """Waits for the next change of the state."""
+        await self._changed.wait()
+
+    # Requests
+
+    async def join(self, key: object = None) -> Backend:
+        """Counts a request in, and returns once the engine can be asked; `leave` counts it out again.
+
+        Starts the engine where it doesn't run. However many requests wait there is one start, and a caller that gives
+        up doesn't end it for the others. key: see `progress`. Raises ProviderModelNotLoaded where the weights are
+        missing, the engine fails to start or the wait was too long, ProviderRateLimit where too many wait already, and
+        ProviderUnavailable where there is no engine to start or its port is taken. The next call tries again.
         """
         while True:
-            match self.state:
-                case "ready":
-                    if not self._doubted:
-                        assert self._address is not None
-                        return self._address
-                    await self._look()
-                    continue
-                case "stopping":
-                    assert self._stopping is not None
-                    await asyncio.wait({self._stopping})
-                    continue
-                case "stopped" | "failed":
-                    self.state = "starting"
-                    self.failure = None
-                    self._starting = asyncio.create_task(self._start(), name=f"start {self.model.name}")
-                    self._starting.add_done_callback(_retrieved)
-            starting = self._starting
-            assert starting is not None
-            await asyncio.wait({starting})
-            if starting.cancelled():
-                raise ProviderUnavailable(f"model {self.model.name!r}: its engine was stopped while it started")
-            return starting.result()
+            if self.backend is not None:
+                self.in_flight += 1
+                return self.backend
+            if self.state != "ready":
+                return await self._queued(key)
+            await self._look()
+
+    def leave(self) -> None:
+        """The end of a request that has joined."""
+        self.in_flight -= 1
+        if not self.in_flight:
+            self.idle_since = time.monotonic()
+            if self.state == "draining":
+                self._end()
+            elif self.residency.claims:
+                self.residency.schedule()
+
+    async def ensure(self) -> Address:
+        """The address of the running engine, as after `join` and `leave`. Raises what `join` raises."""
+        await self.join()
+        address = self._address
+        self.leave()
+        assert address is not None
+        return address
+
+    def lost(self) -> None:
+        """A request found nobody at `address`: the next one looks before it says so again."""
+        if self.state == "ready":
+            self._doubted = True
+            self.backend = None
+
+    async def _queued(self, key: object) -> Backend:
+        limits = self.residency.limits
+        if len(self.queue) >= limits.queue_length:
+            raise ProviderRateLimit(
+                f"model {self.name!r}: {len(self.queue)} requests wait already (engines.queue_length)",
+                code="queue_full",
+                retry_after=self.load_seconds or 5,
+            )
+        ticket = Ticket(key)
+        self.queue.append(ticket)
+        self._bring()
+        try:
+            async with asyncio.timeout(limits.queue_timeout_seconds):
+                try:
+                    return await ticket.granted
+                except asyncio.CancelledError:
+                    granted = ticket.granted
+                    if granted.done() and not granted.cancelled() and granted.exception() is None:
+                        self.leave()
+                    raise
+        except TimeoutError:
+            raise ProviderModelNotLoaded(
+                f"model {self.name!r}: the request waited {limits.queue_timeout_seconds:g} s"
+                f" (engines.queue_timeout_seconds): {_WAITED[self.waits_for]}",
+                code="queue_timeout",
+                retry_after=5,
+            ) from None
+        finally:
+            if ticket in self.queue:
+                self.queue.remove(ticket)
+            if not self.queue:
+                self._unwanted()
+
+    def _unwanted(self) -> None:
+        """Nobody waits any more: a start that only waits for its turn is given up."""
+        waits = self.state not in ("starting", "ready")
+        if waits and not self._restarts and self._bringing is not None:
+            self._bringing.cancel()
+
+    def _serve(self) -> None:
+        assert self._backend is not None
+        self.backend = self._backend
+        queue, self.queue = self.queue, []
+        for ticket in queue:
+            if not ticket.granted.done():
+                self.in_flight += 1
+                ticket.granted.set_result(self._backend)
+
+    def _turn_away(self, error: GatewayError) -> None:
+        queue, self.queue = self.queue, []
+        for ticket in queue:
+            if not ticket.granted.done():
+                ticket.granted.set_exception(error)
+
+    # States
+
+    def _to(self, event: Event) -> None:
+        self.state = after(self.state, event)
+        self.entered = time.monotonic()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        for watcher in self._watchers:
+            watcher(self)
+
+    def admitted(self, footprint: Footprint) -> None:
+        """`residency` gave it its memory: it starts."""
+        self.held = footprint
+        self.failure = None
+        self._to("admit")
+
+    def drain(self, *, recallable: bool = False) -> None:
+        """Takes no further requests, and ends once the answers in flight have ended. Nothing if it isn't ready.
+
+        recallable: it may go on if the memory isn't needed after all.
+        """
+        if self.state != "ready":
+            self._recallable = self._recallable and recallable
+            return
+        self.backend = None
+        self._recallable = recallable
+        self._to("drain")
+        if not self.in_flight:
+            self._end()
+            return
+        loop = asyncio.get_running_loop()
+        self._drain_timer = loop.call_later(self.residency.limits.drain_timeout_seconds, self._end)
+
+    def recall(self) -> None:
+        """It may stay."""
+        if self.state == "draining" and self._recallable:
+            self._cancel_drain_timer()
+            self._to("recall")
+            if not self._doubted:
+                self._serve()
+
+    async def retire(self) -> None:
+        """Ends the engine once its answers in flight have ended. Returns when it is gone."""
+        if self.state in ("starting", "failed"):
+            await self.stop()
+            return
+        self.drain()
+        while self.state not in ("stopped", "failed"):
+            await self.changed()
 
     async def stop(self) -> None:
         """Ends the engine if it is ours, also in the middle of its start. Returns once it is gone. Idempotent."""
+        bringing = self._bringing
         if self.state == "stopped":
+            if bringing is not None and not bringing.done():
+                # It waits for its turn, and holds nothing yet.
+                self._turn_away(self._ended())
+                bringing.cancel()
+                await asyncio.wait({bringing})
             return
-        if self._stopping is None:
-            self.state = "stopping"
-            self._stopping = asyncio.create_task(self._stop(), name=f"stop {self.model.name}")
-        await asyncio.shield(self._stopping)
+        self._end()
+        if self._stopping is not None:
+            await asyncio.shield(self._stopping)
 
-    def lost(self) -> None:
-        """A request found nobody at `address`: the next `ensure` looks before it says so again."""
-        self._doubted = self.state == "ready"
+    def _ended(self) -> GatewayError:
+        return ProviderUnavailable(f"model {self.name!r}: its engine was stopped while it started")
+
+    def _end(self) -> None:
+        """The process is to go now, whatever it does."""
+        if self._stopping is not None or self.state == "stopped":
+            return
+        starting = self.state in ("starting", "failed")
+        self._cancel_drain_timer()
+        self.backend = None
+        self._to("stop")
+        if starting:
+            self._turn_away(self._ended())
+        self._stopping = asyncio.create_task(self._stop(starting), name=f"stop {self.name}")
+
+    async def _stop(self, starting: bool) -> None:
+        try:
+            bringing = self._bringing
+            if starting and bringing is not None and not bringing.done():
+                bringing.cancel()
+                await asyncio.wait({bringing})
+            if self._watching is not None:
+                self._watching.cancel()
+            await self._measure()
+            if self._process is not None:
+                await self._process.stop()
+        finally:
+            self._stopping = None
+            await self._gone("gone")
+
+    async def _gone(self, event: Event) -> None:
+        """No process of ours runs any more."""
+        backend, self._backend = self._backend, None
+        self.backend = self._address = self._watching = None
+        self._doubted = False
+        self._cancel_drain_timer()
+        self._alive.discard(self)
+        self.held = Footprint()
+        self._to(event)
+        self.residency.freed(self)
+        if backend is not None:
+            await backend.aclose()
+
+    def _cancel_drain_timer(self) -> None:
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
 
     async def _look(self) -> None:
         """Ends the doubt: the engine's process has ended, or lives; a server that isn't ours is to be found again."""
         process = self._process
-        if process is None:
-            self._doubted, self._address, self.state = False, None, "stopped"
+        if process is None or process.returncode is not None:
+            if process is None:
+                await self._forget()
+            elif self._watching is not None:
+                await asyncio.wait({self._watching})
         elif await process.wait(DEATH_SECONDS):
-            self._crashed(process)
-        elif self._process is process:
-            self._doubted = False
-
-    async def _start(self) -> Address:
-        try:
-            address = await self._adopted() or await self._launched()
-        except GatewayError as error:
-            self.state, self.failure = "failed", error
-            raise
-        except asyncio.CancelledError:
-            # Only `stop` cancels a start, and the state is its own already.
-            raise
-        except BaseException:
-            self.state = "failed"
-            raise
-        self.state, self._address, self._doubted = "ready", address, False
-        return address
-
-    async def _stop(self) -> None:
-        try:
-            if self._starting is not None and not self._starting.done():
-                self._starting.cancel()
-                await asyncio.wait({self._starting})
             if self._watching is not None:
-                self._watching.cancel()
-            if self._process is not None:
-                await self._process.stop()
-        finally:
-            self._address = self._stopping = self._watching = None
-            self._alive.discard(self)
-            self.state = "stopped"
+                await asyncio.wait({self._watching})
+        elif self._process is process and self.state == "ready" and self._doubted:
+            self._doubted = False
+            self._serve()
+
+    async def _forget(self) -> None:
+        """A server that isn't ours has gone."""
+        if self.state == "ready":
+            self._to("drain")
+            self._to("stop")
+            await self._gone("gone")
 
     # Starting
+
+    def _bring(self) -> None:
+        if self._bringing is None or self._bringing.done():
+            self._bringing = asyncio.create_task(self._brought(), name=f"start {self.name}")
+
+    async def _brought(self) -> None:
+        """The one way to `ready`, for all that wait. What goes wrong, the requests in the queue are told."""
+        since = self.queue[0].since if self.queue else time.monotonic()
+        try:
+            while self.state in ("draining", "stopping", "ready"):
+                if self.backend is not None:
+                    return  # recalled: all have been served
+                await (self._look() if self.state == "ready" else self.changed())
+            self._phase = "back-off"
+            await self._back_off()
+            self._phase = "memory"
+            address = await self._adopted()
+            if address is not None:
+                self._to("admit")
+            else:
+                self._check_weights()
+                await self.residency.admit(self, since)
+                address = await self._launched()
+            self._came(address)
+        except GatewayError as error:
+            await self._broke(error)
+        except asyncio.CancelledError:
+            # By `stop`, which sees to the process, or because nobody waited any more.
+            raise
+        except BaseException:
+            await self._broke(ProviderUnavailable(f"model {self.name!r}: its start failed; the log tells why"))
+            raise
+        finally:
+            self._restarts = False
+            self._phase = None
+            if self.queue:
+                # They came while a start was being given up.
+                asyncio.get_running_loop().call_soon(self._bring_again)
+
+    def _bring_again(self) -> None:
+        if self.queue:
+            self._bring()
+
+    def _came(self, address: Address) -> None:
+        self._address = address
+        self._backend = backends.load(self.model.runtime)(self.model, address)
+        self._stuck = None
+        self.load_seconds = time.monotonic() - self.entered
+        self.idle_since = time.monotonic()
+        self._to("came")
+        if self._process is not None:
+            self._watching = asyncio.create_task(self._watch(self._process), name=f"watch {self.name}")
+        self._serve()
+        if self.residency.claims:
+            self.residency.schedule()
+
+    async def _broke(self, error: GatewayError) -> None:
+        started = self.state == "starting"
+        if self.state not in ("starting", "stopped", "failed"):
+            return
+        if started:
+            self._later()
+        self.failure = error
+        await self._gone("broke")
+        self._turn_away(error)
+
+    def _later(self) -> None:
+        """Another failure in a row."""
+        self._failed_in_a_row += 1
+        doubled = self._failed_in_a_row - 2
+        delay = 0.0 if doubled < 0 else min(BACK_OFF_SECONDS[0] * 2.0 ** min(doubled, 30), BACK_OFF_SECONDS[1])
+        self._not_before = time.monotonic() + delay
+
+    async def _back_off(self) -> None:
+        """Waits until a failed engine may be tried again. Raises its failure where that is long."""
+        left = self._not_before - time.monotonic()
+        if left <= 0:
+            return
+        failure = self.failure
+        if left > WAITED_SECONDS and failure is not None:
+            raise type(failure)(
+                failure.message, code=failure.code, retry_after=left, status=failure.status, details=failure.details
+            )
+        await asyncio.sleep(left)
 
     async def _adopted(self) -> Address | None:
         """The fixed address if a server of this model's kind answers there; None where nothing listens.
@@ -200,26 +547,21 @@ class Engine:
                         code="port_in_use",
                     ) from error
                 else:
+                    self._process = None
                     return address
 
     async def _launched(self) -> Address:
-        """Starts a process of our own. Raises what `ensure` raises."""
+        """Starts a process of our own. Raises what `join` raises."""
         model = self.model
-        self._check_weights()
         port = self._fixed.port if self._fixed is not None and not self._ours(self._fixed.port) else None
         starts = 1
         while True:
             plan = recipe(model, self._machine(), port)
-            try:
-                process = await Process.start(plan.argv, plan.env, grace=self._grace)
-            except OSError as error:
-                raise ProviderUnavailable(f"model {model.name!r}: no process for {plan.engine}: {error}") from error
-            self._process = process
-            self._alive.add(self)
+            process = await self._spawned(plan)
             try:
                 try:
                     async with asyncio.timeout(plan.ready_timeout):
-                        address = await self._ready(process, plan)
+                        return await self._ready(process, plan)
                 except TimeoutError:
                     raise ProviderModelNotLoaded(
                         f"model {model.name!r}: {plan.engine} was not ready within {plan.ready_timeout:g} s"
@@ -228,7 +570,6 @@ class Engine:
                     ) from None
             except BaseException as error:
                 await asyncio.shield(process.stop())
-                self._alive.discard(self)
                 chosen = plan.address
                 if (
                     isinstance(error, ProviderModelNotLoaded)
@@ -241,8 +582,37 @@ class Engine:
                     starts += 1
                     continue
                 raise
-            self._watching = asyncio.create_task(self._watch(process), name=f"watch {model.name}")
-            return address
+
+    async def _spawned(self, plan: Recipe) -> Process:
+        state_dir, files = self.residency.state_dir, self.residency.pid_files
+        log = LogFile(log_path(state_dir, self.name)) if state_dir is not None else None
+        written: list[Path | None] = []
+
+        def began(pid: int) -> None:
+            if log is not None:
+                log.note(f"{plan.engine} started, pid {pid}")
+            if files is not None:
+                written.append(files.write(self.name, pid))
+
+        def ended() -> None:
+            if log is not None:
+                log.note(f"{plan.engine} {process.ending()}")
+                log.close()
+            for path in written:
+                if path is not None:
+                    path.unlink(missing_ok=True)
+
+        try:
+            process = await Process.start(
+                plan.argv, plan.env, grace=self._grace, wrote=log.write if log is not None else None, began=began
+            )
+        except OSError as error:
+            raise ProviderUnavailable(f"model {self.name!r}: no process for {plan.engine}: {error}") from error
+        process.on_end(ended)
+        self._process = process
+        self.starts += 1
+        self._alive.add(self)
+        return process
 
     def _check_weights(self) -> None:
         model = self.model
@@ -275,21 +645,6 @@ class Engine:
                 if ended:
                     raise self._died(process, plan)
 
-    async def _watch(self, process: Process) -> None:
-        await process.wait()
-        self._crashed(process)
-
-    def _crashed(self, process: Process) -> None:
-        """The process ended by itself."""
-        if self.state == "ready" and self._process is process:
-            self._address = None
-            self._doubted = False
-            self._alive.discard(self)
-            self.state = "failed"
-            self.failure = ProviderUnavailable(
-                f"model {self.model.name!r}: its engine {process.ending()}{_last_words(process)}", status=502
-            )
-
     def _died(self, process: Process, plan: Recipe) -> ProviderModelNotLoaded:
         return ProviderModelNotLoaded(
             f"model {self.model.name!r}: {plan.engine} {process.ending()} while it started{_last_words(process)}"
@@ -320,6 +675,98 @@ class Engine:
         finally:
             await backend.aclose()
 
+    # Running
+
+    async def _watch(self, process: Process) -> None:
+        """As long as the process runs, and its end."""
+        model = self.model
+        watchdog = Watchdog(model.residence.stall_timeout_seconds, max(1.0, model.request_timeout - 2 * TICK_SECONDS))
+        ticks = 0
+        await self._measure()
+        while not await process.wait(TICK_SECONDS):
+            ticks += 1
+            if ticks % MEASURE_TICKS == 0:
+                await self._measure(with_gpu=ticks % MEASURE_GPU_TICKS == 0)
+            if self.in_flight:
+                if (why := await self._stuck_now(watchdog)) is not None:
+                    self._stuck = why
+                    process.kill()
+                continue
+            watchdog.rest()
+            ttl = self.model.residence.idle_ttl_seconds
+            if ttl is not None and not self.model.residence.pinned and time.monotonic() - self.idle_since >= ttl:
+                self.drain()
+        if self.state in ("ready", "draining"):
+            await self._crashed(process)
+
+    async def _stuck_now(self, watchdog: Watchdog) -> str | None:
+        loop = asyncio.get_running_loop()
+        backend, pid = self._backend, self.pid
+        heard = getattr(backend, "heard", None)
+        last = heard() if heard is not None else None
+        if last is None or pid is None:
+            watchdog.rest()
+            return None
+        told = None
+        progress = getattr(backend, "progress", None)
+        if progress is not None and watchdog.silent(loop.time()) >= min(ASKED_AFTER, watchdog.stall / 4):
+            try:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    told = await progress()
+            except (GatewayError, TimeoutError):
+                told = None
+        usage = memory.usage(pid)
+        return watchdog.stuck(loop.time(), Signs(last, told, usage.cpu if usage is not None else None))
+
+    async def _measure(self, *, with_gpu: bool = True) -> None:
+        """Learns what the engine needs, while it runs."""
+        pid = self.pid
+        usage = memory.usage(pid) if pid is not None else None
+        if usage is None or pid is None or self.model.path is None or self.state == "starting":
+            return
+        on_gpu = 0
+        budget = self.residency.budget
+        if budget is not None and budget.gpu is not None:
+            on_gpu = self.held.gpu
+            if with_gpu:
+                on_gpu = (await asyncio.to_thread(gpu.by_process)).get(pid, 0)
+        # On a GPU, the weights that are mapped from the file are read once and needed no more.
+        seen = Footprint(usage.anonymous if on_gpu else usage.peak, on_gpu)
+        try:
+            self.residency.learnt.saw(self.model, seen, self.load_seconds)
+        except OSError:
+            return  # the weights were taken away meanwhile
+        if self.model.residence.memory is None and self.state in ("ready", "draining"):
+            before, self.held = self.held, self.held.largest(seen)
+            if before != self.held:
+                self.residency.schedule()
+
+    async def _crashed(self, process: Process) -> None:
+        """The process ended by itself, or because it was stuck."""
+        self.crashes += 1
+        if time.monotonic() - self.entered >= STEADY_SECONDS:
+            self._failed_in_a_row = 0
+        self._later()
+        what = f"{self._stuck}, and was ended" if self._stuck is not None else process.ending()
+        self.failure = ProviderUnavailable(f"model {self.name!r}: its engine {what}{_last_words(process)}", status=502)
+        busy = self.in_flight > 0
+        self._watching = None
+        await self._gone("broke")
+        if busy and not self.residency.claims:
+            # It was in use: the next request is to find it ready.
+            self._restarts = True
+        if self.queue or self._restarts:
+            self._bring()
+
+
+_WAITED: dict[Waiting | None, str] = {
+    "memory": "other models use the memory, and their answers have not ended",
+    "drain": "answers in flight have not ended",
+    "back-off": "its engine has failed repeatedly",
+    "load": "its engine is still loading",
+    None: "its engine was not ready",
+}
+
 
 async def _healthy(upstream: Upstream, head: bytes) -> None:
     response = await upstream.request(head)
@@ -343,18 +790,15 @@ def _last_words(process: Process) -> str:
     return f"; its last lines:\n{lines[-SHOWN_CHARS:]}" if lines else ""
 
 
-def _retrieved(task: asyncio.Task[Address]) -> None:
-    """The callers may all be gone: the failure stands in `Engine.failure` too."""
-    if not task.cancelled():
-        task.exception()
-
-
-def for_model(model: Model) -> Engine | None:
+def for_model(model: Model, residency: Residency | None = None) -> Engine | None:
     """The engine that the gateway is to start for a model; None where its server is external."""
     startable = model.runtime in STARTABLE or (model.engine.command is not None and model.runtime != "ollama")
     if model.path is None or not startable:
         return None
-    if model.port is None:
+    fixed = None
+    if model.port is not None:
+        fixed = Address.parse(model.base_url) if model.base_url is not None else Address(port=model.port)
+    elif model.base_url is not None or model.uds is not None:
         # An address without a port of this machine is a server that somebody else runs.
-        return Engine(model) if model.base_url is None and model.uds is None else None
-    return Engine(model, Address.parse(model.base_url) if model.base_url is not None else Address(port=model.port))
+        return None
+    return Engine(model, fixed, residency=residency)

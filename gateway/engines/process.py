@@ -34,22 +34,39 @@ class Process:
     is no subprocess of asyncio's, which kills its children when the loop ends: the guard must live to do its work.
     """
 
-    def __init__(self, guard: subprocess.Popen[bytes], grace: float) -> None:
+    def __init__(
+        self,
+        guard: subprocess.Popen[bytes],
+        grace: float,
+        wrote: Callable[[str], None] | None = None,
+        began: Callable[[int], None] | None = None,
+    ) -> None:
         self.pid: int | None = None
         self.returncode: int | None = None
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._guard = guard
         self._grace = grace
+        self._wrote = wrote
+        self._began = began
         self._announced: dict[str, Any] = {}
         self._news = asyncio.Event()
         self._lifeline: asyncio.Transport
         self._watch: asyncio.Task[None]
 
     @classmethod
-    async def start(cls, argv: Sequence[str], env: Mapping[str, str], *, grace: float = 5.0) -> Self:
+    async def start(
+        cls,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        grace: float = 5.0,
+        wrote: Callable[[str], None] | None = None,
+        began: Callable[[int], None] | None = None,
+    ) -> Self:
         """Starts `argv` with `env` on top of the gateway's environment.
 
-        grace: seconds between SIGTERM and SIGKILL when it is stopped. Raises OSError where the system has no process.
+        grace: seconds between SIGTERM and SIGKILL when it is stopped. wrote: told each line of its output. began: told
+        its pid. Raises OSError where the system has no process.
         """
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
@@ -74,7 +91,7 @@ class Process:
             theirs.close()
             os.close(out[1])
             os.close(err[1])
-        process = cls(guard, grace)
+        process = cls(guard, grace, wrote, began)
         ours.setblocking(False)
         report = _Lines(process._told)
         process._lifeline, _ = await loop.create_connection(lambda: report, sock=ours)
@@ -114,6 +131,15 @@ class Process:
             _kill_group(self._guard.pid)
             await self.wait()
 
+    def on_end(self, ended: Callable[[], None]) -> None:
+        """`ended` is called once the process has gone."""
+        self._watch.add_done_callback(lambda _: ended())
+
+    def kill(self) -> None:
+        """SIGKILL to the process group at once; `wait` tells when it has gone."""
+        if self.returncode is None and self.pid is not None and not self._watch.done():
+            _kill_group(self.pid)
+
     def ending(self) -> str:
         """How the process ended, in words: "exited with code 1", "was killed by SIGSEGV"."""
         code = self.returncode
@@ -148,6 +174,8 @@ class Process:
         word, _, number = line.partition(b" ")
         if word == b"pid":
             self.pid = int(number)
+            if self._began is not None:
+                self._began(self.pid)
         elif word == b"exit":
             self.returncode = int(number)
 
@@ -166,6 +194,8 @@ class Process:
         text = line[: 4 * LINE_CHARS].decode("utf-8", "replace").rstrip()[:LINE_CHARS]
         if text:
             self.tail.append(text)
+            if self._wrote is not None:
+                self._wrote(text)
 
 
 class _Lines(asyncio.Protocol):

@@ -76,7 +76,6 @@ def recipe(model: Model, machine: Machine, port: int | None) -> Recipe:
 
 
 def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
-    slots = _slots(model)
     options = _options(
         ("--model", model.path),
         ("--mmproj", model.mmproj_path),
@@ -84,8 +83,8 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--host", HOST),
         ("--threads", _threads(model, machine)),
         # llama.cpp divides its context by the slots. Slots that share one fail all together once it is full.
-        ("--parallel", slots),
-        ("--ctx-size", model.context_window * slots if model.context_window else None),
+        ("--parallel", slots(model)),
+        ("--ctx-size", model.context_window * slots(model) if model.context_window else None),
     )
     if program := machine.which("llama-server"):
         port = port or machine.free_port()
@@ -169,6 +168,8 @@ def _environment(model: Model) -> Mapping[str, str]:
     if model.runtime == "llama.cpp":
         # Only the gateway asks this server: no web page has business here.
         env["LLAMA_ARG_CORS_ORIGINS"] = "localhost"
+        # A ping says that the server lives, not that it works on the answer.
+        env["LLAMA_ARG_SSE_PING_INTERVAL"] = "-1"
     if model.runtime == "mlx":
         # Weights are where config.yaml says: the engine fetches none by itself.
         env["HF_HUB_OFFLINE"] = "1"
@@ -190,7 +191,7 @@ def _values(model: Model, machine: Machine, port: int | None) -> Mapping[str, ob
         "port": port or 0,
         "context_window": model.context_window or 0,
         "threads": _threads(model, machine),
-        "parallel": _slots(model),
+        "parallel": slots(model),
     }
 
 
@@ -198,7 +199,8 @@ def _threads(model: Model, machine: Machine) -> int:
     return model.engine.threads or machine.threads
 
 
-def _slots(model: Model) -> int:
+def slots(model: Model) -> int:
+    """Requests that the model's engine works on at a time, each with a context window of its own."""
     if model.engine.parallel is not None:
         return model.engine.parallel
     return max(1, min(MOST_SLOTS, SLOT_TOKENS // model.context_window)) if model.context_window else 1

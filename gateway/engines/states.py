@@ -1,9 +1,9 @@
 """The states of an engine and what leads from one to another: a table, no I/O.
 
-    stopped ──admit──► starting ──came──► ready ──drain──► draining
-       ▲                   │                │ ▲──recall──────┘ │
-       │                   └────broke───────┴──► failed ◄──────┤ broke
-       └──gone── stopping ◄──────────stop──────────────────────┘
+stopped ──admit──► starting ──came──► ready ──drain──► draining
+   ▲                   │                │ ▲──recall──────┘ │
+   │                   └────broke───────┴──► failed ◄──────┤ broke
+   └──gone── stopping ◄──────────stop──────────────────────┘
 """
 
 from __future__ import annotations

@@ -51,6 +51,8 @@ def main() -> None:
     # Only the gateway asks this server; a web page has no business here.
     params.cors_origins = "localhost"
     params.ui = False
+    # A ping says that the server lives, not that it works on the answer.
+    params.sse_ping_interval = -1
 
     try:
         server = xllamacpp.Server(params)

@@ -113,10 +113,10 @@ async def test_a_caller_that_gives_up_leaves_the_start_to_the_others(
 async def test_a_start_whose_callers_all_left_still_ends_ready(model: Model, xllamacpp: Callable[[], Machine]) -> None:
     async with stopped(Engine(model, machine=xllamacpp)) as engine:
         caller = asyncio.create_task(engine.ensure())
-        await asyncio.sleep(0)
+        await engine.changed()
+        assert engine.state == "starting"
         caller.cancel()
         await asyncio.wait({caller})
-        assert engine.state == "starting"
         assert await engine.ensure() == engine.address
 
 

@@ -1,0 +1,82 @@
+"""What engines were seen to need, kept from one run of the gateway to the next."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from gateway.config import Model
+from gateway.engines.memory import Footprint
+from gateway.engines.recipe import slots
+
+log = logging.getLogger("ctxgate")
+
+GROWTH = 1.02
+"""A peak is written again once it has grown by that."""
+MOST_ENTRIES = 500
+
+
+class Peak(msgspec.Struct, kw_only=True):
+    ram: int
+    gpu: int = 0
+    load_seconds: float | None = None
+
+
+class Learnt:
+    """The peaks by model and context, in the file at `path`; None: in memory alone."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._peaks: dict[str, Peak] | None = None
+
+    def peak(self, model: Model) -> Peak | None:
+        return self._known().get(_key(model))
+
+    def saw(self, model: Model, footprint: Footprint, load_seconds: float | None) -> None:
+        """Blocks for one small file where there is news."""
+        peaks, key = self._known(), _key(model)
+        known = peaks.pop(key, None)
+        if known is None:
+            known = Peak(ram=0)
+        before = known.ram, known.gpu, known.load_seconds
+        if footprint.ram > known.ram * GROWTH or footprint.gpu > known.gpu * GROWTH:
+            known.ram, known.gpu = max(known.ram, footprint.ram), max(known.gpu, footprint.gpu)
+        if load_seconds is not None:
+            known.load_seconds = round(load_seconds, 3)
+        peaks[key] = known
+        if before != (known.ram, known.gpu, known.load_seconds):
+            while len(peaks) > MOST_ENTRIES:
+                del peaks[next(iter(peaks))]
+            self._write(peaks)
+
+    def _known(self) -> dict[str, Peak]:
+        if self._peaks is None:
+            self._peaks = {}
+            if self._path is not None and self._path.exists():
+                try:
+                    self._peaks = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Peak])
+                except (msgspec.DecodeError, OSError) as error:
+                    log.warning("%s can't be read and is learnt anew: %s", self._path, error)
+        return self._peaks
+
+    def _write(self, peaks: dict[str, Peak]) -> None:
+        if self._path is None:
+            return
+        fresh = self._path.with_suffix(f".{os.getpid()}")
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(peaks), indent=1))
+            fresh.replace(self._path)
+        except OSError as error:
+            log.warning("what engines need can't be kept: %s", error)
+
+
+def _key(model: Model) -> str:
+    """The same weights, context and slots need the same memory; other arguments may change it."""
+    assert model.path is not None
+    stat = model.path.stat()
+    parts = [model.runtime, str(model.path), stat.st_size, int(stat.st_mtime), model.context_window or 0, slots(model)]
+    return "|".join(map(str, [*parts, *model.engine.args]))
