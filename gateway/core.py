@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self, TypeGuard
 
@@ -13,95 +15,138 @@ from gateway import backends
 from gateway.backends import Address, Backend, RawText, RawTextBackend, Reply
 from gateway.backends.about import About, about
 from gateway.config import Config, Model
-from gateway.engines import Engine, for_model
+from gateway.engines import Engine, Residency, for_model
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.forcing import forced, raw_text
 from gateway.history import NOTHING, has_calls, heal
 from gateway.normalize import Answer, EngineError
 from gateway.prompting import calls_into_text, tools_into_prompt
-from gateway.upstream import EngineGone, NotConnected
+from gateway.requestlog import RecordedAnswer, RequestLog
+from gateway.stats import LEFT, OK, Ended, Outcome, Stats, outcome_of
+from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest, encode
 from normalizers import detect, registry
 from normalizers.base import Mended
+
+Asked = tuple[Reply, Answer, Backend]
 
 
 class Route:
     """How requests for one model are answered."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(
+        self, model: Model, engine: Engine | None = None, stats: Stats | None = None, log: RequestLog | None = None
+    ) -> None:
+        """engine: one that runs already for the model. stats, log: where the answers are counted and kept."""
         self.model = model
+        self.stats = stats or Stats()
+        self.runs: set[Run] = set()
+        """The answers on their way."""
+        self.opening = 0
+        """Requests that no engine has accepted yet."""
+        self._log = log
+        self._unused: asyncio.Event | None = None
         self.spec = model.custom_format or registry.get(model.tool_call_format)
         self._undetected = self.spec.name == "auto"
         self.evidence = "the engine reads the calls" if self.spec.untouched else "config.yaml"
         """Why the model's format is taken to be `spec`; empty while it wasn't looked for."""
         if self._undetected:
             self.evidence = ""
-        self.engine: Engine | None = for_model(model)
+        self.engine: Engine | None = engine or for_model(model)
         self._defaults = {name: Raw(encode(value)) for name, value in model.defaults.items()}
         self._backend: Backend | None = None
-        self._address: Address | None = None
+        """Of an external server; an engine of ours has its own."""
 
     async def backend(self) -> Backend:
         """The backend of a running engine; starts the engine if that is ours to do.
 
-        Raises what `Engine.ensure` raises.
+        Raises what `Engine.join` raises.
         """
         engine = self.engine
-        if engine is None:
-            if self._backend is None:
-                self._backend = backends.load(self.model.runtime)(self.model, address_of(self.model))
-            return self._backend
-        address = engine.address or await engine.ensure()
-        if self._backend is None or self._address != address:
-            old, self._backend = self._backend, backends.load(self.model.runtime)(self.model, address)
-            self._address = address
-            if old is not None:
-                await old.aclose()
+        if engine is not None:
+            if engine.backend is not None:
+                return engine.backend
+            backend = await engine.join()
+            engine.leave()
+            return backend
+        if self._backend is None:
+            self._backend = backends.load(self.model.runtime)(self.model, address_of(self.model))
         return self._backend
 
-    async def open(self, request: ChatRequest, *, again: bool = False) -> Run:
+    async def open(self, request: ChatRequest) -> Run:
         """Sends the request and returns once the engine has accepted it.
 
-        An engine that took no connection is looked for, started anew if need be, and asked once more.
+        An engine of ours that was gone, or went before it answered, is started anew if need be and asked once more.
         """
-        backend = self._backend
-        if backend is None or (self.engine is not None and self.engine.address != self._address):
-            backend = await self.backend()
-        if self._undetected:
-            await self._detect(backend)
-        fields = {**self._defaults, **request.fields}
-        if "max_completion_tokens" in fields and "max_tokens" not in request.fields:
-            fields.pop("max_tokens", None)
-        raw: RawText | None = None
-        healed = heal(fields) if (past := has_calls(fields["messages"])) else NOTHING
-        if request.tools is not None:
-            if request.tool_choice == "none":
-                # The engine must not be tempted: several write their calls as plain text then.
-                del fields["tools"]
-                fields.pop("tool_choice", None)
-            elif not self.spec.untouched:
-                raw = raw_text(request, self.spec)
-                if await self._tools_need_prompt(backend):
-                    tools_into_prompt(fields, self.spec, must=forced(request))
-                    past = None
-        if past and not self.spec.untouched and not await backend.keeps_calls():
-            calls_into_text(fields, self.spec, results=not await backend.takes_tools())
-        reasoning_open = False
+        began = monotonic()
+        self.opening += 1
         try:
+            replayed = False
+            try:
+                asked = await self.ask(request)
+            except EngineGone:
+                if self.engine is None:
+                    raise
+                replayed = True
+                asked = await self.ask(request)
+            run = Run(self, request, asked, began, replayed)
+            self.runs.add(run)
+            return run
+        except BaseException as error:
+            self._ended(Refused(self.model.name, request.stream, outcome_of(error), began, monotonic()))
+            raise
+        finally:
+            self.opening -= 1
+            if self._unused is not None and not self.in_flight:
+                self._unused.set()
+
+    async def ask(self, request: ChatRequest) -> Asked:
+        """Sends the request once. It counts as in flight at its engine from here on: `Engine.leave` ends that."""
+        engine = self.engine
+        if engine is None:
+            backend = self._backend
+            if backend is None:
+                backend = await self.backend()
+        elif (ready := engine.backend) is not None:
+            backend = ready
+            engine.in_flight += 1
+        else:
+            backend = await engine.join(request)
+        try:
+            if self._undetected:
+                await self._detect(backend)
+            fields = {**self._defaults, **request.fields}
+            if "max_completion_tokens" in fields and "max_tokens" not in request.fields:
+                fields.pop("max_tokens", None)
+            raw: RawText | None = None
+            healed = heal(fields) if (past := has_calls(fields["messages"])) else NOTHING
+            if request.tools is not None:
+                if request.tool_choice == "none":
+                    # The engine must not be tempted: several write their calls as plain text then.
+                    del fields["tools"]
+                    fields.pop("tool_choice", None)
+                elif not self.spec.untouched:
+                    raw = raw_text(request, self.spec)
+                    if await self._tools_need_prompt(backend):
+                        tools_into_prompt(fields, self.spec, must=forced(request))
+                        past = None
+            if past and not self.spec.untouched and not await backend.keeps_calls():
+                calls_into_text(fields, self.spec, results=not await backend.takes_tools())
+            reasoning_open = False
             if raw is not None and _gives_raw_text(backend):
                 reply: Reply = (came := await backend.open_raw(request, fields, raw))
                 reasoning_open = came.reasoning_open
             else:
                 reply = await backend.open(request, fields)
-        except EngineGone as error:
-            if self.engine is None:
-                raise
-            self.engine.lost()
-            if again or not isinstance(error, NotConnected):
-                raise
-            return await self.open(request, again=True)
-        answer = Answer(request, self.spec, reply.mender, reasoning_open=reasoning_open, healed=healed)
-        return Run(self.model, reply, answer, backend, self.engine)
+        except BaseException as error:
+            if engine is not None:
+                if isinstance(error, EngineGone):
+                    engine.lost()
+                engine.leave()
+            raise
+        kind = RecordedAnswer if self._log is not None and self._log.bodies else Answer
+        answer = kind(request, self.spec, reply.mender, reasoning_open=reasoning_open, healed=healed)
+        return reply, answer, backend
 
     async def look(self) -> None:
         """Finds out the format from the model's files; no engine is asked."""
@@ -123,10 +168,34 @@ class Route:
         self.evidence = f"{found.source} {marks} ({known.source})"
         self._undetected = False
 
-    async def aclose(self) -> None:
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not answered to their end."""
+        return self.opening + len(self.runs)
+
+    def ended(self, run: Run) -> None:
+        """An answer has been closed."""
+        self.runs.discard(run)
+        self._ended(run)
+        if self._unused is not None and not self.in_flight:
+            self._unused.set()
+
+    def _ended(self, run: Ended) -> None:
+        self.stats.ended(run)
+        if self._log is not None:
+            self._log.add(run)
+
+    async def drain(self) -> None:
+        """Returns once nobody uses the route."""
+        self._unused = asyncio.Event()
+        if self.in_flight:
+            await self._unused.wait()
+
+    async def aclose(self, *, keep_engine: bool = False) -> None:
+        """keep_engine: it has another route by now."""
         if self._backend is not None:
             await self._backend.aclose()
-        if self.engine is not None:
+        if self.engine is not None and not keep_engine:
             await self.engine.stop()
 
     async def _tools_need_prompt(self, backend: Backend) -> bool:
@@ -135,41 +204,94 @@ class Route:
         return self.model.tool_prompt == "system"
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that no engine accepted, as `gateway.stats.Ended`."""
+
+    model_name: str
+    stream: bool
+    outcome: Outcome
+    began: float
+    end: float
+    first: float = 0.0
+    answer: None = None
+
+
 class Run:
-    """One answer on its way. Read it with `whole` or `payloads` as the request asked, then `close` it."""
+    """One answer on its way. Read it with `whole` or `payloads` as the request asked, then `close` it.
 
-    __slots__ = ("_answer", "_backend", "_ended", "_engine", "_failed", "_reply", "model")
+    It is the `gateway.stats.Ended` of itself once it is closed.
+    """
 
-    def __init__(
-        self, model: Model, reply: Reply, answer: Answer, backend: Backend, engine: Engine | None = None
-    ) -> None:
-        self.model = model
-        self._engine = engine
-        self._reply = reply
-        self._answer = answer
-        self._backend = backend
+    __slots__ = (
+        "_backend",
+        "_closed",
+        "_ended",
+        "_failed",
+        "_handed",
+        "_in_flight",
+        "_replayed",
+        "_reply",
+        "_request",
+        "_route",
+        "answer",
+        "began",
+        "end",
+        "first",
+        "outcome",
+        "stream",
+    )
+
+    def __init__(self, route: Route, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
+        self.stream = request.stream
+        self.began = began
+        self.first = self.end = 0.0
+        self.outcome: Outcome = LEFT
+        self._route = route
+        self._request = request
+        self._reply, self.answer, self._backend = asked
+        self._in_flight = True
+        self._replayed = replayed
+        self._handed = False
+        """Something of the answer was handed out."""
         self._failed: GatewayError | None = None
         self._ended = False
+        self._closed = False
+
+    @property
+    def model(self) -> Model:
+        """Which model answers."""
+        return self._route.model
+
+    @property
+    def model_name(self) -> str:
+        return self._route.model.name
 
     async def whole(self) -> bytes:
         """The clean JSON body."""
-        try:
-            return self._answer.whole(await self._reply.whole())
-        except EngineError as error:
-            raise self._backend.error(500, error.payload) from None
-        except ProviderUnavailable:
-            self._doubt()
-            raise
+        while True:
+            try:
+                clean = self.answer.whole(await self._reply.whole())
+            except EngineError as error:
+                failure = self._backend.error(500, error.payload)
+                self.outcome = failure.category
+                raise failure from None
+            except GatewayError as error:
+                if not await self._again(error):
+                    raise
+            else:
+                self.outcome = OK
+                return clean
 
     @property
     def mended(self) -> Mended:
         """How far the calls of a whole answer had to be mended: not at all, their spelling, or against a schema."""
-        return self._answer.mended
+        return self.answer.mended
 
     @property
     def healed(self) -> Mapping[str, int]:
         """What was mended in the messages that the client replayed, counted by its kind; see `gateway.history`."""
-        return self._answer.healed
+        return self.answer.healed
 
     async def payloads(self) -> list[bytes]:
         """The clean `chat.completion.chunk` payloads that are next, at least one; [] at the end.
@@ -182,35 +304,65 @@ class Run:
             clean: list[bytes] = []
             try:
                 came = await self._reply.payloads()
+                if not self.first:
+                    self.first = monotonic()
                 if came:
-                    self._answer.feed(came, clean)
+                    self.answer.feed(came, clean)
                 else:
                     self._ended = True
-                    clean = self._answer.finish(done=self._reply.done)
+                    clean = self.answer.finish(done=self._reply.done)
+                    self.outcome = OK
             except EngineError as error:
                 self._failed = self._backend.error(500, error.payload)
-                clean += self._answer.rest()
+                self.outcome = self._failed.category
+                clean += self.answer.rest()
             except GatewayError as error:
-                if isinstance(error, ProviderUnavailable):
-                    self._doubt()
+                if await self._again(error):
+                    continue
                 self._failed = error
                 self._ended = False
-                clean += self._answer.rest()
+                clean += self.answer.rest()
             if clean:
+                self._handed = True
                 return clean
         return []
 
-    def _doubt(self) -> None:
-        if self._engine is not None:
-            self._engine.lost()
+    async def _again(self, error: GatewayError) -> bool:
+        """Asks anew where the engine has gone and nothing of its answer was handed out; once. Raises what `ask` raises.
+
+        False: `error` stands.
+        """
+        self.outcome = error.category
+        engine = self._route.engine
+        if engine is None or not isinstance(error, ProviderUnavailable):
+            return False
+        engine.lost()
+        if self._handed or self._replayed or error.status != 502:
+            # 502: it went away, by the connection's end or by an answer without one.
+            return False
+        self._replayed = True
+        self._reply.close()
+        self._in_flight = False
+        engine.leave()
+        self._reply, self.answer, self._backend = await self._route.ask(self._request)
+        self._in_flight = True
+        self._ended = False
+        self.outcome = LEFT
+        return True
 
     def tap(self, client: Tap) -> None:
         """Sends payloads to the client as they arrive, while `payloads` waits: it then returns only the rest."""
-        self._reply.tap(_Taker(self._answer, client))
+        self._reply.tap(_Taker(self.answer, client))
 
     def close(self) -> None:
         """Ends the run; an unfinished one is cancelled in the engine. Idempotent, never blocks."""
         self._reply.close()
+        if not self._closed:
+            self._closed = True
+            if self._in_flight and (engine := self._route.engine) is not None:
+                engine.leave()
+            self.end = monotonic()
+            self._route.ended(self)
 
     def __enter__(self) -> Self:
         return self
@@ -218,6 +370,8 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self.outcome in (OK, LEFT):
+            self.outcome = outcome_of(error)
         self.close()
 
 
@@ -251,7 +405,11 @@ class Gateway:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.routes: Mapping[str, Route] = {name: Route(model) for name, model in config.models.items()}
+        self.residency = Residency(config.engines, state_dir=config.state_dir)
+        """Of the engines that the gateway starts."""
+        self.routes: Mapping[str, Route] = {
+            name: Route(model, for_model(model, self.residency)) for name, model in config.models.items()
+        }
 
     def route(self, name: str | None) -> Route:
         """The route of a model; None, "" and "default" mean the active one. Raises ProviderInvalidModel."""
@@ -263,8 +421,16 @@ class Gateway:
 
     async def ready(self, name: str | None = None) -> None:
         """Returns if the next chat with the model is expected to succeed; starts its engine if need be."""
-        backend = await self.route(name).backend()
-        await backend.ready()
+        route = self.route(name)
+        engine = route.engine
+        if engine is None:
+            await (await route.backend()).ready()
+            return
+        backend = await engine.join()
+        try:
+            await backend.ready()
+        finally:
+            engine.leave()
 
     def chat(self, request: ChatRequest) -> Awaitable[Run]:
         """Opens an answer; awaiting raises a GatewayError until the engine has accepted the request."""
@@ -278,6 +444,7 @@ class Gateway:
             raise BaseExceptionGroup("while closing", failures)
 
     async def __aenter__(self) -> Self:
+        await self.residency.open()
         return self
 
     async def __aexit__(
