@@ -8,7 +8,6 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends import messages
-from gateway.backends.context import context_length_exceeded
 from gateway.backends.openai import MAX_ERROR_BODY, HTTPReply, OpenAIBackend, error_message
 from gateway.errors import (
     GatewayError,
@@ -70,12 +69,7 @@ class LlamaCppPythonBackend(OpenAIBackend):
         return ProviderInvalidResponse("the engine answered 200 with an empty stream")
 
     def error(self, status: int, body: bytes) -> GatewayError:
-        message, code = error_message(body)
-        if code == "context_length_exceeded":
-            window = re.search(r"maximum context length is (\d+)", message)
-            prompt = re.search(r"\((\d+) in the messages", message) or re.search(r"requested (\d+) tokens", message)
-            if window and prompt:
-                return context_length_exceeded(int(prompt[1]), int(window[1]))
+        message, _ = error_message(body)
         if status == 500 and any(words in message for words in BAD_INPUT):
             text, param = _told(message)
             return ProviderInvalidRequest(f"the engine refused the request: {text}", param=param)

@@ -11,8 +11,9 @@ from msgspec import Raw
 from gateway.backends import completion, messages
 from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, RawText
-from gateway.backends.context import context_length_exceeded
+from gateway.backends.context import context_length_exceeded, may_exceed
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
+from gateway.backends.prefill import Prefill
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -38,6 +39,9 @@ BAD_INPUT = (
 """What a 500 says if the request is to blame."""
 
 
+SURELY_FITS = 512
+"""Bytes of messages for which no server is asked how large its window is."""
+
 TEMPLATE_FIELDS = ("messages", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt")
 """What makes the prompt; all else is about the generation."""
 
@@ -58,6 +62,7 @@ class LlamaCppBackend(OpenAIBackend):
         super().__init__(model, address)
         self._props: dict[str, Any] | None = None
         self._template_head = self.post_head("/apply-template")
+        self._tokenize_head = self.post_head("/tokenize")
         self._completion_head = self.post_head("/v1/completions")
         self._templates = True
 
@@ -65,7 +70,11 @@ class LlamaCppBackend(OpenAIBackend):
         choice = request.tool_choice
         if isinstance(choice, dict) and choice.get("type") == "function" and "tools" in fields:
             _only_the_named(choice, fields)
-        return await super().open(request, fields)
+        await self._must_fit(fields)
+        prefill = Prefill.asked(request, fields)
+        reply = await super().open(request, fields)
+        reply.prefill = prefill
+        return reply
 
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> HTTPReply:
         """Two requests: `/apply-template` makes the prompt, `/v1/completions` answers it.
@@ -89,8 +98,49 @@ class LlamaCppBackend(OpenAIBackend):
         asked = {**grammar, **asked, "model": self._name, "prompt": Raw(encode(prompt))}
         if raw.markers:
             asked["preserved_tokens"] = Raw(encode(raw.markers))
+        await self._must_fit(fields, prompt)
+        prefill = Prefill.asked(request, fields)
+        if prefill is not None:
+            asked["return_progress"] = fields["return_progress"]
         response = await self.accepted(self._completion_head, asked)
-        return completion.CompletionReply(response, usage=request.include_usage, reasoning_open=pair is not None)
+        reply = completion.CompletionReply(response, usage=request.include_usage, reasoning_open=pair is not None)
+        reply.prefill = prefill
+        return reply
+
+    async def _must_fit(self, fields: dict[str, Raw], prompt: str | None = None) -> None:
+        """Counts the tokens of a prompt that may be longer than a slot's window: llama.cpp itself does so only when a
+        slot is free for it. prompt: the one that the template has made, if it is known.
+
+        Raises ProviderInvalidRequest (context_length_exceeded).
+        """
+        if len(bytes(fields["messages"])) < SURELY_FITS or (window := await self._window()) is None:
+            return
+        if not may_exceed(fields, window):
+            return
+        if prompt is None and self._templates:
+            self.adapt(fields)
+            prompt = await self._prompt(fields)
+        if prompt is not None and (count := await self._count(prompt)) is not None and count >= window:
+            raise context_length_exceeded(count, window)
+
+    async def _window(self) -> int | None:
+        """A slot's context in tokens; None where the server doesn't tell."""
+        settings = (await self.props()).get("default_generation_settings")
+        window = settings.get("n_ctx") if isinstance(settings, dict) else None
+        return window if isinstance(window, int) and window > 0 else None
+
+    async def _count(self, prompt: str) -> int | None:
+        """Tokens by the model's own tokenizer; None from a server that doesn't tell."""
+        asked = {"content": prompt, "add_special": True, "parse_special": True}
+        response = await self.upstream.request(self._tokenize_head, encode(asked))
+        try:
+            body = await response.read()
+        finally:
+            response.close()
+        if response.status != 200:
+            return None
+        tokens = msgspec.json.decode(body, type=dict[str, Any]).get("tokens")
+        return len(tokens) if isinstance(tokens, list) else None
 
     async def _prompt(self, fields: dict[str, Raw]) -> str | None:
         """The prompt that the model's template makes; None from a server that has no such endpoint."""

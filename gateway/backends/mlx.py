@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from msgspec import Raw
 
 from gateway.backends import messages
 from gateway.backends.base import Address, Mender
-from gateway.backends.context import context_length_exceeded
+from gateway.backends.context import exceeded
 from gateway.backends.menders import RoleOnce
-from gateway.backends.openai import OpenAIBackend, error_message
+from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
+from gateway.backends.prefill import Prefill
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -20,6 +20,7 @@ from gateway.errors import (
     ProviderUnavailable,
     ProviderUnsupportedContentBlock,
 )
+from gateway.wire.chat import ChatRequest
 
 OWN_MODEL = Raw(b'"default_model"')
 """The model that the server was started with, by whatever name. Any other name it tries to load."""
@@ -46,6 +47,13 @@ class MLXBackend(OpenAIBackend):
         if model.path is not None or model.model_name is None:
             self._name = OWN_MODEL
 
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
+        reply = await super().open(request, fields)
+        if request.stream:
+            reply.listen(prefill := Prefill())
+            request.standing = prefill.standing
+        return reply
+
     def adapt(self, fields: dict[str, Raw]) -> None:
         if "repeat_penalty" in fields:
             # llama.cpp's name of it, which config.yaml takes too.
@@ -60,8 +68,8 @@ class MLXBackend(OpenAIBackend):
         message, _ = error_message(body)
         if status == 503:
             return ProviderUnavailable(f"mlx_lm.server is not ready: {message}", retry_after=1)
-        if numbers := re.search(r"request \((\d+) tokens\) exceeds the available context size \((\d+)", message):
-            return context_length_exceeded(int(numbers[1]), int(numbers[2]))
+        if (too_long := exceeded(message)) is not None:
+            return too_long
         if status == 404 and body.startswith(b"{"):
             # It answers 404 to whatever goes wrong before the first token.
             if "generation thread died" in message:

@@ -10,6 +10,8 @@ from msgspec import Raw
 
 from gateway.backends.about import UNKNOWN, About, about
 from gateway.backends.base import Address, Mender, Taker
+from gateway.backends.context import exceeded
+from gateway.backends.prefill import Prefill
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -33,10 +35,12 @@ class HTTPReply:
 
     reasoning_open = False
 
-    __slots__ = ("_ended", "_reader", "_response", "_seen", "done", "mender")
+    __slots__ = ("_ended", "_reader", "_response", "_seen", "done", "mender", "prefill")
 
     def __init__(self, response: Response, mender: Mender | None) -> None:
         self.mender = mender
+        self.prefill: Prefill | None = None
+        """Takes what stands before the first token."""
         self._response = response
         self._reader = SSEReader()
         self._seen = False
@@ -62,6 +66,11 @@ class HTTPReply:
                 self.done = self._ended = True
                 if not self._seen and not events:
                     raise await self.empty()
+            if events and self.prefill is not None:
+                self._seen = True
+                events = self.prefill.strip(events)
+                if events:
+                    self.prefill = None
             if events:
                 self._seen = True
                 return events
@@ -85,6 +94,10 @@ class HTTPReply:
     async def empty(self) -> GatewayError:
         """What a 200 with a stream that holds no event means."""
         return ProviderInvalidResponse("the engine answered 200 with an empty stream")
+
+    def listen(self, prefill: Prefill) -> None:
+        """Comments of the stream tell how far the prompt is read."""
+        self._reader.comment = prefill.comment
 
     def close(self) -> None:
         self._response.tap = None
@@ -166,6 +179,8 @@ class OpenAIBackend:
     def error(self, status: int, body: bytes) -> GatewayError:
         """What an error reply of the engine means (OpenArmature §8.1.3)."""
         message, code = error_message(body)
+        if status in (400, 413, 422, 500) and (error := exceeded(message, self.model.context_window)) is not None:
+            return error
         message = f"the engine answered {status}: {message}" if message else f"the engine answered {status}"
         if status in (401, 403):
             return ProviderAuthentication(message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 DEFAULT_MAX_EVENT_SIZE = 8 * 1024 * 1024
 """Bytes held for one unfinished event. Far above any real chunk, it bounds what a broken engine can make us hold."""
 
@@ -15,13 +17,14 @@ class EventTooLarge(ValueError):
 class SSEReader:
     """Bytes in any split in, the `data` of each finished event out.
 
-    Comments and the fields `event`, `id` and `retry` are dropped: OpenAI's streams carry all in `data`.
-    Lines may end in LF or CRLF. Raises EventTooLarge.
+    The fields `event`, `id` and `retry` are dropped: OpenAI's streams carry all in `data`. So are comments, unless
+    `comment` takes them. Lines may end in LF or CRLF. Raises EventTooLarge.
     """
 
-    __slots__ = ("_data", "_max", "_rest")
+    __slots__ = ("_data", "_max", "_rest", "comment")
 
     def __init__(self, max_event_size: int = DEFAULT_MAX_EVENT_SIZE) -> None:
+        self.comment: Callable[[bytes], None] | None = None
         self._rest = b""
         self._data: list[bytes] = []
         self._max = max_event_size
@@ -46,6 +49,8 @@ class SSEReader:
                     held.clear()
             elif line.startswith(b"data:"):
                 held.append(line[5:])
+            elif self.comment is not None and line.startswith(b":"):
+                self.comment(line)
         if len(self._rest) > self._max or (held and sum(map(len, held)) > self._max):
             raise EventTooLarge(f"a server-sent event exceeds {self._max} bytes")
         return events

@@ -82,11 +82,15 @@ def _read(path: Path) -> Exchange:
 
 @asynccontextmanager
 async def played(*exchanges: Exchange) -> AsyncIterator[Address]:
-    """A server that answers its first connections with these, in order, and closes each."""
+    """A server that answers its first POSTs with these, in order, one a connection, and knows nothing else."""
     waiting = list(exchanges)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.startswith(b"GET "):
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.close()
+            return
         for piece in waiting.pop(0).pieces:
             writer.write(piece)
             await writer.drain()
