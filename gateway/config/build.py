@@ -5,16 +5,43 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr, ValidationError
 
 from gateway.config import address, explain
-from gateway.config.file import IMPORT_STRING, REQUEST_FIELDS, File, ModelEntry, PullEntry, RuntimeEntry, ServerEntry
-from gateway.config.secret import BadSecret, secret
+from gateway.config.file import (
+    IMPORT_STRING,
+    REQUEST_FIELDS,
+    CtxEntry,
+    CtxModelEntry,
+    Entry,
+    File,
+    ModelEntry,
+    PullEntry,
+    RoomsEntry,
+    RoomToolsEntry,
+    RuntimeEntry,
+    ServerEntry,
+)
+from gateway.config.projection import projection
+from gateway.config.secret import BadSecret, credential, secret
 from gateway.config.source import Document, KeyPath
-from gateway.config.values import STARTABLE, Config, Model, PullSource, Runtime, Server
+from gateway.config.values import (
+    DEFAULT,
+    STARTABLE,
+    Config,
+    Ctx,
+    CtxModel,
+    Model,
+    PullSource,
+    Rooms,
+    RoomTools,
+    Runtime,
+    Server,
+)
 
 WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 """Where a runtime's server is unless the file says otherwise."""
@@ -22,13 +49,13 @@ WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 LAUNCH = tuple(RuntimeEntry.model_fields)
 
 
-def build(document: Document, state_dir: Path) -> Config | None:
+def build(document: Document, state_dir: Path, environ: Mapping[str, str]) -> Config | None:
     """None where nothing could be made of it; the result counts only if the document has no problems.
 
-    state_dir: what stands for the key that isn't there.
+    state_dir: what stands for the key that isn't there. environ: where the keys of servers are looked for.
     """
     file = _validated(document)
-    return _Build(document, file, state_dir).config() if file else None
+    return _Build(document, file, state_dir, environ).config() if file else None
 
 
 def _validated(document: Document) -> File | None:
@@ -48,7 +75,7 @@ def _validated(document: Document) -> File | None:
 
 def _without(data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
     """`data` less the keys of which pydantic complained, with stand-ins for those that must be there."""
-    depths = {"models": 3, "runtimes": 3, "server": 2}
+    depths = {"models": 3, "rooms": 3, "runtimes": 3, "server": 2, "ctx": 2}
     rest = {key: _copied(value) if key in depths else value for key, value in data.items()}
     for details in error.errors(include_url=False):
         loc = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
@@ -71,8 +98,9 @@ def _copied(value: Any) -> Any:
 class _Build:
     """The file's entries to values; what fits the schema and still can't be meant becomes a problem."""
 
-    def __init__(self, document: Document, file: File, state_dir: Path) -> None:
+    def __init__(self, document: Document, file: File, state_dir: Path, environ: Mapping[str, str]) -> None:
         self.document = document
+        self.environ = environ
         self.state_dir = state_dir
         self.file = file
         self.folder = document.file.parent
@@ -90,16 +118,48 @@ class _Build:
             )
         models = {name: self.model(name, entry) for name, entry in file.models.items()}
         self.shared_ports(models)
-        return Config(
+        ctx = self.ctx(file.ctx or CtxEntry(), models)
+        config = Config(
             source=document.file,
             active_model=file.active_model,
             models=models,
             models_dir=self.folder if file.models_dir is not None else None,
             server=self.server(file.server or ServerEntry()),
             state_dir=self.path(file.state_dir, ("state_dir",)) if file.state_dir else self.state_dir,
+            rooms=self.rooms(file.rooms or RoomsEntry()),
             store=file.store,
+            ctx=ctx,
             notes=tuple(document.notes),
         )
+        if ctx.enabled:
+            for misfit in projection(config).misfits:
+                self.problem(misfit.at, misfit.message, misfit.cure)
+        return config
+
+    def ctx(self, entry: CtxEntry, models: dict[str, Model]) -> Ctx:
+        """Gives the models the keys of their servers, too."""
+        for name, settings in (entry.models or {}).items():
+            at: KeyPath = ("ctx", "models", name)
+            if name not in models:
+                cure = explain.did_you_mean(name, models) or f"models: {', '.join(models)}"
+                self.problem(at, f"ctx.models: there is no model {name}", cure, key=True)
+            elif settings.credential is not None and models[name].api_key is None:
+                models[name] = replace(models[name], api_key=self.credential(settings.credential, at))
+        return Ctx(
+            enabled=bool(entry.enabled),
+            root=self.path(entry.root, ("ctx", "root")) if entry.root else None,
+            aliases=dict(entry.aliases or {}),
+            users={int(user): dict(aliases) for user, aliases in (entry.users or {}).items()},
+            models={name: _ctx_model(settings) for name, settings in (entry.models or {}).items()},
+        )
+
+    def credential(self, name: str, at: KeyPath) -> SecretStr | None:
+        """None where there is none: the model is not configured, which is told to who asks it."""
+        try:
+            return credential(name, self.environ)
+        except BadSecret as error:
+            self.document.note((*at, "credential"), f"{explain.dotted((*at, 'credential'))}: {error}; {error.cure}")
+            return None
 
     def model(self, name: str, entry: ModelEntry) -> Model:
         at: KeyPath = ("models", name)
@@ -239,10 +299,23 @@ class _Build:
             **_given(entry, "progress_comments", "progress_after_seconds", "keep_alive_seconds"),
         )
         if problem := server.unsafe():
-            self.problem(
-                ("server", "host"), f"server.host: {problem}", "add api_keys: to server, or listen on 127.0.0.1"
-            )
+            # Keys of `ctxgate keys` come and go, and the file stays the same: who serves looks for them.
+            self.document.note(("server", "host"), f"server.host: {problem}, unless `ctxgate keys add` made one")
         return server
+
+    def rooms(self, entry: RoomsEntry) -> Rooms:
+        tools = entry.tools or RoomToolsEntry()
+        names = list(self.document.data["models"])
+        if tools.summary_model not in (None, DEFAULT, *names):
+            self.problem(
+                ("rooms", "tools", "summary_model"),
+                f"rooms.tools.summary_model: there is no model {tools.summary_model}",
+                f"{explain.did_you_mean(str(tools.summary_model), names)} models: {', '.join(names)}".strip(),
+            )
+        given = _given(tools, *RoomToolsEntry.model_fields)
+        if "allow_hosts" in given:
+            given["allow_hosts"] = tuple(host.lower() for host in given["allow_hosts"])
+        return Rooms(tools=RoomTools(**given))
 
     def shared_ports(self, models: Mapping[str, Model]) -> None:
         """Allowed, for files that swap models on one port: the engine that starts second gets another one. Noted."""
@@ -278,6 +351,11 @@ class _Build:
         self.document.problem(at, message, cure, key=key)
 
 
+def _ctx_model(entry: CtxModelEntry) -> CtxModel:
+    driver = {use: tuple(names) for use, names in (entry.driver or {}).items()}
+    return CtxModel(driver=driver, **_given(entry, "object", "session", "credential"))
+
+
 def _format(given: object) -> dict[str, Any]:
     """A name, or the `FormatSpec` that the file's validation has made of a mapping."""
     if given is None:
@@ -287,5 +365,5 @@ def _format(given: object) -> dict[str, Any]:
     return {"tool_call_format": given.name, "custom_format": given}  # type: ignore[attr-defined]
 
 
-def _given(entry: ModelEntry | ServerEntry, *names: str) -> dict[str, Any]:
+def _given(entry: Entry, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(entry, name)) is not None}

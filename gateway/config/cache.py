@@ -65,7 +65,8 @@ def _may_be_kept(config: Config) -> bool:
     models = config.models.values()
     secret = config.server.api_keys or any(model.api_key is not None for model in models)
     foreign = any(model.custom_format is not None or ":" in model.tool_call_format for model in models)
-    return not secret and not foreign
+    kept_elsewhere = any(settings.credential is not None for settings in config.ctx.models.values())
+    return not secret and not foreign and not kept_elsewhere
 
 
 def _read(entry: Path, key: bytes, environ: Mapping[str, str]) -> Config | None:

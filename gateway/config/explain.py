@@ -8,7 +8,18 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.file import RUNTIMES, File, ModelEntry, PullEntry, RuntimeEntry, ServerEntry
+from gateway.config.file import (
+    RUNTIMES,
+    CtxEntry,
+    CtxModelEntry,
+    File,
+    ModelEntry,
+    PullEntry,
+    RoomsEntry,
+    RoomToolsEntry,
+    RuntimeEntry,
+    ServerEntry,
+)
 from gateway.config.problems import Problem
 from gateway.config.secret import CURE as SECRET_CURE
 from gateway.config.source import Document, KeyPath
@@ -37,7 +48,10 @@ _MISSING = {
 
 _PATTERNS = {
     "hub": "write owner/name",
+    "allow_hosts": "write host, host:port, host:* or *.domain, without a scheme",
     "package": "write name==version",
+    "object": "write provider/model",
+    "credential": "write letters, digits, - and _, a letter first: LMM stands for LMM_API_KEY and cortexfs:LMM",
     "sha256": "write 64 hexadecimal digits in lower case",
     "health_check": "write an http:// or https:// URL",
 }
@@ -125,8 +139,16 @@ def _fields(place: KeyPath) -> Iterable[str]:
             return ModelEntry.model_fields
         case ("runtimes", _):
             return RuntimeEntry.model_fields
+        case ("rooms",):
+            return RoomsEntry.model_fields
+        case ("rooms", "tools"):
+            return RoomToolsEntry.model_fields
         case ("server",):
             return ServerEntry.model_fields
+        case ("ctx",):
+            return CtxEntry.model_fields
+        case ("ctx", "models", _):
+            return CtxModelEntry.model_fields
         case _:
             return File.model_fields
 

@@ -22,16 +22,19 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gateway.config.source import Filled
-from gateway.config.values import DEFAULT, PLACEHOLDERS, ToolPrompt
+from gateway.config.values import DEFAULT, PLACEHOLDERS, ToolPrompt, UseCase
 
 if TYPE_CHECKING:
     from normalizers import FormatSpec
 
+DriverName = Literal["openai-chat", "openai-responses", "debug"]
 Capability = Literal["text", "tool_calling", "vision", "embeddings", "reasoning"]
 
 RUNTIMES = ("ollama", "llama.cpp", "llama-cpp-python", "mlx", "openai", "echo")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 IMPORT_STRING = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+ALLOWED_HOST = r"^((\*\.)?[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:([0-9]{1,5}|\*))?$"
 
 FIELDS_OF_THE_CALL = frozenset({"model", "messages", "stream", "stream_options", "tools", "tool_choice"})
 
@@ -121,6 +124,7 @@ Port = Annotated[int, Field(ge=1, le=65535), NUMBER]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Tokens = Annotated[int, Field(ge=1), NUMBER]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
+Bytes = Annotated[int, Field(ge=1024), NUMBER]
 Count = Annotated[int, Field(ge=1, le=1024), NUMBER]
 Secret = Annotated[str, Field(json_schema_extra={"pattern": r"^(\$\{[A-Za-z_]\w*(:-)?\}|keychain:.+)$"})]
 Argument = Annotated[
@@ -257,6 +261,82 @@ class ServerEntry(Entry):
     )
 
 
+class CtxModelEntry(Entry):
+    """How one model appears in /ctx."""
+
+    object: Annotated[str, StringConstraints(pattern=r"^[^/]+/[^/]+$")] | None = Field(
+        default=None,
+        description="Its name there, provider/model; not given: its maker, or its server's host, and its name.",
+    )
+    session: Literal["none", "socket"] | None = Field(
+        default=None, description="socket: it has a .sock that keeps conversations; none: it is only executable."
+    )
+    driver: dict[UseCase, Annotated[list[DriverName], Field(min_length=1)]] | None = Field(
+        default=None, description="Drivers for each use, the preferred first; not given: what fits the runtime."
+    )
+    credential: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")] | None = Field(
+        default=None,
+        description="Its server's key, where api_key names none: variable NAME_API_KEY, else account default of "
+        "service cortexfs:NAME in the keychain.",
+    )
+
+
+class CtxEntry(Entry):
+    """Models as executable objects of the file system."""
+
+    enabled: bool | None = Field(
+        default=None, description="Whether the gateway keeps the tree true and answers what its objects are asked."
+    )
+    root: Text | None = Field(
+        default=None,
+        description="Folder of the tree; not given: $CTX_ROOT, else /ctx where it can be written, else ctx in "
+        "$XDG_RUNTIME_DIR.",
+    )
+    aliases: dict[Text, Text] | None = Field(
+        default=None, description="Names in model/ that lead to a model of this file, or to an object."
+    )
+    users: dict[Annotated[str, StringConstraints(pattern=r"^\d+$")], dict[Text, Text]] | None = Field(
+        default=None, description='The same in home/UID/model/ for each user, by "UID".'
+    )
+    models: dict[Text, CtxModelEntry] | None = Field(default=None, description="Settings of single models.")
+
+
+class RoomToolsEntry(Entry):
+    """What the tools of a room's model may reach and use up."""
+
+    allow_hosts: list[Annotated[str, StringConstraints(pattern=ALLOWED_HOST)]] | None = Field(
+        default=None,
+        description="Hosts that curl.* may fetch from wherever they lie, even on this machine: host, host:port, host:* "
+        "or *.domain; without a port: 80 and 443.",
+    )
+    public_hosts: bool | None = Field(
+        default=None, description="Whether curl.* may fetch from any host with a public address."
+    )
+    fetch_max_bytes: Bytes | None = Field(default=None, description="Longest answer that curl.* takes.")
+    fetch_timeout_seconds: Seconds | None = Field(default=None, description="The longest that curl.* waits.")
+    summary_model: Text | None = Field(default=None, description="The model that curl.summarize asks; a light one.")
+    max_result_chars: Annotated[int, Field(ge=1000), NUMBER] | None = Field(
+        default=None, description="Characters of text that one result gives the model."
+    )
+    files_max_bytes: Bytes | None = Field(default=None, description="What a room's files may take up.")
+    files_max_count: Annotated[int, Field(ge=1, le=100_000), NUMBER] | None = Field(
+        default=None, description="Files and folders that a room may have."
+    )
+    files_max_depth: Annotated[int, Field(ge=1, le=64), NUMBER] | None = Field(
+        default=None, description="Folders within each other that a room may have."
+    )
+    records_max_count: Annotated[int, Field(ge=1), NUMBER] | None = Field(
+        default=None, description="Records that a tenant may have, trash included."
+    )
+    record_max_bytes: Bytes | None = Field(default=None, description="Longest record.")
+
+
+class RoomsEntry(Entry):
+    """Rooms, below /llm/room."""
+
+    tools: RoomToolsEntry | None = Field(default=None, description="Bounds of the model's tools.")
+
+
 class File(Entry):
     """_models/config.yaml of ctxgate"""
 
@@ -269,9 +349,11 @@ class File(Entry):
         default=None, description="Launch settings for all models of a runtime."
     )
     server: ServerEntry | None = Field(default=None, description="Where the gateway listens.")
+    ctx: CtxEntry | None = Field(default=None, description="Models as executable objects of the file system.")
     state_dir: Text | None = Field(
         default=None, description="The gateway's own folder; not given: ctxgate in the user's state folder."
     )
+    rooms: RoomsEntry | None = Field(default=None, description="Rooms, below /llm/room.")
     store: Annotated[str, StringConstraints(pattern=r"^(sqlite:///|postgresql://).+")] | None = Field(
         default=None,
         description="Database of sessions, responses and rooms: sqlite:///file or postgresql://…; not given: an SQLite "

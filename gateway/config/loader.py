@@ -46,7 +46,7 @@ def read_config(path: Path, environ: Mapping[str, str]) -> tuple[Config, Documen
 
     document = read(path.absolute(), environ)
     normalise(document)
-    config = build(document, user_state_dir(environ))
+    config = build(document, user_state_dir(environ), environ)
     if config is None or document.problems:
         unique = dict.fromkeys(document.problems)
         raise ConfigError(tuple(sorted(unique, key=lambda problem: (problem.line, problem.column))))

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.config.file import IMPORT_STRING, File
 from gateway.config.spelling import IGNORED, RENAMED, RUNTIMES
-from gateway.config.values import Model, Runtime, Server
+from gateway.config.values import Ctx, CtxModel, Model, RoomTools, Runtime, Server
 
 _VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]\w*(:-[^${}]*)?\}"}
 
@@ -24,7 +24,10 @@ def json_schema() -> dict[str, Any]:
     model, runtime = definitions["ModelEntry"]["properties"], definitions["RuntimeEntry"]["properties"]
     for properties, values in ((model, Model), (model, Runtime), (runtime, Runtime)):
         _defaults(properties, values)
+    _defaults(definitions["RoomToolsEntry"]["properties"], RoomTools)
     _defaults(definitions["ServerEntry"]["properties"], Server)
+    _defaults(definitions["CtxEntry"]["properties"], Ctx)
+    _defaults(definitions["CtxModelEntry"]["properties"], CtxModel)
     model["tool_call_format"] |= {"anyOf": _formats()}
 
     schema["properties"]["models"]["additionalProperties"] = False

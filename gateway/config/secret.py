@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -40,17 +41,39 @@ def secret(written: str, value: str) -> SecretStr | None:
     return SecretStr(found) if found else None
 
 
+def credential(name: str, environ: Mapping[str, str]) -> SecretStr | None:
+    """The key of a server, by the name of its credential: variable NAME_API_KEY, then the keychain. None: in neither.
+
+    Raises BadSecret where the keychain can't be read.
+    """
+    variable = f"{name.upper().replace('-', '_')}_API_KEY"
+    found = environ.get(variable) or _kept(_keyring(), f"cortexfs:{name}", "default", f"set {variable}")
+    return SecretStr(found) if found else None
+
+
 def _from_keychain(name: str) -> str:
-    try:
-        keyring: Any = import_module("keyring")
-    except ImportError:
-        raise BadSecret("keychain: needs the package keyring", "pip install keyring, or write ${NAME}") from None
-    try:
-        found = keyring.get_password(SERVICE, name)
-    except keyring.errors.KeyringError as error:
-        raise BadSecret(
-            f"the keychain can't be read ({type(error).__name__})", "unlock it, or write ${NAME}"
-        ) from error
-    if not found:
+    keyring = _keyring()
+    if keyring is None:
+        raise BadSecret("keychain: needs the package keyring", "pip install keyring, or write ${NAME}")
+    found = _kept(keyring, SERVICE, name, "write ${NAME}")
+    if found is None:
         raise BadSecret(f"the keychain has no {name}", f"store it: keyring set {SERVICE} {name}")
-    return str(found)
+    return found
+
+
+def _keyring() -> Any:
+    """None where it isn't installed."""
+    try:
+        return import_module("keyring")
+    except ImportError:
+        return None
+
+
+def _kept(keyring: Any, service: str, account: str, otherwise: str) -> str | None:
+    if keyring is None:
+        return None
+    try:
+        found = keyring.get_password(service, account)
+    except keyring.errors.KeyringError as error:
+        raise BadSecret(f"the keychain can't be read ({type(error).__name__})", f"unlock it, or {otherwise}") from error
+    return str(found) if found else None

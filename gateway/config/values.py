@@ -154,9 +154,17 @@ class Server:
     keep_alive_seconds: float = 15.0
     """Of silence before a comment that says no more than that the stream lives."""
 
-    def unsafe(self) -> str | None:
-        """What is wrong with listening there, or None: who isn't on this machine must show a key."""
-        if self.uds is not None or self.api_keys or is_loopback(self.host):
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.uds is not None or is_loopback(self.host)
+
+    def unsafe(self, *, keys: bool = False) -> str | None:
+        """What is wrong with listening there, or None: who isn't on this machine must show a key.
+
+        keys: there are some of `ctxgate keys`, too.
+        """
+        if self.is_private or self.api_keys or keys:
             return None
         return f"{self.host} can be reached from other machines, and no key is asked for"
 
@@ -178,6 +186,68 @@ class Engines:
     """For each group those whose models may not be in memory together with one of its own; symmetric."""
 
 
+UseCase = Literal["default", "exec", "socket", "agent"]
+"""For what a model object is used; `default` stands for what has no route of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CtxModel:
+    """How one model appears in `/ctx`."""
+
+    object: str | None = None
+    """`provider/model`; None: see `gateway.config.projection`."""
+    session: Literal["none", "socket"] = "socket"
+    driver: Mapping[UseCase, tuple[str, ...]] = field(default_factory=dict)
+    """Driver names for each use, the preferred first; empty: what fits the runtime."""
+    credential: str | None = None
+    """The model's server wants a key: variable NAME_API_KEY, else `default` of `cortexfs:NAME` in the keychain. It is
+    the model's `api_key` then; that stays None where neither is there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ctx:
+    """Models as executable objects of the file system."""
+
+    enabled: bool = False
+    """Whether the gateway keeps the tree true and answers what its objects are asked."""
+    root: Path | None = None
+    """None: $CTX_ROOT, else /ctx where it can be written, else ctx in the user's runtime folder."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Name in `model/` → model of the file, or object; `main` is the active model unless it is named here."""
+    users: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    """The same for each user's own `home/UID/model/`."""
+    models: Mapping[str, CtxModel] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomTools:
+    """What the tools of a room's model may reach and use up."""
+
+    allow_hosts: tuple[str, ...] = ()
+    """`host`, `host:port` or `host:*`, `*.domain` for what is below it: may be fetched from wherever they lie, even on
+    this machine. Without a port: 80 and 443."""
+    public_hosts: bool = True
+    """Whether any host with a public address may be fetched from."""
+    fetch_max_bytes: int = 2 * 1024 * 1024
+    fetch_timeout_seconds: float = 20.0
+    """The most that a call's `timeout_ms` may ask for."""
+    summary_model: str = "default"
+    """Asked by `curl.summarize`."""
+    max_result_chars: int = 20_000
+    files_max_bytes: int = 64 * 1024 * 1024
+    files_max_count: int = 1000
+    """Files and folders of a room."""
+    files_max_depth: int = 16
+    records_max_count: int = 10_000
+    """Records of a tenant, those in the trash included."""
+    record_max_bytes: int = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rooms:
+    tools: RoomTools = RoomTools()
+
+
 def user_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where this user's programs keep what they must find again."""
     return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ctxgate"
@@ -193,8 +263,10 @@ class Config:
     models_dir: Path | None = None
     server: Server = Server()
     engines: Engines = field(default_factory=Engines)
+    ctx: Ctx = field(default_factory=Ctx)
     state_dir: Path = field(default_factory=user_state_dir)
     """The gateway's own folder: logs, pid files, what was learnt, and the store unless `store` says otherwise."""
+    rooms: Rooms = Rooms()
     store: str | None = field(default=None, repr=False)
     """The URL of the database, as SQLAlchemy reads it; None: an SQLite file in `state_dir`."""
     notes: tuple[Problem, ...] = ()

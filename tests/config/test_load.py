@@ -460,10 +460,20 @@ def test_find(tmp_path: Path) -> None:
     assert find(below, environ) == project
 
 
+@pytest.mark.parametrize("keys", ["", ', api_keys: ["${EMPTY}", "${NONE:-}"]'])
+def test_open_to_others_without_a_key_is_noted(write: Any, keys: str) -> None:
+    """`ctxgate serve` refuses it: only then it is known whether `ctxgate keys` has any."""
+    text = "active_model: m\nmodels:\n  m: {runtime: echo}\nserver: {host: 10.0.0.1%s}\n"
+    (note,) = load(write(text % keys), {"EMPTY": ""}).notes
+    assert (note.line, note.column) == (4, 10)
+    assert "10.0.0.1 can be reached from other machines, and no key is asked for" in note.message
+
+
 def test_unsafe_servers() -> None:
     hosts = {"127.0.0.1": False, "localhost": False, "::1": False, "0.0.0.0": True, "192.168.1.2": True, "box": True}
     assert {host: Server(host=host).unsafe() is not None for host in hosts} == hosts
     assert Server(host="0.0.0.0", uds=Path("/run/x")).unsafe() is None
+    assert Server(host="0.0.0.0").unsafe(keys=True) is None
 
 
 def test_values_are_light() -> None:

@@ -13,7 +13,19 @@ import pytest
 import yaml
 
 from gateway.config import Model, Runtime, Server, load, schema
-from gateway.config.file import Entry, File, ModelEntry, PullEntry, RuntimeEntry, ServerEntry
+from gateway.config.file import (
+    CtxEntry,
+    CtxModelEntry,
+    Entry,
+    File,
+    ModelEntry,
+    PullEntry,
+    RoomsEntry,
+    RoomToolsEntry,
+    RuntimeEntry,
+    ServerEntry,
+)
+from gateway.config.values import Ctx, CtxModel, RoomTools
 from tests.config.test_load import LOCALCOWORK, OURS
 from tests.config.test_problems import CASES, Case
 
@@ -82,6 +94,10 @@ def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
         (data["server"], ServerEntry),
         (model, ModelEntry),
         (model["pull"], PullEntry),
+        (data["rooms"], RoomsEntry),
+        (data["rooms"]["tools"], RoomToolsEntry),
+        (data["ctx"], CtxEntry),
+        (data["ctx"]["models"]["example"], CtxModelEntry),
     ]
     for keys, entry in entries:
         missing = set(entry.model_fields) - set(keys)
@@ -103,7 +119,7 @@ def test_the_reference_s_defaults_are_the_code_s() -> None:
     }
     actual = {
         field.name: field.default
-        for value in (Model, Runtime, Server)
+        for value in (Model, Runtime, Server, Ctx, CtxModel, RoomTools)
         for field in fields(value)
         if field.default not in (None, MISSING, ()) and not isinstance(field.default, Runtime)
     }
