@@ -1,0 +1,316 @@
+"""A chat answer as a response: its object, and the events of its stream in OpenAI's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from uuid import uuid4
+
+from gateway.errors import GatewayError, ProviderInvalidResponse
+from gateway.wire.chat import encode
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
+from gateway.wire.responses.custom import InputReader
+from gateway.wire.responses.request import CreateResponse, Item, ToolTable, seal
+
+Event = dict[str, Any]
+
+ERROR_CODES = {"provider_rate_limit": "rate_limit_exceeded", "provider_invalid_request": "invalid_prompt"}
+"""OpenAI's codes for a response that failed; any other category is a `server_error`."""
+
+RUNNING = ("queued", "in_progress")
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}_{uuid4().hex}"
+
+
+def sse(event: Event) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), encode(event))
+
+
+def response_object(
+    request: CreateResponse, model: str, tools: ToolTable, *, id: str, created_at: int, store: bool
+) -> dict[str, Any]:
+    """The response before anything of it has come."""
+    background = bool(request.background)
+    format = request.text.format if request.text is not None else None
+    text: dict[str, Any] = {"format": {"type": "text"}}
+    if format is not None:
+        text["format"] = {key: value for key, value in _fields(format).items() if value is not None}
+    if request.text is not None and request.text.verbosity is not None:
+        text["verbosity"] = request.text.verbosity
+    effort, summary = (request.reasoning.effort, request.reasoning.summary) if request.reasoning else (None, None)
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": created_at,
+        "status": "queued" if background else "in_progress",
+        "background": background,
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": request.previous_response_id,
+        "prompt_cache_key": request.prompt_cache_key,
+        "reasoning": {"effort": effort, "summary": summary},
+        "safety_identifier": request.safety_identifier,
+        "service_tier": "default",
+        "store": store,
+        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "text": text,
+        "tool_choice": request.tool_choice or "auto",
+        # Those that were dropped can't be called, so they are not shown.
+        "tools": [_shown(tool) for tool in request.tools or () if tool.get("type") not in tools.dropped],
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": request.user,
+        "metadata": request.metadata or {},
+    }
+
+
+def _fields(struct: Any) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name in struct.__struct_fields__}
+
+
+def _shown(tool: Item) -> Item:
+    return {"strict": None, "parameters": None, **tool} if tool.get("type") == "function" else tool
+
+
+class ResponseEncoder:
+    """Pieces in, events out: `opening`, then `feed` for what comes, then `finish`, `fail` or `cancel`.
+
+    response: the response as it stands; in the end what a whole answer is.
+    now: seconds since 1970, for `completed_at`.
+    """
+
+    def __init__(
+        self,
+        response: dict[str, Any],
+        tools: ToolTable,
+        now: Callable[[], float],
+        *,
+        sealed: bool = False,
+        id: Callable[[str], str] = new_id,
+    ) -> None:
+        """sealed: reasoning items carry `encrypted_content`."""
+        self.response = response
+        self._tools = tools
+        self._now = now
+        self._sealed = sealed
+        self._id = id
+        self._sequence = 0
+        self._open: _Open | None = None
+        self._end: End | None = None
+
+    def opening(self) -> list[Event]:
+        created = self._event("response.created", response=self._snapshot())
+        self.response["status"] = "in_progress"
+        return [created, self._event("response.in_progress", response=self._snapshot())]
+
+    def feed(self, pieces: Iterable[Piece]) -> list[Event]:
+        """Raises ProviderInvalidResponse for arguments of a call that has ended."""
+        events: list[Event] = []
+        for piece in pieces:
+            match piece:
+                case Text():
+                    self._part(events, "message", piece.text, piece.logprobs)
+                case Reasoning():
+                    self._part(events, "reasoning", piece.text, [])
+                case CallStart():
+                    self._call(events, piece)
+                case CallArguments():
+                    self._arguments(events, piece)
+                case End():
+                    self._end = piece
+                case Usage():
+                    self.response["usage"] = _usage(piece)
+        return events
+
+    def finish(self) -> list[Event]:
+        """The last events: the response is `completed`, or `incomplete` where the engine had to end it."""
+        events: list[Event] = []
+        reason = self._end.reason if self._end is not None else "stop"
+        cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(reason)
+        if not self.response["output"] and self._open is None:
+            self._part(events, "message", "", [])
+        self._close(events, "incomplete" if cut else "completed")
+        if cut:
+            self.response |= {"status": "incomplete", "incomplete_details": {"reason": cut}}
+        else:
+            self.response |= {"status": "completed", "completed_at": int(self._now())}
+        return [*events, self._event(f"response.{self.response['status']}", response=self._snapshot())]
+
+    def fail(self, error: GatewayError) -> list[Event]:
+        """What had come stays in `output`; an item that was cut is `incomplete`."""
+        events: list[Event] = []
+        self._close(events, "incomplete")
+        self.response["status"] = "failed"
+        self.response["error"] = {"code": ERROR_CODES.get(error.category, "server_error"), "message": error.message}
+        told = self._event("error", code=error.code, message=error.message, param=error.param)
+        return [*events, told, self._event("response.failed", response=self._snapshot())]
+
+    def cancel(self) -> None:
+        self._close([], "incomplete")
+        self.response["status"] = "cancelled"
+
+    def _part(self, events: list[Event], kind: str, text: str, logprobs: list[Any]) -> None:
+        current = self._open
+        if not isinstance(current, _OpenText) or current.item["type"] != kind:
+            self._close(events, "completed")
+            current = self._open = _OpenText(self, kind)
+            events += current.begin()
+        if text or logprobs:
+            events.append(current.delta(text, logprobs))
+
+    def _call(self, events: list[Event], start: CallStart) -> None:
+        self._close(events, "completed")
+        kind = _OpenCustom if self._tools.is_custom(start.name) else _OpenCall
+        current = self._open = kind(self, start)
+        events += current.begin()
+
+    def _arguments(self, events: list[Event], piece: CallArguments) -> None:
+        current = self._open
+        if not isinstance(current, _OpenCall) or current.index != piece.index:
+            raise ProviderInvalidResponse(f"the engine sent arguments for call {piece.index}, which has ended")
+        events += current.more(piece.json)
+
+    def _close(self, events: list[Event], status: str) -> None:
+        current, self._open = self._open, None
+        if current is not None:
+            events += current.finish(status)
+
+    def _add(self, item: Item) -> int:
+        output: list[Item] = self.response["output"]
+        output.append(item)
+        return len(output) - 1
+
+    def _event(self, type: str, **fields: Any) -> Event:
+        event = {"type": type, "sequence_number": self._sequence, **fields}
+        self._sequence += 1
+        return event
+
+    def _snapshot(self) -> dict[str, Any]:
+        return {**self.response, "output": [*self.response["output"]]}
+
+
+class _Open:
+    """The item that is being written."""
+
+    prefix: str
+
+    def __init__(self, encoder: ResponseEncoder, item: Item) -> None:
+        self.encoder = encoder
+        self.item = {"id": encoder._id(self.prefix), **item, "status": "in_progress"}
+        self.place = {"item_id": self.item["id"], "output_index": encoder._add(self.item)}
+
+    def begin(self) -> list[Event]:
+        return [self._about_item("added")]
+
+    def finish(self, status: str) -> list[Event]:
+        self.item["status"] = status
+        return [self._about_item("done")]
+
+    def event(self, type: str, **fields: Any) -> Event:
+        return self.encoder._event(type, **self.place, **fields)
+
+    def _about_item(self, what: str) -> Event:
+        index = self.place["output_index"]
+        return self.encoder._event(f"response.output_item.{what}", output_index=index, item={**self.item})
+
+
+class _OpenText(_Open):
+    """A message or reasoning: one part of text."""
+
+    def __init__(self, encoder: ResponseEncoder, kind: str) -> None:
+        self.prefix = "msg" if kind == "message" else "rs"
+        self._texts: list[str] = []
+        self._logprobs: list[Any] = []
+        self._visible = kind == "message"
+        self._name = "response.output_text" if self._visible else "response.reasoning_text"
+        item = {"type": kind, "role": "assistant"} if self._visible else {"type": kind, "summary": []}
+        super().__init__(encoder, {**item, "content": []})
+
+    def begin(self) -> list[Event]:
+        return [*super().begin(), self.event("response.content_part.added", content_index=0, part=self._part())]
+
+    def delta(self, text: str, logprobs: list[Any]) -> Event:
+        self._texts.append(text)
+        self._logprobs += logprobs
+        more = {"logprobs": logprobs} if self._visible else {}
+        return self.event(f"{self._name}.delta", content_index=0, delta=text, **more)
+
+    def finish(self, status: str) -> list[Event]:
+        part = self._part()
+        self.item["content"] = [part]
+        if not self._visible and self.encoder._sealed:
+            self.item["encrypted_content"] = seal(part["text"])
+        more = {"logprobs": self._logprobs} if self._visible else {}
+        return [
+            self.event(f"{self._name}.done", content_index=0, text=part["text"], **more),
+            self.event("response.content_part.done", content_index=0, part=part),
+            *super().finish(status),
+        ]
+
+    def _part(self) -> Item:
+        text = "".join(self._texts)
+        if not self._visible:
+            return {"type": "reasoning_text", "text": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": [*self._logprobs]}
+
+
+class _OpenCall(_Open):
+    """A function call."""
+
+    prefix, kind, field = "fc", "function_call", "arguments"
+
+    def __init__(self, encoder: ResponseEncoder, start: CallStart) -> None:
+        self.index = start.index
+        self._parts: list[str] = []
+        namespace, name = encoder._tools.split(start.name)
+        item = {"type": self.kind, "call_id": start.id, "name": name, self.field: ""}
+        super().__init__(encoder, item if namespace is None else {**item, "namespace": namespace})
+
+    def more(self, json: str) -> list[Event]:
+        self._parts.append(json)
+        return [self.event("response.function_call_arguments.delta", delta=json)]
+
+    def finish(self, status: str) -> list[Event]:
+        self.item["arguments"] = arguments = "".join(self._parts)
+        done = self.event("response.function_call_arguments.done", name=self.item["name"], arguments=arguments)
+        return [done, *super().finish(status)]
+
+
+class _OpenCustom(_OpenCall):
+    """A call of a custom tool, whose input is free text."""
+
+    prefix, kind, field = "ctc", "custom_tool_call", "input"
+
+    def __init__(self, encoder: ResponseEncoder, start: CallStart) -> None:
+        super().__init__(encoder, start)
+        self._input = InputReader()
+
+    def more(self, json: str) -> list[Event]:
+        text = self._input.feed(json)
+        return [self.event("response.custom_tool_call_input.delta", delta=text)] if text else []
+
+    def finish(self, status: str) -> list[Event]:
+        self.item["input"] = text = self._input.finish()
+        done = self.event("response.custom_tool_call_input.done", input=text)
+        return [done, *_Open.finish(self, status)]
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    return {
+        "input_tokens": usage.prompt,
+        "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
+        "output_tokens": usage.completion,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning},
+        "total_tokens": usage.prompt + usage.completion,
+    }

@@ -1,0 +1,342 @@
+"""`POST /v1/responses` as a chat request."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType, field
+
+from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
+from gateway.wire import body
+from gateway.wire.chat import encode
+from gateway.wire.conversation import Conversation, Message, image_part, text_part
+
+Item = dict[str, Any]
+
+SEALED = "ctxgate:"
+"""Begins the `encrypted_content` of a reasoning item: base64 follows. Who keeps no responses here gets its reasoning
+back this way; there is nothing in it to hide."""
+
+IGNORED_ITEMS = ("item_reference", "compaction", "web_search_call", "file_search_call", "code_interpreter_call")
+NAMESPACE = "__"
+"""Between a namespace and the name of a tool in it."""
+
+
+class Reasoning(Struct):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class TextFormat(Struct):
+    """`type`: text, json_object or json_schema."""
+
+    type: str
+    name: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextOptions(Struct):
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class CreateResponse(Struct, kw_only=True):
+    """The fields that are read. Others that OpenAI knows are accepted, and say nothing to a model on this machine."""
+
+    model: str | None = None
+    input: str | list[Item] = field(default_factory=list)
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    prompt: Any = None
+    store: bool | None = None
+    background: bool | None = None
+    stream: bool | None = None
+    tools: list[Item] | None = None
+    tool_choice: str | Item | None = None
+    parallel_tool_calls: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    reasoning: Reasoning | None = None
+    text: TextOptions | None = None
+    include: list[str] | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    seed: int | UnsetType = UNSET
+
+    @classmethod
+    def parse(cls, data: bytes) -> CreateResponse:
+        """Raises ProviderInvalidRequest, which names the field at fault."""
+        request = body.read(_decode, data)
+        for name in ("conversation", "prompt"):
+            if getattr(request, name) is not None:
+                raise _refused(name, f"{name} is kept by OpenAI's servers; send instructions and input instead")
+        if not request.input and request.previous_response_id is None:
+            raise _refused("input", "input: a text or at least one item is needed")
+        return request
+
+    @property
+    def items(self) -> list[Item]:
+        """The input as items."""
+        if isinstance(self.input, str):
+            return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": self.input}]}]
+        return self.input
+
+    def asks(self, include: str) -> bool:
+        return include in (self.include or ())
+
+
+_decode = msgspec.json.Decoder(CreateResponse).decode
+
+
+class ToolTable:
+    """The declared tools under the names by which a chat model knows them.
+
+    Tools in a namespace get one name with it, custom tools become functions with the text `input`. Tools that OpenAI
+    runs itself (`web_search`, …) can't be offered: `dropped` names them.
+    """
+
+    def __init__(self, tools: Sequence[Item] | None) -> None:
+        self.declared: list[Item] = []
+        self.dropped: list[str] = []
+        self._custom: set[str] = set()
+        self._namespaces: dict[str, tuple[str, str]] = {}
+        for position, tool in enumerate(tools or ()):
+            self._add(tool, f"tools[{position}]", None)
+
+    def is_custom(self, name: str) -> bool:
+        return name in self._custom
+
+    def split(self, name: str) -> tuple[str | None, str]:
+        """The namespace and the name that a client knows."""
+        return self._namespaces.get(name, (None, name))
+
+    def _add(self, tool: Item, place: str, namespace: str | None) -> None:
+        kind = tool.get("type")
+        if kind == "namespace":
+            for position, inner in enumerate(tool.get("tools") or ()):
+                self._add(inner, f"{place}.tools[{position}]", tool.get("name"))
+            return
+        if kind not in ("function", "custom"):
+            self.dropped.append(str(kind))
+            return
+        name = tool.get("name")
+        if not isinstance(name, str) or not name:
+            raise _refused(f"{place}.name", f"{place}.name: a tool needs a name")
+        known = joined(namespace, name)
+        if namespace is not None:
+            self._namespaces[known] = (namespace, name)
+        function: Item = {"name": known}
+        if kind == "custom":
+            self._custom.add(known)
+            function |= _custom(tool)
+        else:
+            if isinstance(tool.get("description"), str):
+                function["description"] = tool["description"]
+            function["parameters"] = tool.get("parameters") or {"type": "object", "properties": {}}
+            if isinstance(tool.get("strict"), bool):
+                function["strict"] = tool["strict"]
+        self.declared.append({"type": "function", "function": function})
+
+
+def joined(namespace: object, name: str) -> str:
+    return f"{namespace}{NAMESPACE}{name}" if isinstance(namespace, str) else name
+
+
+def _custom(tool: Item) -> Item:
+    description = str(tool.get("description") or "")
+    format = tool.get("format")
+    if isinstance(format, Mapping) and format.get("type") == "grammar":
+        description += f"\n\nThe input is text of this {format.get('syntax', '')} grammar:\n{format.get('definition')}"
+    parameters = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+    return {"description": description.strip(), "parameters": parameters}
+
+
+def chat_fields(request: CreateResponse, items: Iterable[Item], tools: ToolTable) -> dict[str, Any]:
+    """The fields of the chat request. items: the whole conversation, earlier responses included.
+
+    Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock.
+    """
+    fields: dict[str, Any] = {"messages": messages(request.instructions, items), "stream": bool(request.stream)}
+    if fields["stream"]:
+        fields["stream_options"] = {"include_usage": True}
+    for name, value in {
+        "model": request.model,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "max_tokens": request.max_output_tokens,
+        "parallel_tool_calls": request.parallel_tool_calls if tools.declared else None,
+        "reasoning_effort": request.reasoning and request.reasoning.effort,
+        "seed": None if request.seed is UNSET else request.seed,
+        "user": request.user,
+    }.items():
+        if value is not None:
+            fields[name] = value
+    if request.top_logprobs or request.asks("message.output_text.logprobs"):
+        fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
+    if request.text is not None and request.text.format is not None:
+        fields |= _response_format(request.text.format)
+    declared = tools.declared
+    if request.tool_choice is not None:
+        declared, fields["tool_choice"] = _tool_choice(request.tool_choice, tools)
+    if declared:
+        fields["tools"] = declared
+    else:
+        fields.pop("tool_choice", None)
+    return fields
+
+
+def _response_format(format: TextFormat) -> dict[str, Any]:
+    if format.type == "text":
+        return {}
+    if format.type == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    if format.type != "json_schema" or format.schema is None:
+        raise _refused("text.format", "text.format: text, json_object, or json_schema with its schema")
+    schema: dict[str, Any] = {"name": format.name or "response", "schema": format.schema}
+    if format.strict is not None:
+        schema["strict"] = format.strict
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _tool_choice(choice: str | Item, tools: ToolTable) -> tuple[list[Item], Any]:
+    """The tools that may be called, and chat's `tool_choice`."""
+    if isinstance(choice, str):
+        if choice not in ("auto", "none", "required"):
+            raise _refused("tool_choice", f"tool_choice: {choice!r} is none of auto, none, required")
+        if choice == "required" and not tools.declared:
+            raise _refused("tool_choice", "tool_choice: required, and there is no tool that can be called here")
+        return tools.declared, choice
+    kind = choice.get("type")
+    if kind == "allowed_tools":
+        allowed = [_named(one) for one in choice.get("tools") or () if isinstance(one, Mapping)]
+        kept = [tool for tool in tools.declared if tool["function"]["name"] in allowed]
+        return kept, choice.get("mode", "auto")
+    if kind in ("function", "custom"):
+        return tools.declared, {"type": "function", "function": {"name": _named(choice)}}
+    raise _refused("tool_choice", f"tool_choice: a tool of type {kind!r} can't be run here")
+
+
+def _named(choice: Mapping[str, Any]) -> str:
+    return joined(choice.get("namespace"), str(choice.get("name") or ""))
+
+
+def messages(instructions: str | None, items: Iterable[Item]) -> list[Message]:
+    """Items as chat messages. Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock."""
+    conversation = Conversation()
+    conversation.system(instructions or "")
+    for position, item in enumerate(items):
+        _add_item(conversation, item, f"input[{position}]")
+    found = conversation.messages()
+    if not found:
+        raise _refused("input", "input: nothing in it can be shown to a model")
+    return found
+
+
+def _add_item(conversation: Conversation, item: Item, place: str) -> None:
+    kind = item.get("type") or ("message" if "role" in item else None)
+    match kind:
+        case "message":
+            _add_message(conversation, item, place)
+        case "function_call" | "custom_tool_call":
+            conversation.assistant(call=_past_call(item, place))
+        case "function_call_output" | "custom_tool_call_output":
+            text, images = _output(item.get("output"), f"{place}.output")
+            conversation.result(_text(item, "call_id", place), text)
+            conversation.user(images)
+        case "reasoning":
+            conversation.assistant(reasoning=_past_reasoning(item))
+        case _ if kind not in IGNORED_ITEMS:
+            raise ProviderUnsupportedContentBlock(f"{place}: items of type {kind!r} can't be read here", param=place)
+
+
+def _add_message(conversation: Conversation, item: Item, place: str) -> None:
+    role, content = item.get("role"), item.get("content")
+    parts = [text_part(content)] if isinstance(content, str) else _parts(content, f"{place}.content")
+    match role:
+        case "user":
+            conversation.user(parts)
+        case "assistant":
+            conversation.assistant(text="".join(part["text"] for part in parts if part["type"] == "text"))
+        case "system" | "developer":
+            conversation.system("\n\n".join(part["text"] for part in parts if part["type"] == "text"))
+        case _:
+            raise _refused(f"{place}.role", f"{place}.role: user, assistant, system or developer")
+
+
+def _parts(content: Any, place: str) -> list[Message]:
+    if not isinstance(content, list):
+        raise _refused(place, f"{place}: a text or a list of parts is needed")
+    found = []
+    for position, part in enumerate(content):
+        at = f"{place}[{position}]"
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in ("input_text", "output_text", "text"):
+            found.append(text_part(_text(part, "text", at)))
+        elif kind == "refusal":
+            found.append(text_part(_text(part, "refusal", at)))
+        elif kind == "input_image" and isinstance(part.get("image_url"), str):
+            found.append(image_part(part["image_url"], part.get("detail")))
+        else:
+            raise ProviderUnsupportedContentBlock(f"{at}: content of type {kind!r} can't be read here", param=at)
+    return found
+
+
+def _output(output: Any, place: str) -> tuple[str, list[Message]]:
+    """The text of a call's result, and its pictures: a tool's message has no place for them."""
+    if isinstance(output, str):
+        return output, []
+    if isinstance(output, list):
+        parts = _parts(output, place)
+        images = [part for part in parts if part["type"] != "text"]
+        return "\n".join(part["text"] for part in parts if part["type"] == "text"), images
+    return encode(output).decode(), []
+
+
+def _past_call(item: Item, place: str) -> Message:
+    name = joined(item.get("namespace"), _text(item, "name", place))
+    if item.get("type") == "custom_tool_call":
+        arguments = encode({"input": _text(item, "input", place)}).decode()
+    else:
+        arguments = item.get("arguments") or "{}"
+    return {"id": _text(item, "call_id", place), "name": name, "arguments": arguments}
+
+
+def _past_reasoning(item: Item) -> str:
+    for source in (item.get("content"), item.get("summary")):
+        if isinstance(source, list) and source:
+            return "".join(str(part.get("text", "")) for part in source if isinstance(part, dict))
+    sealed = item.get("encrypted_content")
+    if isinstance(sealed, str) and sealed.startswith(SEALED):
+        try:
+            return base64.b64decode(sealed.removeprefix(SEALED), validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return ""  # not ours after all
+    return ""
+
+
+def seal(reasoning: str) -> str:
+    """`encrypted_content` for a reasoning item."""
+    return SEALED + base64.b64encode(reasoning.encode()).decode()
+
+
+def _text(item: Mapping[str, Any], name: str, place: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise _refused(f"{place}.{name}", f"{place}.{name}: a text is needed")
+    return value
+
+
+def _refused(param: str, message: str) -> ProviderInvalidRequest:
+    return ProviderInvalidRequest(message, param=param)
