@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -161,14 +161,19 @@ class ASGIClient:
 async def chat_asgi(chat: Chat, scope: Scope, receive: Receive, send: Send) -> None:
     """`chat` as an ASGI endpoint. Raises ProviderInvalidRequest (413) for a body above the limit."""
     try:
-        body = await _read_body(scope, receive, chat.max_body)
+        body = await read_body(scope, receive, chat.max_body)
     except ClientGone:
         return
+    await until_gone(chat.answer(body, ASGIClient(send)), receive)
+
+
+async def until_gone(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Runs `work`, cancelled once the client leaves; its request has been read."""
     task = asyncio.current_task()
     assert task is not None
     gone = asyncio.ensure_future(_cancel_when_gone(receive, task))
     try:
-        await chat.answer(body, ASGIClient(send))
+        await work
     except asyncio.CancelledError:
         if not gone.done():
             raise  # the server is shutting down
@@ -182,7 +187,8 @@ async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
     task.cancel()
 
 
-async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """Raises ProviderInvalidRequest (413 above the limit, 408 where nothing more comes), and ClientGone."""
     parts: list[bytes] = []
     check_length(scope["headers"], limit)
     size = 0
