@@ -13,6 +13,10 @@ class Principal:
     user: str = "local"
     scopes: frozenset[str] = frozenset({"*"})
 
+    def allows(self, scope: str) -> bool:
+        """See `gateway.keys.Scope`."""
+        return "*" in self.scopes or scope in self.scopes or scope.partition(":")[0] in self.scopes
+
 
 LOCAL = Principal()
 """Who asks where no key is wanted, or with a key of config.yaml: the person whose machine this is."""

@@ -30,22 +30,31 @@ OURS: dict[str, set[str]] = {
     "gateway.forcing": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
     "gateway.history": {"gateway.wire", "normalizers"},
     "gateway.engines": {"gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends"},
+    "gateway.stats": {"gateway.errors", "gateway.normalize"},
+    "gateway.requestlog": {"gateway.wire", "gateway.normalize", "gateway.stats"},
     "gateway.core": {
         *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
         *("gateway.normalize", "gateway.prompting", "gateway.forcing", "gateway.history"),
-        *("gateway.upstream", "normalizers"),
+        *("gateway.upstream", "gateway.stats", "gateway.requestlog", "normalizers"),
     },
     "gateway.principal": set(),
+    "gateway.keys": {"gateway.errors", "gateway.principal"},
     "gateway.store": {"gateway.errors"},
     "gateway.services": {"gateway.errors", "gateway.core", "gateway.store"},
     "gateway.api": {
         *("gateway", "gateway.errors", "gateway.wire", "gateway.core"),
-        *("gateway.principal", "gateway.services"),
+        *("gateway.principal", "gateway.keys", "gateway.services"),
+    },
+    "gateway.inprocess": {"gateway.errors", "gateway.core", "gateway.provider", "gateway.wire"},
+    "gateway.turn": {"gateway.errors", "gateway.provider"},
+    "gateway.rooms": {
+        *("gateway.errors", "gateway.config", "gateway.core", "gateway.provider", "gateway.inprocess", "gateway.turn"),
+        *("gateway.principal", "gateway.store", "gateway.services"),
     },
     "gateway.pull": {"gateway.errors", "gateway.config"},
     "gateway.app": {"gateway.config", "gateway.core", "gateway.api", "gateway.services", "normalizers"},
     "gateway.cli": {
-        *("gateway", "gateway.errors", "gateway.config", "gateway.pull", "gateway.app"),
+        *("gateway", "gateway.errors", "gateway.config", "gateway.keys", "gateway.pull", "gateway.app"),
         *("gateway.backends", "gateway.core", "normalizers"),
     },
     "gateway.__main__": {"gateway.cli"},
@@ -63,7 +72,11 @@ THEIRS: dict[str, set[str]] = {
     "gateway.prompting": {"msgspec"},
     "gateway.history": {"msgspec"},
     "gateway.engines": {"mlx_lm", "msgspec", "xllamacpp"},
+    "gateway.requestlog": {"msgspec"},
+    "gateway.stats": {"msgspec"},
     "gateway.core": {"msgspec"},
+    "gateway.inprocess": {"httpx"},
+    "gateway.rooms": {"cryptography", "keyring", "msgspec", "sqlalchemy"},
     "gateway.store": {"alembic", "sqlalchemy"},
     "gateway.api": {"httptools", "starlette", "uvicorn"},
     "gateway.pull": {"httpx", "huggingface_hub"},
@@ -74,6 +87,7 @@ THEIRS: dict[str, set[str]] = {
 PURE = (
     *("normalizers", "gateway.errors", "gateway.wire"),
     *("gateway.prompting", "gateway.forcing", "gateway.history", "gateway.normalize"),
+    *("gateway.stats", "gateway.requestlog"),
 )
 """No network and no processes in these."""
 

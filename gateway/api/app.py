@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
@@ -13,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway import __version__
+from gateway import __version__, keys
 from gateway.api.chat import (
     INTERNAL,
     JSON_TYPE,
@@ -30,6 +28,7 @@ from gateway.api.chat import (
 )
 from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest
+from gateway.keys import KeyFile, Keyring
 from gateway.principal import LOCAL, SCOPE_KEY, Principal
 from gateway.services import Face
 from gateway.wire.chat import encode
@@ -39,7 +38,7 @@ OPEN_PATHS = ("/health",)
 
 
 class API:
-    """`gateway` over HTTP. With `server.api_keys`, every path but `/health` asks for one of them.
+    """`gateway` over HTTP. With `server.api_keys` or keys of `ctxgate keys`, every path but `/health` asks for one.
 
     faces: what answers below each path prefix, made on its first request.
     background: entered after the gateway and left before it.
@@ -55,7 +54,11 @@ class API:
         self._factories = faces or {}
         self._faces: dict[str, Face] = {}
         self._background = background
-        self._keys = [_digest(key.get_secret_value().encode()) for key in gateway.config.server.api_keys]
+        config = gateway.config
+        fixed = [key.get_secret_value() for key in config.server.api_keys]
+        self._keyring = Keyring(
+            fixed, LOCAL, KeyFile(config.state_dir / keys.FILE), always=not config.server.is_private
+        )
         self._others = _router(gateway, self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,7 +77,7 @@ class API:
         try:
             face = self._face(path)
             if path not in OPEN_PATHS:
-                scope[SCOPE_KEY] = self.authenticate(scope["headers"])
+                scope[SCOPE_KEY] = self.authenticate(scope["headers"], keys.wanted(scope["method"], path))
             if face is not None:
                 await face(scope, receive, tracked)
             elif path in PATHS:
@@ -114,27 +117,19 @@ class API:
                 for face in self._faces.values():
                     await face.aclose()
 
-    def authenticate(self, headers: Headers) -> Principal:
-        """Who sends a request with these headers. Raises ProviderAuthentication unless it may pass."""
-        if not self._keys:
-            return LOCAL
+    def authenticate(self, headers: Headers, scope: str = "models") -> Principal:
+        """Who sends a request with these headers. Raises ProviderAuthentication unless it may do what `scope` says."""
         given = next((value for name, value in headers if name == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
-        digest = _digest(key.strip())
-        # Every key is compared, so that the time taken tells nothing.
-        matches = [hmac.compare_digest(digest, known) for known in self._keys]
-        if scheme.lower() != b"bearer" or not any(matches):
-            raise ProviderAuthentication("a valid API key is needed: send it as 'Authorization: Bearer KEY'")
-        return LOCAL
+        principal = self._keyring.principal(key.strip() if scheme.lower() == b"bearer" else None)
+        if not principal.allows(scope):
+            raise ProviderAuthentication(f"this API key lacks the scope {scope}", code="insufficient_scope", status=403)
+        return principal
 
 
 async def _tell(send: Send, error: GatewayError, face: Face | None) -> None:
     body = encode(error.body()) if face is None else face.error_body(error)
     await ASGIClient(send).whole(error.status, (JSON_TYPE, *error.headers()), body)
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
 
 
 def _method_not_allowed(method: str, path: str, allowed: str) -> GatewayError:

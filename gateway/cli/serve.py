@@ -12,6 +12,8 @@ from gateway.cli.common import base_url, configuration
 from gateway.cli.pull import fetch
 from gateway.config import Config, Server
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.keys import FILE as KEYS
+from gateway.keys import KeyFile
 
 DESCRIPTION = "Serves the models of config.yaml to OpenAI clients, until Ctrl-C or SIGTERM."
 EXAMPLES = """\
@@ -37,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     # What a start makes is no garbage: looking for some takes a tenth of it. The server turns it on again.
     gc.disable()
     config = configuration(args)
-    config = replace(config, server=_server(config.server, args))
+    config = replace(config, server=_server(config.server, args, KeyFile(config.state_dir / KEYS)))
     if args.model is not None:
         config = replace(config, active_model=config.resolve(args.model).name)
     if args.pull:
@@ -50,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _server(server: Server, args: argparse.Namespace) -> Server:
+def _server(server: Server, args: argparse.Namespace, keys: KeyFile) -> Server:
     if args.uds is not None:
         if args.host is not None or args.port is not None:
             raise ProviderInvalidRequest("--uds stands alone: a Unix socket has no host and no port")
@@ -58,8 +60,11 @@ def _server(server: Server, args: argparse.Namespace) -> Server:
     if args.host is not None or args.port is not None:
         host = server.host if args.host is None else args.host
         server = replace(server, uds=None, host=host, port=server.port if args.port is None else args.port)
-    if problem := server.unsafe():
-        cure = "set the variable that server.api_keys of config.yaml names (CTXGATE_KEY), or listen on 127.0.0.1"
+    if server.unsafe() and (problem := server.unsafe(keys=bool(keys.read()))):
+        cure = (
+            "make one with `ctxgate keys add`, or set the variable that server.api_keys of config.yaml names "
+            "(CTXGATE_KEY), or listen on 127.0.0.1"
+        )
         raise ProviderInvalidRequest(f"{problem}: {cure}")
     return server
 

@@ -1,0 +1,167 @@
+"""API keys: made, listed, revoked, and what each may do at the gateway's door."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import GatewayError, ProviderAuthentication, ProviderUnavailable
+from gateway.keys import LOOK_SECONDS, KeyFile, Keyring, wanted
+from gateway.principal import LOCAL, Principal
+from tests.cli.commands import config, ctxgate
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> KeyFile:
+    return KeyFile(tmp_path / "state" / "keys.json")
+
+
+def keyring(file: KeyFile, *fixed: str, always: bool = False, clock: Clock | None = None) -> Keyring:
+    return Keyring(fixed, LOCAL, file, always=always, now=clock or Clock())
+
+
+def test_a_key_stands_for_its_principal(file: KeyFile) -> None:
+    _, ann = file.add(tenant="acme", user="ann", scopes=["rooms"])
+    _, bob = file.add(tenant="other", user="bob")
+    ring = keyring(file, "of the file")
+    assert ring.principal(ann.encode()) == Principal("acme", "ann", frozenset({"rooms"}))
+    assert ring.principal(bob.encode()) == Principal("other", "bob", frozenset({"*"}))
+    assert ring.principal(b"of the file") is LOCAL
+    for wrong in (None, b"", b"wrong", ann[:-1].encode(), "größer".encode()):
+        with pytest.raises(ProviderAuthentication):
+            ring.principal(wrong)
+
+
+def test_only_digests_are_kept_and_only_the_owner_reads_them(file: KeyFile) -> None:
+    keys = [file.add()[1] for _ in range(3)]
+    assert len(set(keys)) == 3
+    written = file.path.read_text("utf-8")
+    assert not [key for key in keys if key in written or key.removeprefix("ctxgate_") in written]
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.path.parent.stat().st_mode) == 0o700
+    assert sorted(left.name for left in file.path.parent.iterdir()) == ["keys.json", "keys.lock"]
+
+
+def test_every_key_is_compared_whole_in_constant_time(file: KeyFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [file.add()[1] for _ in range(4)]
+    ring = keyring(file, "a")
+    seen: list[tuple[int, int]] = []
+    real = hmac.compare_digest
+
+    def counted(a: bytes, b: bytes) -> bool:
+        seen.append((len(a), len(b)))
+        return real(a, b)
+
+    monkeypatch.setattr(hmac, "compare_digest", counted)
+    for key in (keys[0], keys[3]):
+        ring.principal(key.encode())
+    with pytest.raises(ProviderAuthentication):
+        ring.principal(b"x" * 100)
+    assert seen == [(32, 32)] * 15
+
+
+def test_a_new_key_works_at_once_and_a_revoked_one_ends_within_a_second(file: KeyFile) -> None:
+    clock = Clock()
+    first, key = file.add()
+    ring = keyring(file, clock=clock)
+    _, second = file.add()
+    assert ring.principal(second.encode())
+    file.revoke(first.id)
+    clock.now += LOOK_SECONDS
+    with pytest.raises(ProviderAuthentication):
+        ring.principal(key.encode())
+
+
+def test_a_server_that_asked_for_keys_goes_on_asking(file: KeyFile) -> None:
+    clock = Clock()
+    ring = keyring(file, clock=clock)
+    assert ring.principal(None) is LOCAL
+    only, _ = file.add()
+    clock.now += LOOK_SECONDS
+    for step in (lambda: None, lambda: file.revoke(only.id), file.path.unlink):
+        step()
+        clock.now += LOOK_SECONDS
+        with pytest.raises(ProviderAuthentication):
+            ring.principal(None)
+
+
+def test_a_server_for_others_lets_nobody_in_without_a_key(file: KeyFile) -> None:
+    with pytest.raises(ProviderAuthentication):
+        keyring(file, always=True).principal(None)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"keys": 1}', '{"keys": [{"id": 1}]}', "\xff"])
+def test_a_broken_file_lets_nobody_in(file: KeyFile, content: str) -> None:
+    file.add()
+    file.path.write_text(content, encoding="latin-1")
+    with pytest.raises(ProviderUnavailable, match=r"keys\.json"):
+        keyring(file)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tenant": ""}, "tenant"),
+        ({"tenant": "a b"}, "tenant"),
+        ({"user": "x\n"}, "user"),
+        ({"user": "x" * 129}, "user"),
+        ({"scopes": ["root"]}, "'root' is not a scope"),
+        ({"scopes": []}, "needs a scope"),
+    ],
+)
+def test_what_no_key_can_be_made_of(file: KeyFile, settings: dict[str, object], message: str) -> None:
+    with pytest.raises(GatewayError, match=message):
+        file.add(**settings)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "scope", "scopes", "allowed"),
+    [
+        ("POST", "/v1/chat/completions", "models", {"models"}, True),
+        ("POST", "/v1/chat/completions", "models", {"rooms"}, False),
+        ("GET", "/llm/room", "rooms:read", {"rooms:read"}, True),
+        ("GET", "/llm/room", "rooms:read", {"rooms"}, True),
+        ("POST", "/llm/room", "rooms", {"rooms:read"}, False),
+        ("POST", "/llm/room", "rooms", {"models"}, False),
+        ("POST", "/api/user/secrets", "rooms", {"*"}, True),
+    ],
+)
+def test_scopes(method: str, path: str, scope: str, scopes: set[str], allowed: bool) -> None:
+    assert wanted(method, path) == scope
+    assert Principal(scopes=frozenset(scopes)).allows(scope) is allowed
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    config(tmp_path, f"active_model: e\nmodels: {{e: {{runtime: echo}}}}\nstate_dir: {state}\n")
+    added = ctxgate("keys", "add", "--tenant", "acme", "--scope", "rooms", cwd=tmp_path)
+    assert added.returncode == 0
+    key = added.stdout.strip()
+    assert keyring(KeyFile(state / "keys.json")).principal(key.encode()).tenant == "acme"
+    listed = json.loads(ctxgate("keys", "list", "--json", cwd=tmp_path).stdout)["keys"]
+    assert [(entry["tenant"], entry["user"], entry["scopes"]) for entry in listed] == [("acme", "local", ["rooms"])]
+    shown = ctxgate("keys", "list", cwd=tmp_path).stdout
+    assert "acme" in shown
+    assert key not in shown
+    assert ctxgate("keys", "revoke", listed[0]["id"], cwd=tmp_path).returncode == 0
+    again = ctxgate("keys", "revoke", listed[0]["id"], cwd=tmp_path)
+    assert (again.returncode, "there is no key" in again.stderr) == (2, True)
+
+
+def test_serving_others_without_a_key_is_refused(tmp_path: Path) -> None:
+    text = f"active_model: e\nmodels: {{e: {{runtime: echo}}}}\nstate_dir: {tmp_path}\nserver: {{host: 0.0.0.0}}\n"
+    config(tmp_path, text)
+    refused = ctxgate("serve", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "ctxgate keys add" in refused.stderr
