@@ -8,8 +8,7 @@ from typing import Any
 from gateway import backends
 from gateway.backends import Address
 from gateway.config import Model
-from gateway.core import Run
-from gateway.normalize import Answer
+from gateway.normalize import Answer, EngineError
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
 
@@ -22,13 +21,18 @@ async def ask(
     backend = backends.load(model.runtime)(model, address)
     try:
         reply = await backend.open(asked, dict(asked.fields))
-        with Run(model, reply, Answer(asked, registry.get(format), reply.mender), backend) as run:
+        answer = Answer(asked, registry.get(format), reply.mender)
+        try:
             if not asked.stream:
-                return [json.loads(await run.whole())]
-            chunks: list[dict[str, Any]] = []
-            while payloads := await run.payloads():
-                chunks += map(json.loads, payloads)
-            return chunks
+                return [json.loads(answer.whole(await reply.whole()))]
+            chunks: list[bytes] = []
+            while payloads := await reply.payloads():
+                answer.feed(payloads, chunks)
+            return [json.loads(chunk) for chunk in [*chunks, *answer.finish(done=reply.done)]]
+        except EngineError as error:
+            raise backend.error(500, error.payload) from None
+        finally:
+            reply.close()
     finally:
         await backend.aclose()
 

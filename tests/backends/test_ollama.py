@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,12 +19,15 @@ from gateway.errors import (
     ProviderInvalidRequest,
     ProviderInvalidResponse,
     ProviderUnavailable,
+    ProviderUnsupportedContentBlock,
 )
 from tests.backends.conftest import ask, folded
 from tests.backends.ollama_double import OllamaDouble
+from tests.gateway.double import Double, says
 
 QWEN = Model(name="qwen", runtime="ollama", model_name="qwen2.5:32b")
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
+PICTURE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
 PLACES = "What is the weather in Paris and Rome?"
 
 
@@ -58,7 +62,7 @@ async def test_one_role_and_the_usage_where_asked(address: Address) -> None:
     assert chunks[-1]["usage"]["completion_tokens"] == 4
 
 
-async def test_what_ollama_ignores_reaches_it_in_its_own_words(double: OllamaDouble, address: Address) -> None:
+async def test_a_request_reaches_it_in_its_own_words(double: OllamaDouble, address: Address) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
     empty = {"id": "call_2", "type": "function", "function": {"name": "g", "arguments": ""}}
     messages = [
@@ -72,10 +76,12 @@ async def test_what_ollama_ignores_reaches_it_in_its_own_words(double: OllamaDou
     assert (content, reason) == ("The result ", "length")
     (asked,) = double.requests
     assert asked["model"] == "qwen2.5:32b"
-    assert asked["max_tokens"] == 2
+    assert asked["options"] == {"num_predict": 2}
     assert asked["messages"][0]["role"] == "system"
     arguments = [call["function"]["arguments"] for call in asked["messages"][1]["tool_calls"]]
-    assert arguments == ['{"a":1}', "{}"]
+    assert arguments == [{"a": 1}, {}]
+    assert asked["messages"][2] == {"role": "tool", "content": "7", "tool_name": "f", "tool_call_id": "call_1"}
+    assert (asked["truncate"], asked["shift"]) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +117,122 @@ async def test_no_ollama() -> None:
     ("body", "error"),
     [
         (request("break the parser"), ProviderInvalidResponse),
-        (json.dumps({"messages": [{"role": "user"}]}).encode(), ProviderInvalidRequest),
+        (request(messages=[{"role": "assistant", "tool_calls": [{"id": "call_1"}]}]), ProviderInvalidRequest),
+        (request(messages=[{"role": "user", "content": [PICTURE]}]), ProviderUnsupportedContentBlock),
+        (request(messages=[{"role": "user", "content": [{"type": "file"}]}]), ProviderUnsupportedContentBlock),
     ],
-    ids=["the model's own bad call", "no content"],
+    ids=["the model's own bad call", "a call of nothing", "a picture elsewhere", "a file"],
 )
 async def test_errors(address: Address, body: bytes, error: type[GatewayError]) -> None:
     with pytest.raises(error):
         await ask(QWEN, address, body)
+
+
+# A field of a request, and what of `/api/chat` it becomes.
+FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "options": (
+        {"temperature": 0.5, "top_p": 0.9, "top_k": 4, "seed": 7, "stop": "x", "max_tokens": 3},
+        {"options": {"temperature": 0.5, "top_p": 0.9, "top_k": 4, "seed": 7, "stop": ["x"], "num_predict": 3}},
+    ),
+    "none given": ({"temperature": None, "stop": ["a"]}, {"options": {"stop": ["a"]}}),
+    "its own options": ({"options": {"num_gpu": 1}}, {"options": {"num_gpu": 1}}),
+    "passed on": ({"keep_alive": "5m"}, {"keep_alive": "5m"}),
+    "json_object": ({"response_format": {"type": "json_object"}}, {"format": "json"}),
+    "json_schema": (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
+        {"format": {"type": "object"}},
+    ),
+    "text": ({"response_format": {"type": "text"}}, {"format": None}),
+    "no effort": ({"reasoning_effort": "none"}, {"think": False}),
+    "little effort": ({"reasoning_effort": "minimal"}, {"think": "low"}),
+    "much effort": ({"reasoning_effort": "high"}, {"think": "high"}),
+    "a picture": (
+        {"messages": [{"role": "user", "content": [
+            {"type": "text", "text": "Look:"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+        ]}]},
+        {"messages": [{"role": "user", "content": "Look:", "images": ["AAAA"]}]},
+    ),
+    "past reasoning": (
+        {"messages": [{"role": "assistant", "content": "A", "reasoning_content": "B"}]},
+        {"messages": [{"role": "assistant", "content": "A", "thinking": "B"}]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "told"), FIELDS.values(), ids=FIELDS)
+async def test_fields(double: OllamaDouble, address: Address, fields: dict[str, Any], told: dict[str, Any]) -> None:
+    await ask(QWEN, address, request(**fields))
+    (asked,) = double.requests
+    assert {name: asked.get(name) for name in told} == told
+
+
+# The context window
+
+WINDOWED = replace(QWEN, context_window=600)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_num_ctx_comes_from_config_and_an_oversize_prompt_is_refused_with_both_numbers(
+    double: OllamaDouble, address: Address, stream: bool
+) -> None:
+    await ask(WINDOWED, address, request("word " * 590, stream=stream))
+    assert double.requests[-1]["options"]["num_ctx"] == 600
+    with pytest.raises(ProviderInvalidRequest) as caught:
+        await ask(WINDOWED, address, request("word " * 596, stream=stream))
+    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.details == {"prompt_tokens": 600, "context_window": 600}
+
+
+async def test_what_a_request_says_of_num_ctx_wins(double: OllamaDouble, address: Address) -> None:
+    await ask(WINDOWED, address, request(num_ctx=9000))
+    await ask(WINDOWED, address, request(options={"num_ctx": 8000}))
+    assert [asked["options"]["num_ctx"] for asked in double.requests] == [9000, 8000]
+
+
+async def test_an_ollama_that_cuts_whatever_it_is_told_gets_no_prompt_that_may_not_fit(
+    double: OllamaDouble, address: Address
+) -> None:
+    double.version = "0.12.5"
+    await ask(WINDOWED, address, request("word " * 20))
+    with pytest.raises(ProviderInvalidRequest, match=r"Ollama 0.12.5 would cut it in silence.* 0.12.6") as caught:
+        await ask(WINDOWED, address, request("word " * 596))
+    assert caught.value.code == "context_length_unknown"
+    assert len(double.requests) == 1
+
+
+# Its stream, as bytes of any split
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+async def test_lines_in_any_split(size: int) -> None:
+    lines = [
+        {"message": {"role": "assistant", "content": "", "thinking": "Hm"}, "done": False},
+        {"message": {"role": "assistant", "content": "a"}, "done": False},
+        {"message": {"role": "assistant", "content": "", "tool_calls": [
+            {"function": {"name": "get_weather", "arguments": {"done": True}}}]}, "done": False},
+        {"message": {"role": "assistant", "content": ""}, "done": True, "done_reason": "stop", "eval_count": 3},
+    ]  # fmt: skip
+    body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    pieces = [raw[at : at + size] for at in range(0, len(raw), size)]
+    async with Double(says(*pieces)).serve() as double:
+        chunks = await ask(QWEN, double.address, request(tools=[TOOL], stream=True))
+    ((content, (call,), reason),) = folded(chunks)
+    assert (content, call["name"], call["text"], reason) == ("a", "get_weather", '{"done":true}', "tool_calls")
+    assert chunks[0]["choices"][0]["delta"]["reasoning_content"] == "Hm"
+
+
+ENDINGS: dict[str, tuple[bytes, type[GatewayError], str]] = {
+    "cut": (b'{"message": {"content": "a"}, "done": false}\n', ProviderUnavailable, "ended in the middle"),
+    "an error": (b'{"message": {"content": "a"}}\n{"error": "CUDA error"}\n', ProviderUnavailable, "CUDA error"),
+    "no JSON": (b'{"message": {"content": "a"}}\n<html>\n', ProviderInvalidResponse, "malformed"),
+}
+
+
+@pytest.mark.parametrize(("body", "error", "words"), ENDINGS.values(), ids=ENDINGS)
+async def test_streams_that_end_badly(body: bytes, error: type[GatewayError], words: str) -> None:
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    async with Double(says(raw)).serve() as double:
+        with pytest.raises(error, match=words):
+            await ask(QWEN, double.address, request(stream=True))

@@ -57,8 +57,6 @@ MESSAGES: dict[str, tuple[str, Json, Json]] = {
     "mlx hands developer to the template": ("mlx", DEVELOPER, SYSTEM),
     "mlx reads null": ("mlx", NULL_BESIDE_CALLS, NULL_BESIDE_CALLS),
     "mlx reads parts": ("mlx", PARTS, PARTS),
-    "ollama drops developer": ("ollama", DEVELOPER, SYSTEM),
-    "ollama refuses objects": ("ollama", OBJECT, EMPTY_BESIDE_CALLS),
     "llama-cpp-python refuses developer": ("llama-cpp-python", DEVELOPER, SYSTEM),
     "llama-cpp-python fails on null": ("llama-cpp-python", NULL_BESIDE_CALLS, EMPTY_BESIDE_CALLS),
     "llama-cpp-python fails on no content": ("llama-cpp-python", MISSING_BESIDE_CALLS, EMPTY_BESIDE_CALLS),
@@ -85,7 +83,7 @@ async def test_messages_that_need_nothing_keep_their_bytes(runtime: str) -> None
 
 @pytest.mark.parametrize(
     ("runtime", "kept"),
-    [("llama.cpp", True), ("mlx", True), ("openai", True), ("ollama", False), ("llama-cpp-python", False)],
+    [("llama.cpp", True), ("mlx", True), ("openai", True), ("llama-cpp-python", False)],
 )
 async def test_max_completion_tokens_where_it_is_ignored(runtime: str, kept: bool) -> None:
     fields = {"messages": Raw(b"[]"), "max_completion_tokens": Raw(b"5")}
@@ -121,13 +119,6 @@ async def test_what_llama_cpp_python_is_never_sent(more: Json, error: type[Gatew
     with pytest.raises(error) as caught:
         (await backend("llama-cpp-python")).adapt(fields)
     assert caught.value.param == param
-
-
-async def test_broken_past_arguments_that_llama_cpp_python_would_not_see() -> None:
-    broken = {"role": "assistant", "content": "", "tool_calls": [call("{}"), call('{"a": ')]}
-    with pytest.raises(ProviderInvalidRequest, match="not valid JSON") as caught:
-        (await backend("llama-cpp-python")).adapt({"messages": Raw(encode([USER, broken]))})
-    assert caught.value.param == "messages[1].tool_calls[1].function.arguments"
 
 
 @pytest.mark.parametrize("more", [{"grammar": None}, {"response_format": {"type": "json_object"}}])

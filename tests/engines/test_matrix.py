@@ -34,12 +34,7 @@ DIFFERS: Mapping[str, Mapping[str, str]] = {
     "llama-server": {"streamed tool call": "in pieces"},
     "llama_cpp.server": {"streamed tool call": "in pieces", "streamed usage": "never"},
     "mlx_lm.server": {"streamed tool call": "at once"},
-    # A request may be cut in silence there: the engine tells nobody.
-    "Ollama (double)": {
-        "streamed tool call": "at once",
-        "oversize prompt": "cut in silence",
-        "the same, streamed": "cut in silence",
-    },
+    "Ollama (double)": {"streamed tool call": "at once"},
 }
 """What remains of the engines' differences."""
 

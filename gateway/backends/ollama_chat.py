@@ -1,0 +1,220 @@
+"""OpenAI's chat in the words of Ollama's own `/api/chat`, and its answers back.
+
+The OpenAI-compatible endpoint knows neither `num_ctx` nor `truncate`, so it can't be told how long a context is, nor
+that a prompt must not be cut.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from msgspec import Raw
+
+from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse, ProviderUnsupportedContentBlock
+from gateway.wire.chat import decode, encode
+
+Json = dict[str, Any]
+
+OPTIONS = {
+    **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "repeat_penalty")},
+    **{name: name for name in ("frequency_penalty", "presence_penalty", "num_ctx", "num_keep", "repeat_last_n")},
+    "max_tokens": "num_predict",
+    "max_completion_tokens": "num_predict",
+}
+"""Fields of a request → `options` of Ollama's. Any other option may stand in the request's own `options`."""
+
+PASSED = ("keep_alive", "think", "logprobs", "top_logprobs")
+
+THINK: Mapping[str, object] = {"none": False, "minimal": "low", "xhigh": "max"}
+"""`reasoning_effort` in Ollama's words, where they differ."""
+
+_DATA = re.compile(r"data:[\w/+.-]*;base64,")
+
+
+def request(model: str, fields: Mapping[str, Raw], window: int | None) -> Json:
+    """The body for `/api/chat`. window: tokens of context, None: Ollama's own choice.
+
+    Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock for what Ollama can't be told.
+    """
+    known: Json = {name: decode(fields[name]) for name in fields if name not in ("messages", "tools")}
+    given = {name: value for name, value in known.items() if value is not None}
+    options = {OPTIONS[name]: value for name, value in given.items() if name in OPTIONS}
+    if isinstance(options.get("stop"), str):
+        options["stop"] = [options["stop"]]
+    if window is not None:
+        options.setdefault("num_ctx", window)
+    if isinstance(given.get("options"), dict):
+        options |= given["options"]
+    asked: Json = {
+        "model": model,
+        "messages": _messages(decode(fields["messages"])),
+        "stream": bool(given.get("stream")),
+        "options": options,
+        # Left to itself it cuts a prompt that is too long, and goes on where the context is full, without a word.
+        "truncate": False,
+        "shift": False,
+        **{name: given[name] for name in PASSED if name in given},
+    }
+    if "tools" in fields:
+        asked["tools"] = fields["tools"]
+    if (effort := given.get("reasoning_effort")) is not None:
+        asked.setdefault("think", THINK.get(effort, effort))
+    if (format := _format(given.get("response_format"))) is not None:
+        asked["format"] = format
+    return asked
+
+
+def _format(wanted: Any) -> object:
+    kind = wanted.get("type") if isinstance(wanted, dict) else None
+    if kind == "json_object":
+        return "json"
+    if kind == "json_schema":
+        named = wanted.get("json_schema")
+        return named.get("schema") if isinstance(named, dict) else None
+    return None
+
+
+def _messages(messages: list[Json]) -> list[Json]:
+    names = {
+        call["id"]: call["function"]["name"]
+        for message in messages
+        for call in message.get("tool_calls") or ()
+        if isinstance(call, dict) and "id" in call and isinstance(call.get("function"), dict)
+    }
+    return [_message(message, at, names) for at, message in enumerate(messages)]
+
+
+def _message(message: Json, at: int, names: Mapping[str, str]) -> Json:
+    role = message.get("role")
+    text, media = _content(message.get("content"), at)
+    made: Json = {"role": "system" if role == "developer" else role, "content": text}
+    if media:
+        made["images"] = media
+    if thinking := message.get("reasoning_content") or message.get("reasoning"):
+        made["thinking"] = thinking
+    if calls := message.get("tool_calls"):
+        made["tool_calls"] = [_call(call, f"messages[{at}].tool_calls[{place}]") for place, call in enumerate(calls)]
+    if role == "tool":
+        call_id = message.get("tool_call_id")
+        made["tool_name"] = message.get("name") or names.get(call_id or "", "")
+        made["tool_call_id"] = call_id or ""
+    return made
+
+
+def _content(content: Any, at: int) -> tuple[str, list[str]]:
+    """The text, and pictures and sound as base64."""
+    if content is None:
+        return "", []
+    if isinstance(content, str):
+        return content, []
+    texts, media = [], []
+    for place, part in enumerate(content if isinstance(content, list) else [content]):
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        where = f"messages[{at}].content[{place}]"
+        if kind == "text":
+            texts.append(str(part.get("text", "")))
+        elif kind == "image_url":
+            url = part.get("image_url", "")
+            url = url.get("url", "") if isinstance(url, dict) else url
+            if not isinstance(url, str) or (found := _DATA.match(url)) is None:
+                raise ProviderUnsupportedContentBlock(
+                    f"{where}: Ollama takes pictures as data:image/…;base64 URLs alone", param=where
+                )
+            media.append(url[found.end() :])
+        elif kind == "input_audio" and isinstance(part.get("input_audio"), dict):
+            media.append(str(part["input_audio"].get("data", "")))
+        else:
+            raise ProviderUnsupportedContentBlock(f"{where}: Ollama can't read content of type {kind!r}", param=where)
+    return "".join(texts), media
+
+
+def _call(call: Any, where: str) -> Json:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise ProviderInvalidRequest(f"{where}: a call has a function", param=where)
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        arguments = decode(arguments)
+    return {"id": call.get("id") or "", "function": {"name": function.get("name", ""), "arguments": arguments}}
+
+
+class Chat:
+    """One answer of `/api/chat` as OpenAI's. model: its name there. usage: wanted in a stream."""
+
+    def __init__(self, model: str, *, usage: bool) -> None:
+        self._shell = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
+        self._usage = usage
+        self.done = False
+        """The stream's last line has come."""
+        self._calls = 0
+        self._begun = False
+
+    def whole(self, body: bytes) -> bytes:
+        told = parsed(body)
+        if "error" in told:
+            return body
+        said = told.get("message") or {}
+        message: Json = {"role": "assistant", "content": said.get("content") or "", **self._more(said)}
+        choice = {"index": 0, "message": message, "finish_reason": told.get("done_reason") or "stop"}
+        if logprobs := told.get("logprobs"):
+            choice["logprobs"] = {"content": logprobs}
+        shell = {**self._shell, "object": "chat.completion"}
+        return encode({**shell, "choices": [choice], "usage": _usage(told)})
+
+    def chunks(self, line: bytes) -> list[bytes]:
+        """One line of a stream; the last says `done`."""
+        told = parsed(line)
+        if "error" in told:
+            return [line]
+        said = told.get("message") or {}
+        text = said.get("content") or ""
+        delta: Json = self._more(said)
+        if text or not (delta or told.get("done")):
+            delta["content"] = text
+        if not self._begun:
+            self._begun = True
+            delta = {"role": "assistant", **delta}
+        frame: Json = {"index": 0, "delta": delta, "finish_reason": None}
+        if logprobs := told.get("logprobs"):
+            frame["logprobs"] = {"content": logprobs}
+        shell = {**self._shell, "object": "chat.completion.chunk"}
+        if not told.get("done"):
+            return [encode({**shell, "choices": [frame]})]
+        self.done = True
+        frame["finish_reason"] = told.get("done_reason") or "stop"
+        made = [encode({**shell, "choices": [frame]})]
+        if self._usage:
+            made.append(encode({**shell, "choices": [], "usage": _usage(told)}))
+        return made
+
+    def _more(self, said: Json) -> Json:
+        """What a message holds beside its text."""
+        more: Json = {}
+        if thinking := said.get("thinking"):
+            more["reasoning_content"] = thinking
+        calls = []
+        for call in said.get("tool_calls") or ():
+            function = call.get("function") or {}
+            arguments = encode(function.get("arguments") or {}).decode()
+            named = {"name": function.get("name", ""), "arguments": arguments}
+            calls.append({"index": self._calls, "id": call.get("id") or "", "type": "function", "function": named})
+            self._calls += 1
+        return {**more, "tool_calls": calls} if calls else more
+
+
+def _usage(told: Json) -> Json:
+    prompt, completion = told.get("prompt_eval_count") or 0, told.get("eval_count") or 0
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def parsed(body: bytes) -> Json:
+    """A JSON object of Ollama's. Raises ProviderInvalidResponse for anything else."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProviderInvalidResponse(f"Ollama's answer is malformed: {error}") from error
