@@ -2,7 +2,7 @@
 
 from gateway.config.loader import find, load
 from gateway.config.problems import ConfigError, Problem
-from gateway.config.values import Config, Engines, Model, PullSource, Residence, Runtime, Server
+from gateway.config.values import Config, Engines, Model, PullSource, Residence, Rooms, RoomTools, Runtime, Server
 
 __all__ = [
     "Config",
@@ -12,6 +12,8 @@ __all__ = [
     "Problem",
     "PullSource",
     "Residence",
+    "RoomTools",
+    "Rooms",
     "Runtime",
     "Server",
     "find",

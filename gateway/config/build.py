@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from gateway.config.file import (
     REQUEST_FIELDS,
     CtxEntry,
     CtxModelEntry,
+    EnginesEntry,
     Entry,
     File,
     ModelEntry,
@@ -35,8 +36,10 @@ from gateway.config.values import (
     Config,
     Ctx,
     CtxModel,
+    Engines,
     Model,
     PullSource,
+    Residence,
     Rooms,
     RoomTools,
     Runtime,
@@ -46,7 +49,8 @@ from gateway.config.values import (
 WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 """Where a runtime's server is unless the file says otherwise."""
 
-LAUNCH = tuple(RuntimeEntry.model_fields)
+LAUNCH = (*RuntimeEntry.model_fields, "memory", "pinned", "group")
+STAYS = ("idle_ttl_seconds", "stall_timeout_seconds")
 
 
 def build(document: Document, state_dir: Path, environ: Mapping[str, str]) -> Config | None:
@@ -75,7 +79,7 @@ def _validated(document: Document) -> File | None:
 
 def _without(data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
     """`data` less the keys of which pydantic complained, with stand-ins for those that must be there."""
-    depths = {"models": 3, "rooms": 3, "runtimes": 3, "server": 2, "ctx": 2}
+    depths = {"models": 3, "rooms": 3, "runtimes": 3, "server": 2, "engines": 2, "ctx": 2}
     rest = {key: _copied(value) if key in depths else value for key, value in data.items()}
     for details in error.errors(include_url=False):
         loc = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
@@ -117,6 +121,9 @@ class _Build:
                 f"{explain.did_you_mean(file.active_model, names)} models: {', '.join(names)}".strip(),
             )
         models = {name: self.model(name, entry) for name, entry in file.models.items()}
+        if (active := models.get(file.active_model)) is not None and active.role != "chat":
+            message = f"active_model: {active.name} is for {active.role}"
+            self.problem(("active_model",), message, "name a model that chats")
         self.shared_ports(models)
         ctx = self.ctx(file.ctx or CtxEntry(), models)
         config = Config(
@@ -125,6 +132,7 @@ class _Build:
             models=models,
             models_dir=self.folder if file.models_dir is not None else None,
             server=self.server(file.server or ServerEntry()),
+            engines=self.engines(file.engines or EnginesEntry()),
             state_dir=self.path(file.state_dir, ("state_dir",)) if file.state_dir else self.state_dir,
             rooms=self.rooms(file.rooms or RoomsEntry()),
             store=file.store,
@@ -177,10 +185,11 @@ class _Build:
             api_key=self.secret(entry.api_key, (*at, "api_key")) if entry.api_key else None,
             pull=self.pull(at, entry, entry.pull) if entry.pull else None,
             engine=self.engine(at, entry),
+            residence=self.residence(at, entry),
             capabilities=tuple(entry.capabilities or ()),
             **_format(entry.tool_call_format),
             **_given(
-                entry, "model_name", "context_window", "tool_prompt",
+                entry, "role", "model_name", "context_window", "tool_prompt",
                 "display_name", "connect_timeout", "request_timeout",
             ),
         )  # fmt: skip
@@ -239,6 +248,33 @@ class _Build:
             settings["command"] = self.command(command, command_at)
         return Runtime(args=tuple(args), **settings)
 
+    def residence(self, at: KeyPath, entry: ModelEntry) -> Residence:
+        general = (self.file.runtimes or {}).get(entry.runtime, RuntimeEntry())
+        groups = (self.file.engines.groups if self.file.engines else None) or {}
+        if entry.group is not None and entry.group not in groups:
+            self._unknown_group((*at, "group"), entry.group, groups)
+        return Residence(
+            **{**_given(general, *STAYS), **_given(entry, *STAYS, "memory", "pinned", "group")},
+        )
+
+    def engines(self, entry: EnginesEntry) -> Engines:
+        groups = entry.groups or {}
+        for name, group in groups.items():
+            for index, other in enumerate(group.excludes):
+                if other not in groups:
+                    self._unknown_group(("engines", "groups", name, "excludes", index), other, groups)
+        return Engines(
+            excludes={name: frozenset(group.excludes) for name, group in groups.items()},
+            **_given(
+                entry, "memory_budget", "gpu_memory_budget", "queue_length", "queue_timeout_seconds",
+                "drain_timeout_seconds",
+            ),
+        )  # fmt: skip
+
+    def _unknown_group(self, at: KeyPath, name: str, groups: Iterable[str]) -> None:
+        cure = f"{explain.did_you_mean(name, groups)} groups: {', '.join(groups) or 'none'}".strip()
+        self.problem(at, f"{explain.dotted(at)}: there is no group {name} in engines.groups", cure)
+
     def command(self, command: str, at: KeyPath) -> tuple[str, ...]:
         try:
             words = shlex.split(command)
@@ -295,7 +331,8 @@ class _Build:
         server = Server(
             api_keys=tuple(key for key in keys if key is not None),
             uds=self.path(entry.uds, ("server", "uds")) if entry.uds else None,
-            **_given(entry, "host", "port", "max_body_bytes"),
+            cors_origins=tuple(entry.cors_origins or ()),
+            **_given(entry, "host", "port", "max_body_bytes", "responses_days"),
             **_given(entry, "progress_comments", "progress_after_seconds", "keep_alive_seconds"),
         )
         if problem := server.unsafe():
@@ -315,7 +352,23 @@ class _Build:
         given = _given(tools, *RoomToolsEntry.model_fields)
         if "allow_hosts" in given:
             given["allow_hosts"] = tuple(host.lower() for host in given["allow_hosts"])
-        return Rooms(tools=RoomTools(**given))
+        if "local" in (entry.providers or {}):
+            cure = "name it otherwise"
+            self.problem(
+                ("rooms", "providers", "local"), "rooms.providers: local is the gateway itself", cure, key=True
+            )
+        if entry.secret_key_file is not None:
+            bounds = {"secret_key_file": self.path(entry.secret_key_file, ("rooms", "secret_key_file"))}
+        else:
+            bounds = {}
+        return Rooms(
+            tools=RoomTools(**given),
+            **bounds,
+            **_given(
+                entry, "max_rooms", "idle_seconds", "turn_seconds", "turn_model_calls", "turn_tool_calls",
+                "turn_output_tokens", "providers",
+            ),
+        )  # fmt: skip
 
     def shared_ports(self, models: Mapping[str, Model]) -> None:
         """Allowed, for files that swap models on one port: the engine that starts second gets another one. Noted."""

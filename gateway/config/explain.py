@@ -12,7 +12,9 @@ from gateway.config.file import (
     RUNTIMES,
     CtxEntry,
     CtxModelEntry,
+    EnginesEntry,
     File,
+    GroupEntry,
     ModelEntry,
     PullEntry,
     RoomsEntry,
@@ -50,6 +52,7 @@ _PATTERNS = {
     "hub": "write owner/name",
     "allow_hosts": "write host, host:port, host:* or *.domain, without a scheme",
     "package": "write name==version",
+    "group": "write letters, digits and . _ -",
     "object": "write provider/model",
     "credential": "write letters, digits, - and _, a letter first: LMM stands for LMM_API_KEY and cortexfs:LMM",
     "sha256": "write 64 hexadecimal digits in lower case",
@@ -145,6 +148,10 @@ def _fields(place: KeyPath) -> Iterable[str]:
             return RoomToolsEntry.model_fields
         case ("server",):
             return ServerEntry.model_fields
+        case ("engines",):
+            return EnginesEntry.model_fields
+        case ("engines", "groups", _):
+            return GroupEntry.model_fields
         case ("ctx",):
             return CtxEntry.model_fields
         case ("ctx", "models", _):

@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gateway.config.source import Filled
-from gateway.config.values import DEFAULT, PLACEHOLDERS, ToolPrompt, UseCase
+from gateway.config.values import DEFAULT, PLACEHOLDERS, Role, ToolPrompt, UseCase
 
 if TYPE_CHECKING:
     from normalizers import FormatSpec
@@ -119,7 +119,28 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, str) else value
 
 
+_UNITS = {"": 1} | {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
+_UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)}
+_SIZE = r"\s*(\d+(?:\.\d+)?)\s*([KMGTkmgt]i?[Bb])?\s*"
+
+
+def _bytes(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    found = re.fullmatch(_SIZE, value)
+    if found is None:
+        context = {"value": str(value), "cure": "write bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB"}
+        raise PydanticCustomError("size", "{value} is no amount of memory", context)
+    return int(float(found[1]) * _UNITS[(found[2] or "").lower()])
+
+
 NUMBER = BeforeValidator(_number)
+Memory = Annotated[
+    int,
+    Field(ge=1),
+    BeforeValidator(_bytes),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^{_SIZE}$"}]}),
+]
 Port = Annotated[int, Field(ge=1, le=65535), NUMBER]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Tokens = Annotated[int, Field(ge=1), NUMBER]
@@ -127,6 +148,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
 Bytes = Annotated[int, Field(ge=1024), NUMBER]
 Count = Annotated[int, Field(ge=1, le=1024), NUMBER]
 Secret = Annotated[str, Field(json_schema_extra={"pattern": r"^(\$\{[A-Za-z_]\w*(:-)?\}|keychain:.+)$"})]
+Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s*]+)$")]
 Argument = Annotated[
     str, BeforeValidator(_text), AfterValidator(_argument), WithJsonSchema({"type": ["string", "number"]})
 ]
@@ -138,6 +160,9 @@ Runtime = Annotated[
 ModelName = Annotated[
     str, AfterValidator(_model_name), WithJsonSchema({"type": "string", "pattern": f"^{MODEL_NAME.pattern}$"})
 ]
+
+
+GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 
 
 class Entry(BaseModel):
@@ -164,6 +189,14 @@ class RuntimeEntry(Entry):
         default=None, description="CPU threads; not given: one less than the machine's cores."
     )
     parallel: Count | None = Field(default=None, description="Requests that the engine works on at a time.")
+    idle_ttl_seconds: Seconds | None = Field(
+        default=None, description="Seconds without a request after which the engine is unloaded; not given: never."
+    )
+    stall_timeout_seconds: Seconds | None = Field(
+        default=None,
+        description="Seconds without any sign of progress after which an engine with answers to give is ended and "
+        "started again.",
+    )
 
 
 class PullEntry(Entry):
@@ -191,6 +224,9 @@ class ModelEntry(RuntimeEntry):
 
     runtime: Runtime = Field(
         description="What runs it. `openai` is any OpenAI-compatible server; pkg.mod:Class is a backend of your own."
+    )
+    role: Role | None = Field(
+        default=None, description="What it is asked for: chat, embedding (/v1/embeddings) or rerank (/v1/rerank)."
     )
     path: Text | None = Field(
         default=None, description="Weights: a GGUF file, or a folder for MLX. The gateway starts them."
@@ -235,6 +271,14 @@ class ModelEntry(RuntimeEntry):
     pull: PullEntry | None = Field(default=None, description="Where `ctxgate pull` gets the weights.")
     connect_timeout: Seconds | None = Field(default=None, description="Seconds for opening a connection to the engine.")
     request_timeout: Seconds | None = Field(default=None, description="Seconds without a byte from the engine.")
+    memory: Memory | None = Field(
+        default=None,
+        description="What its engine is counted with, as 6 GB; not given: measured, estimated before the first run.",
+    )
+    pinned: bool | None = Field(
+        default=None, description="Whether its engine, once started, stays: it gives way to no other."
+    )
+    group: GroupName | None = Field(default=None, description="Its group, one of engines.groups.")
 
 
 class ServerEntry(Entry):
@@ -249,6 +293,12 @@ class ServerEntry(Entry):
     max_body_bytes: Annotated[int, Field(ge=1024), NUMBER] | None = Field(
         default=None, description="Longest request body."
     )
+    cors_origins: list[Origin] | None = Field(
+        default=None, description='Origins of web pages that may use the gateway, "*" for any; not given: none.'
+    )
+    responses_days: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] | None = Field(
+        default=None, description="Days for which /v1/responses are kept; 0: none is stored."
+    )
     progress_comments: bool | None = Field(
         default=None,
         description="Whether a stream tells in comments what it waits for: its place, loading, the prompt.",
@@ -258,6 +308,35 @@ class ServerEntry(Entry):
     )
     keep_alive_seconds: Seconds | None = Field(
         default=None, description="Seconds of silence in a stream until a comment keeps it alive."
+    )
+
+
+class GroupEntry(Entry):
+    """Models that have something in common: see `group` of a model."""
+
+    excludes: list[GroupName] = Field(
+        description="Groups whose models may not be in memory together with one of this group; its own name too."
+    )
+
+
+class EnginesEntry(Entry):
+    """What holds for all engines that the gateway starts."""
+
+    memory_budget: Memory | None = Field(
+        default=None, description="What they may hold together, as 12 GB; not given: what the machine can spare."
+    )
+    gpu_memory_budget: Memory | None = Field(
+        default=None, description="GPU memory; not given: what nvidia-smi or rocm-smi tells."
+    )
+    queue_length: Annotated[int, Field(ge=1, le=100_000), NUMBER] | None = Field(
+        default=None, description="Requests that may wait for one engine; one more is refused with 429."
+    )
+    queue_timeout_seconds: Seconds | None = Field(default=None, description="How long a request waits for its engine.")
+    drain_timeout_seconds: Seconds | None = Field(
+        default=None, description="How long the answers in flight of an engine that gives way may take."
+    )
+    groups: dict[GroupName, GroupEntry] | None = Field(
+        default=None, description="Groups of models that may not be in memory together."
     )
 
 
@@ -301,6 +380,9 @@ class CtxEntry(Entry):
     models: dict[Text, CtxModelEntry] | None = Field(default=None, description="Settings of single models.")
 
 
+ProviderURL = Annotated[str, StringConstraints(pattern=r"^https?://[^\s@?#]+$")]
+
+
 class RoomToolsEntry(Entry):
     """What the tools of a room's model may reach and use up."""
 
@@ -334,6 +416,22 @@ class RoomToolsEntry(Entry):
 class RoomsEntry(Entry):
     """Rooms, below /llm/room."""
 
+    max_rooms: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] | None = Field(
+        default=None, description="Rooms that a tenant may have, released ones aside."
+    )
+    idle_seconds: Seconds | None = Field(default=None, description="Without a message until a room goes to sleep.")
+    turn_seconds: Seconds | None = Field(default=None, description="The longest that a turn may take.")
+    turn_model_calls: Count | None = Field(default=None, description="Calls of the model that a turn may make.")
+    turn_tool_calls: Count | None = Field(default=None, description="Calls of tools that a turn may make.")
+    turn_output_tokens: Tokens | None = Field(default=None, description="Tokens that the model may write in a turn.")
+    providers: dict[GroupName, ProviderURL] | None = Field(
+        default=None,
+        description="OpenAI-compatible servers that actors may name, by base URL; each needs a secret of the user, whose "
+        "metadata.provider is the name.",
+    )
+    secret_key_file: Text | None = Field(
+        default=None, description="File of the key that encrypts users' secrets; not given: in the system's keychain."
+    )
     tools: RoomToolsEntry | None = Field(default=None, description="Bounds of the model's tools.")
 
 
@@ -349,6 +447,7 @@ class File(Entry):
         default=None, description="Launch settings for all models of a runtime."
     )
     server: ServerEntry | None = Field(default=None, description="Where the gateway listens.")
+    engines: EnginesEntry | None = Field(default=None, description="What holds for all engines that it starts.")
     ctx: CtxEntry | None = Field(default=None, description="Models as executable objects of the file system.")
     state_dir: Text | None = Field(
         default=None, description="The gateway's own folder; not given: ctxgate in the user's state folder."

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, fields
-from pathlib import Path
+from dataclasses import fields
 from typing import Any
 
 from gateway.config.file import IMPORT_STRING, File
 from gateway.config.spelling import IGNORED, RENAMED, RUNTIMES
-from gateway.config.values import Ctx, CtxModel, Model, RoomTools, Runtime, Server
+from gateway.config.values import Ctx, CtxModel, Model, Rooms, RoomTools, Runtime, Server
 
 _VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]\w*(:-[^${}]*)?\}"}
 
@@ -24,6 +23,7 @@ def json_schema() -> dict[str, Any]:
     model, runtime = definitions["ModelEntry"]["properties"], definitions["RuntimeEntry"]["properties"]
     for properties, values in ((model, Model), (model, Runtime), (runtime, Runtime)):
         _defaults(properties, values)
+    _defaults(definitions["RoomsEntry"]["properties"], Rooms)
     _defaults(definitions["RoomToolsEntry"]["properties"], RoomTools)
     _defaults(definitions["ServerEntry"]["properties"], Server)
     _defaults(definitions["CtxEntry"]["properties"], Ctx)
@@ -58,7 +58,7 @@ def _property(prop: dict[str, Any]) -> dict[str, Any]:
 def _defaults(properties: dict[str, Any], values: type[Any]) -> None:
     for field in fields(values):
         default = field.default
-        if field.name in properties and default not in (MISSING, None) and not isinstance(default, tuple | Path):
+        if field.name in properties and isinstance(default, str | int | float):
             properties[field.name]["default"] = default
 
 

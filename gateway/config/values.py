@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.config.address import is_loopback
 from gateway.config.problems import Problem
-from gateway.errors import ProviderInvalidModel
+from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from normalizers import FormatSpec
 
 ToolPrompt = Literal["auto", "template", "system"]
+Role = Literal["chat", "embedding", "rerank"]
 
 DEFAULT = "default"
 """The model name that means `active_model`, in requests."""
@@ -97,6 +98,8 @@ _PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 class Model:
     name: str
     """The key in the file and the id in `/v1/models`."""
+    role: Role = "chat"
+    """What it is asked for: each model has one endpoint, or the chat ones."""
     runtime: str
     """`ollama`, `llama.cpp`, `llama-cpp-python`, `mlx`, `openai`, `echo`, or a backend's `pkg.mod:Class`."""
     path: Path | None = None
@@ -147,6 +150,10 @@ class Server:
     api_keys: tuple[SecretStr, ...] = ()
     """A request must carry one of them as its bearer token; empty: none is asked for."""
     max_body_bytes: int = 32 * 1024 * 1024
+    cors_origins: tuple[str, ...] = ()
+    """Web pages of these origins may use the gateway from a browser; `*`: any."""
+    responses_days: float = 30.0
+    """How long what `/v1/responses` stores is kept; 0: nothing is stored."""
     progress_comments: bool = True
     """Whether a stream says in comments what it waits for."""
     progress_after_seconds: float = 0.8
@@ -245,6 +252,22 @@ class RoomTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rooms:
+    """Rooms below /llm/room. A room may ask for tighter bounds of its turns, never for wider ones."""
+
+    max_rooms: int = 1000
+    """Of one tenant; released ones don't count."""
+    idle_seconds: float = 300.0
+    """Without a message until a room goes to sleep."""
+    turn_seconds: float = 300.0
+    """Wall time of a turn, the wait for the engine included."""
+    turn_model_calls: int = 16
+    turn_tool_calls: int = 32
+    turn_output_tokens: int = 8192
+    """Of all model calls of a turn together."""
+    providers: Mapping[str, str] = field(default_factory=dict)
+    """OpenAI-compatible servers that actors may name, each with its base URL; whose turn it is brings the key."""
+    secret_key_file: Path | None = None
+    """Where the key lies with which users' secrets are encrypted; None: in the system's keychain."""
     tools: RoomTools = RoomTools()
 
 
@@ -266,19 +289,28 @@ class Config:
     ctx: Ctx = field(default_factory=Ctx)
     state_dir: Path = field(default_factory=user_state_dir)
     """The gateway's own folder: logs, pid files, what was learnt, and the store unless `store` says otherwise."""
-    rooms: Rooms = Rooms()
+    rooms: Rooms = field(default_factory=Rooms)
     store: str | None = field(default=None, repr=False)
     """The URL of the database, as SQLAlchemy reads it; None: an SQLite file in `state_dir`."""
     notes: tuple[Problem, ...] = ()
     """What is allowed and still worth a look: keys that are ignored, ports that are shared."""
 
-    def resolve(self, name: str | None) -> Model:
+    def resolve(self, name: str | None, role: Role | None = None) -> Model:
         """The model of that name; None, `""` and `"default"` mean the active one.
 
-        Raises ProviderInvalidModel, naming the models that there are.
+        role: what it is wanted for; then the default is the first model for that, or the active one.
+        Raises ProviderInvalidModel, naming the models that there are, and ProviderInvalidRequest for one that is
+        there for something else.
         """
-        model = self.models.get(self.active_model if name in (None, "", DEFAULT) else name or "")
+        if name in (None, "", DEFAULT):
+            first = (model.name for model in self.models.values() if model.role == role)
+            name = self.active_model if role in (None, "chat") else next(first, self.active_model)
+        model = self.models.get(name or "")
         if model is None:
             known = ", ".join(self.models)
             raise ProviderInvalidModel(f"there is no model {name!r}; config.yaml has: {known}", param="model")
+        if role is not None and model.role != role:
+            known = ", ".join(other.name for other in self.models.values() if other.role == role) or "no model"
+            message = f"{model.name} is for {model.role}, not for {role}; config.yaml has for that: {known}"
+            raise ProviderInvalidRequest(message, code="wrong_role", param="model")
         return model

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import ConfigError, Model, PullSource, Runtime, Server, find, load
+from gateway.config import ConfigError, Engines, Model, PullSource, Residence, Runtime, Server, find, load
 from gateway.errors import ProviderInvalidModel
 
 
@@ -378,6 +378,31 @@ def test_launch_settings_are_merged(write: Any) -> None:
         startup_timeout_seconds=9,
     )
     assert c == Runtime()
+
+
+def test_what_engines_may_hold(write: Any) -> None:
+    config = load(
+        write("""\
+            active_model: a
+            models:
+              a: {runtime: llama.cpp, path: x, memory: 1.5 GB, pinned: true, group: big}
+              b: {runtime: llama.cpp, path: x, idle_ttl_seconds: 7}
+              c: {runtime: llama.cpp, path: x, memory: 512MiB}
+              d: {runtime: llama.cpp, path: x, memory: 1000}
+            runtimes:
+              llama.cpp: {idle_ttl_seconds: 60, stall_timeout_seconds: 5}
+            engines:
+              memory_budget: 12 GB
+              queue_length: 3
+              groups: {big: {excludes: [big, small]}, small: {excludes: []}}
+            """),
+        {},
+    )
+    a, b, c, d = (model.residence for model in config.models.values())
+    assert a == Residence(memory=1_500_000_000, pinned=True, group="big", idle_ttl_seconds=60, stall_timeout_seconds=5)
+    assert (b.idle_ttl_seconds, c.memory, d.memory) == (7, 512 * 1024**2, 1000)
+    excludes = {"big": frozenset({"big", "small"}), "small": frozenset[str]()}
+    assert config.engines == Engines(memory_budget=12_000_000_000, queue_length=3, excludes=excludes)
 
 
 def test_placeholders_are_filled_in() -> None:

@@ -236,6 +236,37 @@ CASES = [
         ],
     ),
     Case(
+        "no amount of memory",
+        model("runtime: llama.cpp\npath: x\nmemory: plenty"),
+        [
+            (
+                *(6, 13, "models.m.memory: plenty is no amount of memory"),
+                "write bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB",
+            )
+        ],
+    ),
+    Case(
+        "a group that isn't there",
+        model("runtime: llama.cpp\npath: x\ngroup: bgi") + "engines: {groups: {big: {excludes: [smal]}}}\n",
+        [
+            (6, 12, "models.m.group: there is no group bgi in engines.groups", 'did you mean "big"? groups: big'),
+            (7, 37, "engines.groups.big.excludes[0]: there is no group smal in engines.groups", "groups: big"),
+        ],
+    ),
+    Case(
+        "unknown key of a group",
+        model("runtime: echo") + "engines: {groups: {big: {exclude: [big]}}}\n",
+        [
+            (5, 20, "engines.groups.big has no excludes", "add excludes:"),
+            (5, 26, "unknown key exclude in engines.groups.big", 'did you mean "excludes"?'),
+        ],
+    ),
+    Case(
+        "pinned without an engine of ours",
+        model("runtime: openai\nport: 1\npinned: true"),
+        [(6, 5, "models.m.pinned: the gateway starts no engine for the runtime openai", "leave it out")],
+    ),
+    Case(
         "placeholder unknown",
         model('runtime: llama.cpp\npath: x\nargs: [--model, "{modelpath}"]'),
         [

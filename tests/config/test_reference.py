@@ -12,20 +12,23 @@ import jsonschema
 import pytest
 import yaml
 
-from gateway.config import Model, Runtime, Server, load, schema
+from gateway.config import Engines, Model, Residence, Runtime, Server, load, schema
 from gateway.config.file import (
     CtxEntry,
     CtxModelEntry,
+    EnginesEntry,
     Entry,
     File,
+    GroupEntry,
     ModelEntry,
     PullEntry,
+    RoomsEntry,
     RoomsEntry,
     RoomToolsEntry,
     RuntimeEntry,
     ServerEntry,
 )
-from gateway.config.values import Ctx, CtxModel, RoomTools
+from gateway.config.values import Ctx, CtxModel, Rooms, RoomTools
 from tests.config.test_load import LOCALCOWORK, OURS
 from tests.config.test_problems import CASES, Case
 
@@ -92,8 +95,11 @@ def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
     entries: list[tuple[dict[str, Any], type[Entry]]] = [
         (data, File),
         (data["server"], ServerEntry),
+        (data["engines"], EnginesEntry),
+        (data["engines"]["groups"]["large"], GroupEntry),
         (model, ModelEntry),
         (model["pull"], PullEntry),
+        (data["rooms"], RoomsEntry),
         (data["rooms"], RoomsEntry),
         (data["rooms"]["tools"], RoomToolsEntry),
         (data["ctx"], CtxEntry),
@@ -119,9 +125,9 @@ def test_the_reference_s_defaults_are_the_code_s() -> None:
     }
     actual = {
         field.name: field.default
-        for value in (Model, Runtime, Server, Ctx, CtxModel, RoomTools)
+        for value in (Model, Runtime, Residence, Server, Engines, Ctx, CtxModel, Rooms, RoomTools)
         for field in fields(value)
-        if field.default not in (None, MISSING, ()) and not isinstance(field.default, Runtime)
+        if field.default not in (None, MISSING, ()) and not isinstance(field.default, Runtime | Residence | RoomTools)
     }
     assert shown == actual
 
