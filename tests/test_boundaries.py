@@ -29,13 +29,14 @@ OURS: dict[str, set[str]] = {
     "gateway.prompting": {"gateway.wire", "normalizers"},
     "gateway.forcing": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
     "gateway.history": {"gateway.wire", "normalizers"},
+    "gateway.estimate": {"gateway.wire"},
     "gateway.engines": {"gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends"},
     "gateway.stats": {"gateway.errors", "gateway.normalize"},
     "gateway.requestlog": {"gateway.wire", "gateway.normalize", "gateway.stats"},
     "gateway.core": {
         *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
         *("gateway.normalize", "gateway.prompting", "gateway.forcing", "gateway.history"),
-        *("gateway.upstream", "gateway.stats", "gateway.requestlog", "normalizers"),
+        *("gateway.upstream", "gateway.stats", "gateway.requestlog", "gateway.estimate", "normalizers"),
     },
     "gateway.principal": set(),
     "gateway.keys": {"gateway.errors", "gateway.principal"},
@@ -43,13 +44,13 @@ OURS: dict[str, set[str]] = {
     "gateway.services": {"gateway.errors", "gateway.core", "gateway.store"},
     "gateway.api": {
         *("gateway", "gateway.errors", "gateway.wire", "gateway.core"),
-        *("gateway.principal", "gateway.keys", "gateway.services"),
+        *("gateway.principal", "gateway.keys", "gateway.services", "gateway.store", "gateway.backends"),
     },
     "gateway.inprocess": {"gateway.errors", "gateway.core", "gateway.provider", "gateway.wire"},
     "gateway.turn": {"gateway.errors", "gateway.provider"},
     "gateway.rooms": {
         *("gateway.errors", "gateway.config", "gateway.core", "gateway.provider", "gateway.inprocess", "gateway.turn"),
-        *("gateway.principal", "gateway.store", "gateway.services"),
+        *("gateway", "gateway.principal", "gateway.store", "gateway.services"),
     },
     "gateway.pull": {"gateway.errors", "gateway.config"},
     "gateway.app": {"gateway.config", "gateway.core", "gateway.api", "gateway.services", "normalizers"},
@@ -76,9 +77,11 @@ THEIRS: dict[str, set[str]] = {
     "gateway.stats": {"msgspec"},
     "gateway.core": {"msgspec"},
     "gateway.inprocess": {"httpx"},
-    "gateway.rooms": {"cryptography", "keyring", "msgspec", "sqlalchemy"},
+    "gateway.rooms": {
+        *("bs4", "cryptography", "fsspec", "httpx", "keyring", "markdownify", "msgspec", "sqlalchemy"),
+    },
     "gateway.store": {"alembic", "sqlalchemy"},
-    "gateway.api": {"httptools", "starlette", "uvicorn"},
+    "gateway.api": {"httptools", "msgspec", "sqlalchemy", "starlette", "uvicorn"},
     "gateway.pull": {"httpx", "huggingface_hub"},
     "gateway.app": {"uvicorn"},
     "gateway.cli": {"httpx", "uvicorn"},
@@ -87,7 +90,7 @@ THEIRS: dict[str, set[str]] = {
 PURE = (
     *("normalizers", "gateway.errors", "gateway.wire"),
     *("gateway.prompting", "gateway.forcing", "gateway.history", "gateway.normalize"),
-    *("gateway.stats", "gateway.requestlog"),
+    *("gateway.stats", "gateway.requestlog", "gateway.estimate"),
 )
 """No network and no processes in these."""
 

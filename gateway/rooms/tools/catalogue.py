@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
@@ -16,10 +17,17 @@ from gateway.rooms.tools.base import Tool, ToolContext, ToolError, ToolPolicy, T
 
 log = logging.getLogger(__name__)
 
-FAMILIES: tuple[str, ...] = ("gateway.rooms.tools.lifecycle:tools",)
+FAMILIES = (
+    "gateway.rooms.tools.lifecycle:tools",
+    "gateway.rooms.tools.files:tools",
+    "gateway.rooms.tools.curl:tools",
+    "gateway.rooms.tools.data:tools",
+)
 """Import strings of factories, `(Config) -> list[Tool]`."""
 
 REDACTED = "[redacted]"
+HARMLESS = ("accept", "accept-language", "content-type", "if-modified-since", "if-none-match", "range", "user-agent")
+"""Headers whose values are no secrets."""
 
 
 def catalogue(config: Config) -> Catalogue:
@@ -72,8 +80,15 @@ class Catalogue:
         return await tool.run(context, arguments)
 
     def recorded(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as history may keep them: without the values of headers, and a URL's user and query."""
-        return dict(arguments)
+        """The arguments as history may keep them: a URL without its user, headers that may be secret without values."""
+        kept = dict(arguments)
+        if isinstance(url := kept.get("url"), str):
+            kept["url"] = re.sub(r"^([^/?#]*:?//)[^/?#]*@", rf"\1{REDACTED}@", url)
+        if isinstance(headers := kept.get("headers"), Mapping):
+            kept["headers"] = {
+                name: value if str(name).lower() in HARMLESS else REDACTED for name, value in headers.items()
+            }
+        return kept
 
 
 def _violation(row: ToolRow, arguments: dict[str, Any]) -> str | None:

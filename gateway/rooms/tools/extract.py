@@ -1,0 +1,117 @@
+"""HTML to Markdown or to a compact form: a program of its own, which reads one page on stdin and answers on stdout.
+
+Pages come from anybody, and parsers of HTML have inputs that they never end with: `pages.convert` runs this with bounds
+on its processor time and memory, and ends it. It imports nothing of ours, has nothing of the gateway's in its memory.
+
+    python extract.py markdown|compact URL SECONDS BYTES < page.html
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+REMOVED = ("script", "style", "noscript", "template", "svg", "iframe", "object", "embed", "canvas", "form", "button")
+BLOCKS = ("h1", "h2", "h3", "h4", "h5", "h6")
+CLOSES = {
+    "li": ("li",),
+    "p": ("p",),
+    "dt": ("dt", "dd"),
+    "dd": ("dt", "dd"),
+    "tr": ("tr", "td", "th"),
+    "td": ("td", "th"),
+    "th": ("td", "th"),
+}
+"""Elements that end others whose end nobody wrote (HTML, "generate implied end tags"); the parser leaves them nested."""
+LINKS, HEADINGS = 100, 100
+
+
+def main() -> None:
+    form, url, seconds, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":  # elsewhere the limit isn't kept
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    sys.setrecursionlimit(5000)
+    soup = parsed(sys.stdin.buffer.read().decode("utf-8", "replace"))
+    result = markdown(soup, url) if form == "markdown" else compact(soup, url)
+    sys.stdout.buffer.write(json.dumps(result).encode())
+
+
+def parsed(page: str) -> Any:
+    from bs4 import BeautifulSoup, Comment
+
+    soup = BeautifulSoup(page, "html.parser")
+    for element in soup(REMOVED):
+        element.decompose()
+    for comment in soup(string=lambda text: isinstance(text, Comment)):
+        comment.extract()
+    for element in soup([*CLOSES]):
+        while element.parent is not None and element.parent.name in CLOSES[element.name]:
+            element.parent.insert_after(element)
+    return soup
+
+
+def title(soup: Any) -> str:
+    return words(soup.title.get_text()) if soup.title is not None else ""
+
+
+def markdown(soup: Any, url: str) -> dict[str, Any]:
+    """`{title, content}`; links are absolute, images are their alternative text."""
+    from markdownify import MarkdownConverter
+
+    heading = title(soup)
+    if soup.head is not None:
+        soup.head.decompose()
+    for image in soup("img"):
+        image.replace_with(words(str(image.get("alt", ""))))
+    for link in soup("a"):
+        target = absolute(url, link.get("href"))
+        if target:
+            link["href"] = target
+        else:
+            link.unwrap()
+    converter = MarkdownConverter(heading_style="ATX", bullets="-", escape_misc=False)
+    lines = [line.rstrip() for line in converter.convert_soup(soup).splitlines()]
+    kept = [line for at, line in enumerate(lines) if line or (at and lines[at - 1])]
+    return {"title": heading, "content": "\n".join(kept).strip()}
+
+
+def compact(soup: Any, url: str) -> dict[str, Any]:
+    """`{title, description, headings, links: [{text, url}], content}`, whitespace folded, each link once."""
+    heading = title(soup)
+    about = soup.find("meta", attrs={"name": "description"})
+    headings = [{"level": int(found.name[1]), "text": words(found.get_text(" "))} for found in soup(BLOCKS)[:HEADINGS]]
+    links: dict[str, str] = {}
+    for link in soup("a", href=True):
+        target = absolute(url, link.get("href"))
+        if target and len(links) < LINKS:
+            links.setdefault(target, words(link.get_text(" "))[:200])
+    body = soup.body if soup.body is not None else soup
+    return {
+        "title": heading,
+        "description": words(str(about.get("content", "")))[:1000] if about is not None else "",
+        "headings": headings,
+        "links": [{"text": text, "url": target} for target, text in links.items()],
+        "content": words(body.get_text(" ")),
+    }
+
+
+def absolute(url: str, target: object) -> str | None:
+    """An http address without its fragment; None for anything else."""
+    try:
+        joined = urljoin(url, str(target or "")).partition("#")[0]
+        return joined if urlsplit(joined).scheme in ("http", "https") and len(joined) <= 2000 and target else None
+    except ValueError:
+        return None
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    main()
