@@ -2,7 +2,7 @@
 
 from gateway.config.loader import find, load
 from gateway.config.problems import ConfigError, Problem
-from gateway.config.values import Config, Engines, Model, PullSource, Residence, Rooms, RoomTools, Runtime, Server
+from gateway.config.values import Config, Engines, Model, PullSource, Residence, Role, Rooms, RoomTools, Runtime, Server
 
 __all__ = [
     "Config",
@@ -12,6 +12,7 @@ __all__ = [
     "Problem",
     "PullSource",
     "Residence",
+    "Role",
     "RoomTools",
     "Rooms",
     "Runtime",

@@ -426,8 +426,8 @@ class RoomsEntry(Entry):
     turn_output_tokens: Tokens | None = Field(default=None, description="Tokens that the model may write in a turn.")
     providers: dict[GroupName, ProviderURL] | None = Field(
         default=None,
-        description="OpenAI-compatible servers that actors may name, by base URL; each needs a secret of the user, whose "
-        "metadata.provider is the name.",
+        description="OpenAI-compatible servers that actors may name, by base URL; each needs a secret of the user "
+        "whose metadata.provider is the name.",
     )
     secret_key_file: Text | None = Field(
         default=None, description="File of the key that encrypts users' secrets; not given: in the system's keychain."

@@ -23,7 +23,6 @@ from gateway.config.file import (
     ModelEntry,
     PullEntry,
     RoomsEntry,
-    RoomsEntry,
     RoomToolsEntry,
     RuntimeEntry,
     ServerEntry,
