@@ -84,7 +84,7 @@ def _shown(tool: Item) -> Item:
 
 
 class ResponseEncoder:
-    """Pieces in, events out: `opening`, then `feed` for what comes, then `finish`, `fail` or `cancel`.
+    """Pieces in, events out: `opening`, then `feed` for what comes, `close` and `last`; or `fail` or `cancel`.
 
     response: the response as it stands; in the end what a whole answer is.
     now: seconds since 1970, for `completed_at`.
@@ -133,8 +133,8 @@ class ResponseEncoder:
                     self.response["usage"] = _usage(piece)
         return events
 
-    def finish(self) -> list[Event]:
-        """The last events: the response is `completed`, or `incomplete` where the engine had to end it."""
+    def close(self) -> list[Event]:
+        """The answer has come: `response` is `completed`, or `incomplete` where the engine had to end it."""
         events: list[Event] = []
         reason = self._end.reason if self._end is not None else "stop"
         cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(reason)
@@ -145,7 +145,11 @@ class ResponseEncoder:
             self.response |= {"status": "incomplete", "incomplete_details": {"reason": cut}}
         else:
             self.response |= {"status": "completed", "completed_at": int(self._now())}
-        return [*events, self._event(f"response.{self.response['status']}", response=self._snapshot())]
+        return events
+
+    def last(self) -> Event:
+        """Tells how the response ended."""
+        return self._event(f"response.{self.response['status']}", response=self._snapshot())
 
     def fail(self, error: GatewayError) -> list[Event]:
         """What had come stays in `output`; an item that was cut is `incomplete`."""

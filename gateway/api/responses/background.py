@@ -1,0 +1,101 @@
+"""Responses that are made while nobody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from gateway.errors import ProviderRateLimit
+from gateway.principal import Principal
+
+MOST = 64
+"""At a time; and so many that have ended can still be streamed."""
+
+log = logging.getLogger("ctxgate")
+
+
+class Background:
+    """One response: its events so far, and the task that makes more of them."""
+
+    def __init__(self, principal: Principal, work: Callable[[Background], Awaitable[None]]) -> None:
+        self.principal = principal
+        self._events: list[dict[str, Any]] = []
+        self._more = asyncio.Condition()
+        self._task = asyncio.create_task(self._run(work), name="response in the background")
+        self._waking: asyncio.Task[None] | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self._task.done()
+
+    def tell(self, events: list[dict[str, Any]]) -> None:
+        self._events += events
+        if events and (self._waking is None or self._waking.done()):
+            self._waking = asyncio.create_task(self._wake())
+
+    async def events(self, after: int) -> AsyncIterator[list[dict[str, Any]]]:
+        """Those behind number `after`, as they come, to the last."""
+        at = next((place for place, event in enumerate(self._events) if event["sequence_number"] > after), None)
+        at = len(self._events) if at is None else at
+
+        def more() -> bool:
+            return len(self._events) > at or self.ended
+
+        while True:
+            ended = self.ended
+            if news := self._events[at:]:
+                at += len(news)
+                yield news
+            elif ended:
+                return
+            else:
+                async with self._more:
+                    await self._more.wait_for(more)
+
+    async def cancel(self) -> None:
+        """Returns once nothing works on it any more."""
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _run(self, work: Callable[[Background], Awaitable[None]]) -> None:
+        try:
+            await work(self)
+        except Exception:
+            log.exception("a response in the background broke")
+        finally:
+            self._last = asyncio.get_running_loop().create_task(self._wake())
+
+    async def _wake(self) -> None:
+        async with self._more:
+            self._more.notify_all()
+
+
+class Backgrounds:
+    """Those of one gateway."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Background] = {}
+
+    def start(self, id: str, principal: Principal, work: Callable[[Background], Awaitable[None]]) -> Background:
+        """Raises ProviderRateLimit."""
+        ended = [id for id, one in self._by_id.items() if one.ended]
+        if len(self._by_id) - len(ended) >= MOST:
+            raise ProviderRateLimit(f"{MOST} responses are made in the background already", retry_after=10)
+        for old in ended[: max(0, len(ended) - MOST + 1)]:
+            del self._by_id[old]
+        one = self._by_id[id] = Background(principal, work)
+        return one
+
+    def get(self, id: str, principal: Principal) -> Background | None:
+        one = self._by_id.get(id)
+        return one if one is not None and one.principal == principal else None
+
+    async def forget(self, id: str, principal: Principal) -> None:
+        if self.get(id, principal) is not None:
+            await self._by_id.pop(id).cancel()
+
+    async def aclose(self) -> None:
+        for one in self._by_id.values():
+            await one.cancel()
