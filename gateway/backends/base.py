@@ -7,7 +7,7 @@ what its errors mean. `gateway.core` opens a Reply, `gateway.normalize` reads it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
 from msgspec import Raw
@@ -164,4 +164,24 @@ class RawTextBackend(Backend, Protocol):
 
         A server that can't is asked as in `open`.
         """
+        ...
+
+
+Endpoint = Literal["completions", "embeddings", "rerank"]
+"""Of OpenAI's and Jina's, beside the chat one."""
+
+
+class EndpointBackend(Backend, Protocol):
+    """A backend whose server may have further endpoints."""
+
+    async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:
+        """Sends a request to `/v1/<endpoint>` of the server, `model` filled in. Raises as `open` does."""
+        ...
+
+
+class CountingBackend(Backend, Protocol):
+    """A backend whose server tells how long a prompt is without answering it."""
+
+    async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
+        """Of the prompt that the model's template makes of a chat request's fields; None where it can't be told."""
         ...
