@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from gateway.backends.base import Address, Backend, Mender, RawReply, RawText, RawTextBackend, Reply, Taker
+from gateway.backends.base import (
+    Address,
+    Backend,
+    CountingBackend,
+    Endpoint,
+    EndpointBackend,
+    Mender,
+    RawReply,
+    RawText,
+    RawTextBackend,
+    Reply,
+    Taker,
+)
 from gateway.errors import ProviderInvalidRequest
 
 BACKENDS = {
@@ -20,6 +32,9 @@ __all__ = [
     "BACKENDS",
     "Address",
     "Backend",
+    "CountingBackend",
+    "Endpoint",
+    "EndpointBackend",
     "Mender",
     "RawReply",
     "RawText",
