@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends.about import UNKNOWN, About, about
-from gateway.backends.base import Address, Mender, Taker
+from gateway.backends.base import Address, Endpoint, Mender, Taker
 from gateway.backends.context import exceeded
 from gateway.backends.prefill import Prefill
 from gateway.config import Model
@@ -129,6 +129,10 @@ class OpenAIBackend:
         fields["model"] = self._name
         self.adapt(fields)
         return self.reply(await self.accepted(self._chat_head, fields), fields)
+
+    async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
+        fields["model"] = self._name
+        return HTTPReply(await self.accepted(self.post_head(f"/v1/{endpoint}"), fields), None)
 
     async def accepted(self, head: bytes, fields: dict[str, Raw]) -> Response:
         """The response to a POST, once its status is 200. Raises what `error` makes of any other."""
