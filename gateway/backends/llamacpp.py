@@ -129,6 +129,13 @@ class LlamaCppBackend(OpenAIBackend):
         window = settings.get("n_ctx") if isinstance(settings, dict) else None
         return window if isinstance(window, int) and window > 0 else None
 
+    async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
+        if not self._templates or _needs_chat(fields["messages"]) is not None:
+            return None
+        self.adapt(fields)
+        prompt = await self._prompt(fields)
+        return None if prompt is None else await self._count(prompt)
+
     async def _count(self, prompt: str) -> int | None:
         """Tokens by the model's own tokenizer; None from a server that doesn't tell."""
         asked = {"content": prompt, "add_special": True, "parse_special": True}
