@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
 from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self, TypeGuard
@@ -12,17 +12,18 @@ from typing import Protocol, Self, TypeGuard
 from msgspec import Raw
 
 from gateway import backends
-from gateway.backends import Address, Backend, RawText, RawTextBackend, Reply
+from gateway.backends import Address, Backend, CountingBackend, RawText, RawTextBackend, Reply
 from gateway.backends.about import About, about
-from gateway.config import Config, Model
+from gateway.config import Config, Model, Role
 from gateway.engines import Engine, Residency, for_model
 from gateway.errors import GatewayError, ProviderUnavailable
+from gateway.estimate import TokenCount, estimate
 from gateway.forcing import forced, raw_text
 from gateway.history import NOTHING, has_calls, heal
+from gateway.ledger import LEFT, OK, UNSETTLED, Ledger, Outcome, Row, outcome_of, repairs
 from gateway.normalize import Answer, EngineError
 from gateway.prompting import calls_into_text, tools_into_prompt
-from gateway.requestlog import RecordedAnswer, RequestLog
-from gateway.stats import LEFT, OK, Ended, Outcome, Stats, outcome_of
+from gateway.recording import RecordedAnswer
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest, encode
 from normalizers import detect, registry
@@ -34,17 +35,15 @@ Asked = tuple[Reply, Answer, Backend]
 class Route:
     """How requests for one model are answered."""
 
-    def __init__(
-        self, model: Model, engine: Engine | None = None, stats: Stats | None = None, log: RequestLog | None = None
-    ) -> None:
-        """engine: one that runs already for the model. stats, log: where the answers are counted and kept."""
+    def __init__(self, model: Model, ledger: Ledger, engine: Engine | None = None) -> None:
+        """engine: one that runs already for the model."""
         self.model = model
-        self.stats = stats or Stats()
         self.runs: set[Run] = set()
         """The answers on their way."""
         self.opening = 0
         """Requests that no engine has accepted yet."""
-        self._log = log
+        self._ledger = ledger
+        self._name = model.name
         self._unused: asyncio.Event | None = None
         self.spec = model.custom_format or registry.get(model.tool_call_format)
         self._undetected = self.spec.name == "auto"
@@ -52,7 +51,7 @@ class Route:
         """Why the model's format is taken to be `spec`; empty while it wasn't looked for."""
         if self._undetected:
             self.evidence = ""
-        self.engine: Engine | None = engine or for_model(model)
+        self.engine = engine
         self._defaults = {name: Raw(encode(value)) for name, value in model.defaults.items()}
         self._backend: Backend | None = None
         """Of an external server; an engine of ours has its own."""
@@ -91,14 +90,13 @@ class Route:
                 asked = await self.ask(request)
             run = Run(self, request, asked, began, replayed)
             self.runs.add(run)
+            self.opening -= 1
             return run
         except BaseException as error:
-            self._ended(Refused(self.model.name, request.stream, outcome_of(error), began, monotonic()))
-            raise
-        finally:
             self.opening -= 1
-            if self._unused is not None and not self.in_flight:
-                self._unused.set()
+            outcome = outcome_of(error)
+            self._book((self._name, request.stream, outcome, began, monotonic(), 0.0, NOTHING, 0, None, None))
+            raise
 
     async def ask(self, request: ChatRequest) -> Asked:
         """Sends the request once. It counts as in flight at its engine from here on: `Engine.leave` ends that."""
@@ -144,9 +142,44 @@ class Route:
                     engine.lost()
                 engine.leave()
             raise
-        kind = RecordedAnswer if self._log is not None and self._log.bodies else Answer
+        kind = RecordedAnswer if self._ledger.bodies else Answer
         answer = kind(request, self.spec, reply.mender, reasoning_open=reasoning_open, healed=healed)
         return reply, answer, backend
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Backend]:
+        """The backend of a running engine, for what isn't a chat; its engine isn't ended meanwhile.
+
+        Raises what `Engine.join` raises.
+        """
+        engine = self.engine
+        self.opening += 1
+        try:
+            backend = await self.backend() if engine is None else await engine.join()
+            try:
+                yield backend
+            except EngineGone:
+                if engine is not None:
+                    engine.lost()
+                raise
+            finally:
+                if engine is not None:
+                    engine.leave()
+        finally:
+            self.opening -= 1
+            if self._unused is not None and not self.in_flight:
+                self._unused.set()
+
+    async def count_tokens(self, request: ChatRequest) -> int | None:
+        """How many tokens the request's prompt has; None where the engine doesn't tell without answering it."""
+        async with self.use() as backend:
+            if not _counts_tokens(backend):
+                return None
+            fields = {**self._defaults, **request.fields}
+            heal(fields)
+            if request.tools is not None and not self.spec.untouched and await self._tools_need_prompt(backend):
+                tools_into_prompt(fields, self.spec)
+            return await backend.count_tokens(fields)
 
     async def look(self) -> None:
         """Finds out the format from the model's files; no engine is asked."""
@@ -176,14 +209,20 @@ class Route:
     def ended(self, run: Run) -> None:
         """An answer has been closed."""
         self.runs.discard(run)
-        self._ended(run)
+        answer = run.answer
+        # A normaliser that never was asked has mended nothing.
+        mended = repairs(answer) if answer.choices or answer.healed else None
+        recording = self._ledger.record(answer) if self._ledger.bodies else None
+        times = run.began, monotonic(), run.first
+        self._book((self._name, run.stream, run.outcome, *times, answer.usage, answer.chunks, mended, recording))
+
+    def _book(self, row: Row) -> None:
+        rows = self._ledger.rows
+        rows.append(row)
+        if len(rows) >= UNSETTLED:
+            self._ledger.settle()
         if self._unused is not None and not self.in_flight:
             self._unused.set()
-
-    def _ended(self, run: Ended) -> None:
-        self.stats.ended(run)
-        if self._log is not None:
-            self._log.add(run)
 
     async def drain(self) -> None:
         """Returns once nobody uses the route."""
@@ -204,23 +243,10 @@ class Route:
         return self.model.tool_prompt == "system"
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A request that no engine accepted, as `gateway.stats.Ended`."""
-
-    model_name: str
-    stream: bool
-    outcome: Outcome
-    began: float
-    end: float
-    first: float = 0.0
-    answer: None = None
-
-
 class Run:
     """One answer on its way. Read it with `whole` or `payloads` as the request asked, then `close` it.
 
-    It is the `gateway.stats.Ended` of itself once it is closed.
+    began, first, outcome: as in `gateway.stats.Ended`.
     """
 
     __slots__ = (
@@ -236,7 +262,6 @@ class Run:
         "_route",
         "answer",
         "began",
-        "end",
         "first",
         "outcome",
         "stream",
@@ -245,7 +270,7 @@ class Run:
     def __init__(self, route: Route, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
         self.stream = request.stream
         self.began = began
-        self.first = self.end = 0.0
+        self.first = 0.0
         self.outcome: Outcome = LEFT
         self._route = route
         self._request = request
@@ -262,10 +287,6 @@ class Run:
     def model(self) -> Model:
         """Which model answers."""
         return self._route.model
-
-    @property
-    def model_name(self) -> str:
-        return self._route.model.name
 
     async def whole(self) -> bytes:
         """The clean JSON body."""
@@ -361,7 +382,6 @@ class Run:
             self._closed = True
             if self._in_flight and (engine := self._route.engine) is not None:
                 engine.leave()
-            self.end = monotonic()
             self._route.ended(self)
 
     def __enter__(self) -> Self:
@@ -405,15 +425,19 @@ class Gateway:
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        self.ledger = Ledger()
         self.residency = Residency(config.engines, state_dir=config.state_dir)
         """Of the engines that the gateway starts."""
         self.routes: Mapping[str, Route] = {
-            name: Route(model, for_model(model, self.residency)) for name, model in config.models.items()
+            name: Route(model, self.ledger, for_model(model, self.residency)) for name, model in config.models.items()
         }
 
-    def route(self, name: str | None) -> Route:
-        """The route of a model; None, "" and "default" mean the active one. Raises ProviderInvalidModel."""
-        return self.routes[self.config.resolve(name).name]
+    def route(self, name: str | None, role: Role | None = None) -> Route:
+        """The route of a model; None, "" and "default" mean the active one, or the first that has the role.
+
+        Raises what `Config.resolve` raises.
+        """
+        return self.routes[self.config.resolve(name, role).name]
 
     def models(self) -> list[Model]:
         """The configured models, in the file's order; no engine is asked."""
@@ -434,7 +458,12 @@ class Gateway:
 
     def chat(self, request: ChatRequest) -> Awaitable[Run]:
         """Opens an answer; awaiting raises a GatewayError until the engine has accepted the request."""
-        return self.route(request.model).open(request)
+        return self.route(request.model, "chat").open(request)
+
+    async def count_tokens(self, request: ChatRequest) -> TokenCount:
+        """How long the request's prompt is; an estimate where no engine tells it."""
+        found = await self.route(request.model).count_tokens(request)
+        return TokenCount(found, True) if found is not None else TokenCount(estimate(request), False)
 
     async def aclose(self) -> None:
         """Closes every connection and stops every engine that the gateway started."""
@@ -455,6 +484,10 @@ class Gateway:
 
 def _gives_raw_text(backend: Backend) -> TypeGuard[RawTextBackend]:
     return hasattr(backend, "open_raw")  # isinstance looks at every member of the protocol
+
+
+def _counts_tokens(backend: Backend) -> TypeGuard[CountingBackend]:
+    return hasattr(backend, "count_tokens")
 
 
 def address_of(model: Model) -> Address | None:

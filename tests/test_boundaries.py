@@ -31,8 +31,8 @@ OURS: dict[str, set[str]] = {
     "gateway.history": {"gateway.wire", "normalizers"},
     "gateway.estimate": {"gateway.wire"},
     "gateway.engines": {"gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends"},
-    "gateway.stats": {"gateway.errors", "gateway.normalize"},
-    "gateway.requestlog": {"gateway.wire", "gateway.normalize", "gateway.stats"},
+    "gateway.recording": {"gateway.wire", "gateway.normalize"},
+    "gateway.ledger": {"gateway.errors", "gateway.normalize", "gateway.recording"},
     "gateway.core": {
         *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
         *("gateway.normalize", "gateway.prompting", "gateway.forcing", "gateway.history"),
@@ -45,6 +45,7 @@ OURS: dict[str, set[str]] = {
     "gateway.api": {
         *("gateway", "gateway.errors", "gateway.wire", "gateway.core"),
         *("gateway.principal", "gateway.keys", "gateway.services", "gateway.store", "gateway.backends"),
+        "gateway.estimate",
     },
     "gateway.inprocess": {"gateway.errors", "gateway.core", "gateway.provider", "gateway.wire"},
     "gateway.turn": {"gateway.errors", "gateway.provider"},
@@ -73,8 +74,8 @@ THEIRS: dict[str, set[str]] = {
     "gateway.prompting": {"msgspec"},
     "gateway.history": {"msgspec"},
     "gateway.engines": {"mlx_lm", "msgspec", "xllamacpp"},
-    "gateway.requestlog": {"msgspec"},
-    "gateway.stats": {"msgspec"},
+    "gateway.recording": {"msgspec"},
+    "gateway.ledger": {"msgspec"},
     "gateway.core": {"msgspec"},
     "gateway.inprocess": {"httpx"},
     "gateway.rooms": {
