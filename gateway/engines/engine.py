@@ -352,39 +352,30 @@ class Engine:
 
     async def stop(self) -> None:
         """Ends the engine if it is ours, also in the middle of its start. Returns once it is gone. Idempotent."""
+        self._turn_away(ProviderUnavailable(f"model {self.name!r}: its engine was stopped while it started"))
         bringing = self._bringing
-        if self.state == "stopped":
-            if bringing is not None and not bringing.done():
-                # It waits for its turn, and holds nothing yet.
-                self._turn_away(self._ended())
-                bringing.cancel()
-                await asyncio.wait({bringing})
-            return
+        if bringing is not None and not bringing.done() and self.state != "starting":
+            # It waits for its turn, and holds nothing yet.
+            bringing.cancel()
         self._end()
         if self._stopping is not None:
             await asyncio.shield(self._stopping)
-
-    def _ended(self) -> GatewayError:
-        return ProviderUnavailable(f"model {self.name!r}: its engine was stopped while it started")
 
     def _end(self) -> None:
         """The process is to go now, whatever it does."""
         if self._stopping is not None or self.state == "stopped":
             return
-        starting = self.state in ("starting", "failed")
+        starting = self._bringing if self.state == "starting" else None
         self._cancel_drain_timer()
         self.backend = None
         self._to("stop")
-        if starting:
-            self._turn_away(self._ended())
         self._stopping = asyncio.create_task(self._stop(starting), name=f"stop {self.name}")
 
-    async def _stop(self, starting: bool) -> None:
+    async def _stop(self, starting: asyncio.Task[None] | None) -> None:
         try:
-            bringing = self._bringing
-            if starting and bringing is not None and not bringing.done():
-                bringing.cancel()
-                await asyncio.wait({bringing})
+            if starting is not None:
+                starting.cancel()
+                await asyncio.wait({starting})
             if self._watching is not None:
                 self._watching.cancel()
             await self._measure()
@@ -438,6 +429,7 @@ class Engine:
 
     def _bring(self) -> None:
         if self._bringing is None or self._bringing.done():
+            self._phase = "memory"
             self._bringing = asyncio.create_task(self._brought(), name=f"start {self.name}")
 
     async def _brought(self) -> None:
@@ -469,7 +461,6 @@ class Engine:
             raise
         finally:
             self._restarts = False
-            self._phase = None
             if self.queue:
                 # They came while a start was being given up.
                 asyncio.get_running_loop().call_soon(self._bring_again)

@@ -1,0 +1,318 @@
+"""Which engines are in memory: real ones, with a budget that not all of them fit into."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import Config, Engines, Model, Residence
+from gateway.core import Gateway
+from gateway.engines import Engine, memory
+from gateway.engines.recipe import Machine
+from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit
+from gateway.wire.chat import ChatRequest
+
+EACH = 60 * memory.MB
+"""More than one engine of the test model holds, by a third."""
+ONE = Engines(memory_budget=100 * memory.MB)
+"""Room for one of them."""
+
+
+def asked(model: str, **more: Any) -> ChatRequest:
+    body = {"model": model, "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0, "max_tokens": 6}
+    return ChatRequest.parse(json.dumps({**body, **more}).encode())
+
+
+LONG = {"max_tokens": 300, "ignore_eos": True, "stream": True}
+
+
+@dataclass
+class Seen:
+    """What was in memory at a time, at each change of a state."""
+
+    engines: list[Engine]
+    counted: int = 0
+    resident: int = 0
+    most: int = 0
+    changes: list[tuple[str, str]] = field(default_factory=list)
+
+    def look(self, engine: Engine) -> None:
+        self.changes.append((engine.name, engine.state))
+        here = [each for each in self.engines if each.held.ram]
+        self.most = max(self.most, len(here))
+        self.counted = max(self.counted, sum(each.held.ram for each in here))
+        pids = [each.pid for each in self.engines if each.pid is not None]
+        usages = [memory.usage(pid) for pid in pids]
+        self.resident = max(self.resident, sum(usage.resident for usage in usages if usage is not None))
+
+    def started(self) -> list[str]:
+        return [name for name, state in self.changes if state == "starting"]
+
+
+@asynccontextmanager
+async def gateway_of(
+    model: Model,
+    names: Mapping[str, Residence],
+    limits: Engines,
+    machine: Callable[[], Machine],
+    state_dir: Path,
+) -> AsyncIterator[tuple[Gateway, Seen]]:
+    models = {name: replace(model, name=name, residence=residence) for name, residence in names.items()}
+    config = Config(
+        source=Path("config.yaml"), active_model=next(iter(names)), models=models, engines=limits, state_dir=state_dir
+    )
+    async with asyncio.timeout(50), Gateway(config) as gateway:
+        engines = [route.engine for route in gateway.routes.values() if route.engine is not None]
+        seen = Seen(engines)
+        for engine in engines:
+            engine._machine = machine
+            engine.on_change(seen.look)
+        yield gateway, seen
+
+
+async def whole(gateway: Gateway, model: str, **more: Any) -> bytes:
+    with await gateway.chat(asked(model, **more)) as run:
+        return await run.whole()
+
+
+def engine_of(gateway: Gateway, name: str) -> Engine:
+    engine = gateway.routes[name].engine
+    assert engine is not None
+    return engine
+
+
+def sized(**more: Any) -> Residence:
+    return Residence(memory=EACH, **more)
+
+
+async def test_two_that_do_not_fit_together_answer_200_mixed_requests(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    names = {"one": sized(), "two": sized()}
+    async with gateway_of(model, names, ONE, xllamacpp, tmp_path) as (gateway, seen):
+        rolls = random.Random(5)
+        gate = asyncio.Semaphore(20)
+
+        async def client(at: int) -> bool:
+            name = rolls.choice(["one", "two"])
+            async with gate:
+                if at % 4:
+                    return b"chat.completion" in await whole(gateway, name)
+                with await gateway.chat(asked(name, stream=True)) as run:
+                    chunks = []
+                    while payloads := await run.payloads():
+                        chunks += payloads
+                return b'"finish_reason"' in chunks[-1]
+
+        assert await asyncio.gather(*map(client, range(200))) == [True] * 200
+        assert seen.most == 1
+        assert seen.counted <= ONE.memory_budget == 100 * memory.MB
+        assert seen.resident <= ONE.memory_budget
+        assert {"one", "two"} == set(seen.started())
+        # Requests are served together, not one swap for each of them.
+        assert len(seen.started()) < 60
+
+
+async def test_one_that_is_always_in_use_gives_way_all_the_same(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(model, {"busy": sized(), "rare": sized()}, ONE, xllamacpp, tmp_path) as (gateway, seen):
+        await whole(gateway, "busy")
+        done = asyncio.Event()
+        answered = 0
+
+        async def hammer() -> None:
+            nonlocal answered
+            while not done.is_set():
+                await whole(gateway, "busy")
+                answered += 1
+
+        clients = [asyncio.create_task(hammer()) for _ in range(4)]
+        for _ in range(3):
+            assert b"chat.completion" in await whole(gateway, "rare")
+        done.set()
+        await asyncio.gather(*clients)
+        assert answered
+        assert seen.most == 1
+
+
+async def test_answers_in_flight_end_before_their_engine_goes(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(model, {"one": sized(), "two": sized()}, ONE, xllamacpp, tmp_path) as (gateway, seen):
+        one, two = engine_of(gateway, "one"), engine_of(gateway, "two")
+        with await gateway.chat(asked("one", **LONG)) as run:
+            assert await run.payloads()
+            other = asyncio.create_task(whole(gateway, "two"))
+            while one.state != "draining":
+                await one.changed()
+            waiting = asyncio.create_task(whole(gateway, "one"))
+            while not two.queue or not one.queue:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert (two.state, two.waits_for, one.waits_for) == ("stopped", "memory", "drain")
+            assert one.status().in_flight == 1
+            chunks: list[bytes] = []
+            while payloads := await run.payloads():
+                chunks += payloads
+            assert b'"length"' in chunks[-1]
+            assert not other.done()
+        assert b"chat.completion" in await other
+        assert b"chat.completion" in await waiting
+        assert seen.started() == ["one", "two", "one"]
+
+
+async def test_who_no_longer_waits_takes_nobodys_place(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(model, {"one": sized(), "two": sized()}, ONE, xllamacpp, tmp_path) as (gateway, _):
+        one, two = engine_of(gateway, "one"), engine_of(gateway, "two")
+        with await gateway.chat(asked("one", **LONG)) as run:
+            assert await run.payloads()
+            pid = one.pid
+            other = asyncio.create_task(whole(gateway, "two"))
+            while one.state != "draining":
+                await one.changed()
+            waiting = asyncio.create_task(whole(gateway, "one", stream=False))
+            other.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await other
+            assert b"chat.completion" in await waiting
+            assert (one.state, one.pid, two.state, two.queue) == ("ready", pid, "stopped", [])
+        assert not one.in_flight
+        assert not gateway.residency.claims
+
+
+async def test_three_where_two_fit_the_least_worthy_goes(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    names = {"pinned": sized(pinned=True), "old": sized(), "new": sized()}
+    limits = Engines(memory_budget=130 * memory.MB)
+    async with gateway_of(model, names, limits, xllamacpp, tmp_path) as (gateway, seen):
+        await whole(gateway, "pinned")
+        await whole(gateway, "old")
+        await whole(gateway, "new")
+        states = {name: engine_of(gateway, name).state for name in names}
+        assert states == {"pinned": "ready", "old": "stopped", "new": "ready"}
+        await whole(gateway, "old")
+        assert engine_of(gateway, "pinned").starts == 1
+        assert seen.most == 2
+
+
+async def test_groups_that_exclude_each_other(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+    limits = Engines(excludes={"large": frozenset({"large", "picture"})})
+    names = {
+        "a": Residence(group="large"),
+        "b": Residence(group="large"),
+        "c": Residence(group="picture"),
+        "free": Residence(),
+    }
+    async with gateway_of(model, names, limits, xllamacpp, tmp_path) as (gateway, _):
+        engines = {name: engine_of(gateway, name) for name in names}
+
+        def ready() -> set[str]:
+            return {name for name, engine in engines.items() if engine.state == "ready"}
+
+        for name, left in [("free", {"free"}), ("a", {"free", "a"}), ("b", {"free", "b"}), ("c", {"free", "c"})]:
+            await whole(gateway, name)
+            assert ready() == left
+
+
+async def test_idle_ones_are_unloaded_and_come_back(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    names = {"idle": Residence(idle_ttl_seconds=0.2), "kept": Residence(idle_ttl_seconds=0.2, pinned=True)}
+    async with gateway_of(model, names, Engines(), xllamacpp, tmp_path) as (gateway, seen):
+        idle, kept = engine_of(gateway, "idle"), engine_of(gateway, "kept")
+        await asyncio.gather(whole(gateway, "idle"), whole(gateway, "kept"))
+        while idle.state != "stopped":
+            await idle.changed()
+        assert kept.state == "ready"
+        assert b"chat.completion" in await whole(gateway, "idle")
+        assert seen.started().count("idle") == 2
+
+
+# What can't be
+
+
+async def refused(gateway: Gateway, name: str) -> GatewayError:
+    with pytest.raises(GatewayError) as caught:
+        await whole(gateway, name)
+    return caught.value
+
+
+async def test_one_that_can_never_fit(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+    names = {"large": Residence(memory=101 * memory.MB), "small": sized()}
+    async with gateway_of(model, names, ONE, xllamacpp, tmp_path) as (gateway, _):
+        await whole(gateway, "small")
+        error = await refused(gateway, "large")
+        assert (type(error), error.code) == (ProviderModelNotLoaded, "no_memory")
+        assert error.message == (
+            "model 'large' needs 101 MB, which is more than engines may hold (100 MB); raise engines.memory_budget,"
+            " or give the model a smaller context_window or parallel"
+        )
+        assert engine_of(gateway, "small").state == "ready"
+
+
+async def test_one_beside_a_pinned_one(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+    async with gateway_of(model, {"pin": sized(pinned=True), "b": sized()}, ONE, xllamacpp, tmp_path) as (gateway, _):
+        await whole(gateway, "pin")
+        error = await refused(gateway, "b")
+        assert "model 'b' needs 60 MB; pin keep 60 MB of 100 MB" in error.message
+
+
+async def test_a_queue_has_an_end(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+    limits = replace(ONE, queue_length=2, queue_timeout_seconds=3)
+    async with gateway_of(model, {"one": sized(), "two": sized()}, limits, xllamacpp, tmp_path) as (gateway, _):
+        two = engine_of(gateway, "two")
+        with await gateway.chat(asked("one", **LONG, top_logprobs=600, logprobs=True)) as run:
+            # Nobody reads on: the answer doesn't end.
+            assert await run.payloads()
+            waiting = [asyncio.create_task(refused(gateway, "two")) for _ in range(2)]
+            while len(two.queue) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            places = [two.progress(ticket.key) for ticket in two.queue]
+            assert [(p.position, p.waiting, p.phase) for p in places if p] == [(1, 2, "memory"), (2, 2, "memory")]
+            full = await refused(gateway, "two")
+            assert (type(full), full.code, full.status) == (ProviderRateLimit, "queue_full", 429)
+            for late in await asyncio.gather(*waiting):
+                assert (type(late), late.code) == (ProviderModelNotLoaded, "queue_timeout")
+                assert "other models use the memory" in late.message
+        assert b"chat.completion" in await whole(gateway, "two")
+
+
+async def test_a_drain_has_an_end(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+    limits = replace(ONE, drain_timeout_seconds=0.3)
+    async with gateway_of(model, {"one": sized(), "two": sized()}, limits, xllamacpp, tmp_path) as (gateway, _):
+        with await gateway.chat(asked("one", **LONG, top_logprobs=600, logprobs=True)) as run:
+            assert await run.payloads()
+            assert b"chat.completion" in await whole(gateway, "two")
+            with pytest.raises(GatewayError, match="went away in the middle"):
+                while await run.payloads():
+                    pass
+
+
+async def test_what_it_needs_is_learnt_and_kept(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+    for time in ("first", "second"):
+        async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
+            engine = engine_of(gateway, "one")
+            await whole(gateway, "one")
+            status = engine.status()
+            assert status.expected_bytes is not None
+            if time == "second":
+                learnt = gateway.residency.learnt.peak(engine.model)
+                assert learnt is not None
+                assert learnt.load_seconds
+                assert status.expected_bytes >= learnt.ram
+            assert 0 < status.resident_bytes <= status.expected_bytes * 1.1
+    kept = json.loads((tmp_path / "engines.json").read_bytes())
+    ((key, peak),) = kept.items()
+    assert str(model.path) in key
+    assert 10 * memory.MB < peak["ram"] < 200 * memory.MB
