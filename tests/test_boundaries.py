@@ -36,7 +36,7 @@ OURS: dict[str, set[str]] = {
     "gateway.core": {
         *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
         *("gateway.normalize", "gateway.prompting", "gateway.forcing", "gateway.history"),
-        *("gateway.upstream", "gateway.stats", "gateway.requestlog", "gateway.estimate", "normalizers"),
+        *("gateway.upstream", "gateway.recording", "gateway.ledger", "gateway.estimate", "normalizers"),
     },
     "gateway.principal": set(),
     "gateway.keys": {"gateway.errors", "gateway.principal"},
@@ -91,7 +91,7 @@ THEIRS: dict[str, set[str]] = {
 PURE = (
     *("normalizers", "gateway.errors", "gateway.wire"),
     *("gateway.prompting", "gateway.forcing", "gateway.history", "gateway.normalize"),
-    *("gateway.stats", "gateway.requestlog", "gateway.estimate"),
+    *("gateway.recording", "gateway.ledger", "gateway.estimate"),
 )
 """No network and no processes in these."""
 
