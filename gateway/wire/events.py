@@ -8,6 +8,10 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from gateway.wire.pieces import CallArguments, CallStart, Reasoning, pieces
+from gateway.wire.pieces import Text as TextPiece
+from gateway.wire.pieces import Usage as UsagePiece
+
 Status = Literal["ok", "error", "cancelled"]
 
 
@@ -89,136 +93,104 @@ def line(event: Event | Pong) -> bytes:
     return _encode(event) + b"\n"
 
 
-class _Function(Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _CallDelta(Struct):
-    index: int = 0
-    function: _Function | None = None
-
-
-class _Delta(Struct):
-    content: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[_CallDelta] | None = None
-
-
-class _Choice(Struct):
-    delta: _Delta | None = None
-    index: int = 0
-
-
-class _Details(Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-
-class _Chunk(Struct):
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
-
-
-_decode_chunk = msgspec.json.Decoder(_Chunk).decode
-
-
 class AnswerTooLong(ValueError):
     """A message with the whole answer would exceed a frame."""
 
 
-class EventReader:
-    """The clean chunks of one streamed answer, as events: `feed` as they come, then `finish`.
+class EventWriter:
+    """An answer said piece by piece, as events: `take` gives what was said since, `finish` the messages and the usage.
 
-    Deltas are the text as it comes; calls come whole. What one `feed` brings is joined. limit: bytes that the texts of
-    an answer may have as JSON; beyond it `feed` raises AnswerTooLong. Nothing of an engine's own ids comes through.
+    Deltas are the text as it comes, neighbours of one kind joined; calls come whole at the end, since engines may
+    write several at once. limit: bytes that all of it may have as JSON; what goes beyond raises AnswerTooLong.
     """
 
     def __init__(self, run: str, limit: int) -> None:
         self._run = run
         self._limit = limit
+        self._said: list[Event] = []
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._call: tuple[int, str, list[str]] | None = None
-        self._calls = 0
-        self._usage: _Usage | None = None
+        self._calls: dict[int, tuple[str, list[str]]] = {}
+        self._usage: Usage | None = None
 
-    def feed(self, payloads: Iterable[bytes]) -> list[Event]:
-        events: list[Event] = []
-        for payload in payloads:
-            chunk = _decode_chunk(payload)
-            if chunk.usage is not None:
-                self._usage = chunk.usage
-            for choice in chunk.choices or ():
-                if choice.index == 0 and (delta := choice.delta) is not None:
-                    if delta.reasoning_content:
-                        self._take(events, ReasoningDelta, self._reasoning, delta.reasoning_content)
-                    if delta.content:
-                        self._take(events, Delta, self._text, delta.content)
-                    for piece in delta.tool_calls or ():
-                        self._piece(events, piece)
-        return events
-
-    def finish(self) -> list[Event]:
-        """The last call, the messages and the usage."""
-        events: list[Event] = []
-        self._end_call(events)
-        if self._reasoning:
-            events.append(ReasoningMessage(run=self._run, content=[Text("".join(self._reasoning))]))
-        if self._text or not self._calls:
-            events.append(Message(run=self._run, content=[Text("".join(self._text))]))
-        if (usage := self._usage) is not None:
-            details = usage.prompt_tokens_details
-            cached = details.cached_tokens if details is not None else None
-            events.append(
-                Usage(
-                    run=self._run,
-                    input_tokens=max(0, usage.prompt_tokens),
-                    output_tokens=max(0, usage.completion_tokens),
-                    cached_tokens=UNSET if cached is None else max(0, cached),
-                )
-            )
-        return events
-
-    def _take(self, events: list[Event], kind: type[Delta] | type[ReasoningDelta], texts: list[str], text: str) -> None:
+    def text(self, text: str) -> None:
         self._count(text)
-        texts.append(text)
-        last = events[-1] if events else None
-        if type(last) is kind:
+        self._text.append(text)
+        if self._said and isinstance(last := self._said[-1], Delta):
             last.text += text
         else:
-            events.append(kind(run=self._run, text=text))
+            self._said.append(Delta(run=self._run, text=text))
 
-    def _piece(self, events: list[Event], piece: _CallDelta) -> None:
-        function = piece.function or _Function()
-        if self._call is None or self._call[0] != piece.index:
-            self._end_call(events)
-            self._call = (piece.index, function.name or "", [])
-            self._count(self._call[1])
-        if function.arguments:
-            self._count(function.arguments)
-            self._call[2].append(function.arguments)
+    def reasoning(self, text: str) -> None:
+        self._count(text)
+        self._reasoning.append(text)
+        if self._said and isinstance(last := self._said[-1], ReasoningDelta):
+            last.text += text
+        else:
+            self._said.append(ReasoningDelta(run=self._run, text=text))
 
-    def _end_call(self, events: list[Event]) -> None:
-        if self._call is None:
-            return
-        _, name, parts = self._call
-        self._call = None
-        arguments = Raw("".join(parts).encode() or b"{}")
-        try:
-            msgspec.json.decode(arguments)
-        except (msgspec.DecodeError, RecursionError):
-            # An engine that reads its model's calls itself may cut them; as text they are still all there.
-            arguments = Raw(_encode("".join(parts)))
-        self._calls += 1
-        events.append(ToolCall(id=f"call-{self._calls}", run=self._run, name=name, arguments=arguments))
+    def call(self, index: int, name: str) -> None:
+        self._count(name)
+        self._calls[index] = (name, [])
+
+    def arguments(self, index: int, json: str) -> None:
+        self._count(json)
+        self._calls[index][1].append(json)
+
+    def usage(self, prompt: int, completion: int, cached: int) -> None:
+        self._usage = Usage(
+            run=self._run,
+            input_tokens=max(0, prompt),
+            output_tokens=max(0, completion),
+            cached_tokens=cached if cached > 0 else UNSET,
+        )
+
+    def take(self) -> list[Event]:
+        said, self._said = self._said, []
+        return said
+
+    def finish(self) -> list[Event]:
+        if self._reasoning:
+            self._said.append(ReasoningMessage(run=self._run, content=[Text("".join(self._reasoning))]))
+        if self._text or not self._calls:
+            self._said.append(Message(run=self._run, content=[Text("".join(self._text))]))
+        for number, (name, parts) in enumerate(self._calls.values(), 1):
+            arguments = _arguments("".join(parts))
+            self._said.append(ToolCall(id=f"call-{number}", run=self._run, name=name, arguments=arguments))
+        if self._usage is not None:
+            self._said.append(self._usage)
+        return self.take()
 
     def _count(self, text: str) -> None:
         self._limit -= len(_encode(text))
         if self._limit < 0:
             raise AnswerTooLong("the answer is longer than a message may be")
+
+
+def _arguments(json: str) -> Raw:
+    """As JSON; what an engine cut, as text."""
+    try:
+        msgspec.json.decode(json or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        return Raw(_encode(json))
+    return Raw(json.encode() or b"{}")
+
+
+class EventReader(EventWriter):
+    """The clean chunks of one streamed chat answer, as events. Nothing of an engine's own ids comes through."""
+
+    def feed(self, payloads: Iterable[bytes]) -> list[Event]:
+        for payload in payloads:
+            for piece in pieces(payload):
+                match piece:
+                    case TextPiece(text=text) if text:
+                        self.text(text)
+                    case Reasoning(text=text):
+                        self.reasoning(text)
+                    case CallStart(index=index, name=name):
+                        self.call(index, name)
+                    case CallArguments(index=index, json=json):
+                        self.arguments(index, json)
+                    case UsagePiece(prompt=prompt, completion=completion, cached=cached):
+                        self.usage(prompt, completion, cached)
+        return self.take()

@@ -1,0 +1,237 @@
+"""`openai-responses`: the Responses API of the model's own server, where it has one; nothing is kept there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from gateway.backends.openai import OpenAIBackend
+from gateway.core import Gateway
+from gateway.ctx.drivers import Ask, NotOffered
+from gateway.ctx.errors import TooLong
+from gateway.engines import Engine
+from gateway.errors import (
+    GatewayError,
+    ProviderInvalidModel,
+    ProviderInvalidRequest,
+    ProviderInvalidResponse,
+    ProviderUnavailable,
+)
+from gateway.upstream import Response
+from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.events import AnswerTooLong, Event, EventWriter
+from gateway.wire.sse import EventTooLarge, SSEReader
+
+PATH = "/v1/responses"
+NO_SUCH_PATH = (404, 405, 501)
+
+
+class OpenAIResponses:
+    async def open(self, gateway: Gateway, ask: Ask) -> ResponsesAnswering:
+        if ask.model is None:
+            raise NotOffered("the built-in echo has no server")
+        route = gateway.route(ask.model.name)
+        # As strict with a request as the other driver.
+        ChatRequest.parse(encode({**ask.fields, "model": ask.model.name}))
+        engine = route.engine
+        backend = await (engine.join() if engine is not None else route.backend())
+        try:
+            if not isinstance(backend, OpenAIBackend):
+                raise NotOffered(f"a {ask.model.runtime} server has no Responses API")
+            fields = {**ask.model.defaults, **ask.fields, "model": ask.model.upstream_name}
+            response = await _accepted(backend, encode(request(fields)))
+        except BaseException:
+            if engine is not None:
+                engine.leave()
+            raise
+        return ResponsesAnswering(response, backend, engine, ask)
+
+
+async def _accepted(backend: OpenAIBackend, body: bytes) -> Response:
+    response = await backend.upstream.request(backend.post_head(PATH), body)
+    if response.status == 200:
+        return response
+    try:
+        told = await response.read(1 << 20)
+    finally:
+        response.close()
+    error = backend.error(response.status, told)
+    if response.status in NO_SUCH_PATH and not (isinstance(error, ProviderInvalidModel) and b"model" in told.lower()):
+        raise NotOffered(f"the model's server has no {PATH}")
+    raise error
+
+
+class ResponsesAnswering:
+    def __init__(self, response: Response, backend: OpenAIBackend, engine: Engine | None, ask: Ask) -> None:
+        self._response = response
+        self._backend = backend
+        self._engine = engine
+        self._sse = SSEReader()
+        self._reader = StreamReader(EventWriter(ask.run, ask.limit), backend)
+        self._closed = False
+
+    async def events(self) -> list[Event]:
+        try:
+            while not self._reader.ended:
+                data = await self._response.receive()
+                for payload in self._sse.feed(data) if data else self._sse.finish():
+                    self._reader.feed(payload)
+                if not data and not self._reader.ended:
+                    raise ProviderUnavailable("the engine's stream ended before the answer did", status=502)
+                if events := self._reader.take():
+                    return events
+        except EventTooLarge as error:
+            raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from error
+        except AnswerTooLong as error:
+            raise TooLong(str(error)) from error
+        return []
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._reader.ended:
+                self._response.finish()
+            else:
+                self._response.close()
+            if self._engine is not None:
+                self._engine.leave()
+
+
+class _Item(Struct):
+    type: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+class _Details(Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(Struct):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_details: _Details | None = None
+
+
+class _Answer(Struct):
+    usage: _Usage | None = None
+    error: Raw | None = None
+
+
+class _Told(Struct):
+    type: str = ""
+    delta: str = ""
+    item: _Item | None = None
+    response: _Answer | None = None
+
+
+_decode = msgspec.json.Decoder(_Told).decode
+
+
+class StreamReader:
+    """The events of a Responses stream, as canonical ones."""
+
+    def __init__(self, writer: EventWriter, backend: OpenAIBackend) -> None:
+        self._writer = writer
+        self._backend = backend
+        self._calls = 0
+        self._events: list[Event] = []
+        self.ended = False
+
+    def take(self) -> list[Event]:
+        events, self._events = [*self._events, *self._writer.take()], []
+        return events
+
+    def feed(self, payload: bytes) -> None:
+        """Raises GatewayError where the server tells a failure."""
+        if self.ended or payload == b"[DONE]":
+            return
+        try:
+            told = _decode(payload)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ProviderInvalidResponse(f"the engine sent a malformed event: {error}") from error
+        match told.type:
+            case "response.output_text.delta" | "response.refusal.delta":
+                self._writer.text(told.delta)
+            case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
+                self._writer.reasoning(told.delta)
+            case "response.output_item.done" if told.item is not None and told.item.type == "function_call":
+                self._writer.call(self._calls, told.item.name)
+                self._writer.arguments(self._calls, told.item.arguments)
+                self._calls += 1
+            case "response.completed" | "response.incomplete":
+                if told.response is not None and (usage := told.response.usage) is not None:
+                    details = usage.input_tokens_details
+                    cached = details.cached_tokens or 0 if details is not None else 0
+                    self._writer.usage(usage.input_tokens, usage.output_tokens, cached)
+                self._events += self._writer.finish()
+                self.ended = True
+            case "response.failed" | "error":
+                raise self._failure(told, payload)
+
+    def _failure(self, told: _Told, payload: bytes) -> GatewayError:
+        error = told.response.error if told.response is not None else None
+        return self._backend.error(500, encode({"error": error}) if error is not None else payload)
+
+
+def request(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Chat fields as those of the Responses API; what it names alike, and what it doesn't know, goes as it is."""
+    made = {key: value for key, value in fields.items() if key not in _OTHERWISE and value is not None}
+    made |= {"input": list(_items(fields["messages"])), "stream": True, "store": False}
+    if (limit := fields.get("max_completion_tokens") or fields.get("max_tokens")) is not None:
+        made["max_output_tokens"] = limit
+    if tools := fields.get("tools"):
+        made["tools"] = [{"type": "function", **tool["function"]} for tool in tools if "function" in tool]
+    match fields.get("tool_choice"):
+        case {"function": {"name": name}}:
+            made["tool_choice"] = {"type": "function", "name": name}
+        case str(choice):
+            made["tool_choice"] = choice
+    if effort := fields.get("reasoning_effort"):
+        made["reasoning"] = {"effort": effort}
+    match fields.get("response_format"):
+        case {"type": "json_schema", "json_schema": dict(schema)}:
+            made["text"] = {"format": {"type": "json_schema", **schema}}
+        case {"type": str(kind)}:
+            made["text"] = {"format": {"type": kind}}
+    return made
+
+
+_OTHERWISE = frozenset(
+    {
+        *("messages", "max_tokens", "max_completion_tokens", "tools", "tool_choice", "reasoning_effort"),
+        *("response_format", "stream", "stream_options", "n"),
+    }
+)
+
+
+def _items(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for message in messages:
+        role, content = message.get("role"), message.get("content")
+        if role == "tool":
+            yield {"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": _text(content)}
+            continue
+        if content:
+            yield {"role": role, "content": content if isinstance(content, str) else list(_parts(role, content))}
+        for call in message.get("tool_calls") or ():
+            yield {"type": "function_call", "call_id": call.get("id"), **call.get("function", {})}
+
+
+def _parts(role: object, content: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    for part in content:
+        match part:
+            case {"type": "text", "text": text}:
+                yield {"type": "output_text" if role == "assistant" else "input_text", "text": text}
+            case {"type": "image_url", "image_url": {"url": url}}:
+                yield {"type": "input_image", "image_url": url}
+            case _:
+                raise ProviderInvalidRequest(f"openai-responses has no content part {part.get('type')!r}")
+
+
+def _text(content: object) -> str:
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return str(content or "")

@@ -1,0 +1,118 @@
+"""One run: an input to the canonical events of its answer. The model is asked, and nothing else is done."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from gateway.config.projection import projection
+from gateway.config.values import UseCase
+from gateway.core import Gateway
+from gateway.ctx import drivers
+from gateway.ctx.drivers import Answering, Ask, NotOffered
+from gateway.ctx.errors import NoDriver, NotConfigured, NotFound, code
+from gateway.ctx.objects import Triple
+from gateway.ctx.tree import Control, read_control
+from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
+from gateway.wire.events import Done, Error, Event, Start
+
+log = logging.getLogger("ctxgate")
+
+MAX_ANSWER = 1024 * 1024 - 4096
+"""Bytes that an answer's texts may have as JSON, so that its message fits into one frame."""
+
+
+def fields_of(text: str) -> dict[str, Any]:
+    """A request's fields from what a person or a program handed in: text, or a JSON object with `messages`.
+
+    Raises ProviderInvalidRequest for input that is empty.
+    """
+    stripped = text.strip()
+    if stripped.startswith("{"):
+        try:
+            found = msgspec.json.decode(stripped)
+        except (msgspec.DecodeError, RecursionError):
+            found = None
+        if isinstance(found, dict) and "messages" in found:
+            return found
+    if not stripped:
+        raise ProviderInvalidRequest("there is no input: give it as arguments or on standard input")
+    return {"messages": [{"role": "user", "content": text.removesuffix("\n").removesuffix("\r")}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """triple: the object that is asked. use: the route of its drivers."""
+
+    gateway: Gateway
+    triple: Triple
+    use: UseCase
+    run: str
+
+    async def events(self, fields: dict[str, Any], *, started: bool = False) -> AsyncIterator[list[Event]]:
+        """`start` (unless it was told already), what comes, and `done`; a failure is an `error` before that.
+
+        What was wrong before anything was asked comes without a `start`. Raises nothing but what cancels it.
+        """
+        answering: Answering | None = None
+        try:
+            control = await asyncio.to_thread(read_control, self.triple)
+            ask = self._ask(control, fields)
+            routed = control.routes.drivers(self.use)
+            if all(drivers.load(name) is None for name in routed):
+                known = ", ".join(drivers.DRIVERS)
+                raise NoDriver(f"{self.triple.name}: no driver {', '.join(routed)} is known; there are {known}")
+            if not started:
+                yield [Start(run=self.run, model=self.triple.name.name)]
+            answering = await self._open(routed, ask)
+            while events := await answering.events():
+                yield events
+            answering.close()
+            yield [Done(run=self.run, status="ok")]
+        except GatewayError as error:
+            yield self._failed(error)
+        except Exception:
+            log.exception("%s failed", self.triple.name)
+            yield self._failed(InternalError("ctxgate failed; its log tells why"))
+        finally:
+            if answering is not None:
+                answering.close()
+
+    def _ask(self, control: Control, fields: dict[str, Any]) -> Ask:
+        config = self.gateway.config
+        objects = projection(config).objects
+        if control.id not in objects:
+            raise NotFound(f"{self.triple.name}: its id {control.id!r} is none of {', '.join(objects)}")
+        of = objects[control.id]
+        model = config.models[of] if of is not None else None
+        settings = config.ctx.models.get(of) if of is not None else None
+        if settings is not None and settings.credential is not None and model is not None and model.api_key is None:
+            name = settings.credential
+            variable = f"{name.upper().replace('-', '_')}_API_KEY"
+            raise NotConfigured(
+                f"{self.triple.name} is not configured: set {variable}, or put the key into the keychain: "
+                f"keyring set cortexfs:{name} default",
+                code="not_configured",
+            )
+        return Ask(self.run, model, {**control.defaults, **fields}, MAX_ANSWER)
+
+    async def _open(self, routed: tuple[str, ...], ask: Ask) -> Answering:
+        refused: list[str] = []
+        for name in routed:
+            driver = drivers.load(name)
+            if driver is None:
+                refused.append(f"{name} is unknown")
+                continue
+            try:
+                return await driver.open(self.gateway, ask)
+            except NotOffered as reason:
+                refused.append(f"{name}: {reason}")
+        raise NoDriver(f"{self.triple.name}: {'; '.join(refused)}")
+
+    def _failed(self, error: GatewayError) -> list[Event]:
+        return [Error(run=self.run, code=code(error), message=error.message), Done(run=self.run, status="error")]

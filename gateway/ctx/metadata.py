@@ -1,0 +1,135 @@
+"""What reading an executable object gives: the runner's shebang, then what is known of the object. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gateway.config.values import Model, UseCase
+from gateway.ctx.control import USE_CASES, Capability, Routes, Session
+from gateway.ctx.objects import ObjectName
+
+LISTING = ("id", "name", "description", "type", "created_at", "owned_by", "context_length")
+"""The first keys: the fields of Rig's model listing."""
+
+HOLDS_TO_SCHEMA = ("llama.cpp", "llama-cpp-python", "ollama")
+"""Runtimes that hold an answer to a JSON Schema."""
+
+_SECRET = re.compile(
+    r"(^|_)(api_?key|key|secret|password|passwd|authorization|credentials?|(access|auth)_?token|token)$", re.I
+)
+"""Names of request fields that a person may have put a secret into."""
+
+_CAPABILITIES: Mapping[str, tuple[Capability, ...]] = {
+    "text": ("chat", "stream"),
+    "tool_calling": ("tool_call_syntax",),
+    "vision": ("vision",),
+    "embeddings": ("embedding",),
+    "reasoning": ("reasoning",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """One object as the file wants it."""
+
+    name: ObjectName
+    display_name: str
+    description: str
+    type: str
+    created_at: int | None
+    owned_by: str
+    context_length: int | None
+    routes: Routes
+    defaults: Mapping[str, object]
+    session: Session
+    capabilities: tuple[Capability, ...]
+    native: Mapping[str, object]
+
+    def metadata(self, shebang: str) -> str:
+        """Each key on a line of its own, the seven of the listing first."""
+        values: dict[str, object] = {
+            "id": self.name.name,
+            "name": self.display_name,
+            "description": self.description,
+            "type": self.type,
+            "created_at": self.created_at,
+            "owned_by": self.owned_by,
+            "context_length": self.context_length,
+            "object": self.name,
+            "driver": ",".join(self.routes.table.get("default", ())),
+            **{f"driver.{use}": ",".join(self.routes.table[use]) for use in USE_CASES if use in self.routes.table},
+            "session": self.session,
+            # What changes stands in its own file: this one is the same until the configuration changes.
+            "status": f"{self.name.name.rpartition('/')[2]}.d/status",
+            "cap": ",".join(self.capabilities),
+        }
+        return f"#!{shebang}\n" + "".join(f"# cortexfs.{key}={_one_line(value)}\n" for key, value in values.items())
+
+
+def echo() -> Projected:
+    """The built-in `debug/echo`."""
+    return Projected(
+        name=ObjectName("model", "debug/echo"),
+        display_name="echo",
+        description="Built-in debug echo model",
+        type="debug",
+        created_at=None,
+        owned_by="ctxgate",
+        context_length=None,
+        routes=Routes({"default": ("debug",)}),
+        defaults={},
+        session="socket",
+        capabilities=("chat", "stream", "session"),
+        native={"runtime": "echo"},
+    )
+
+
+def projected(
+    name: ObjectName, model: Model, routes: Mapping[UseCase, tuple[str, ...]], session: Session, created_at: int | None
+) -> Projected:
+    """A model of the file. routes: empty for what fits the runtime. created_at: of its weights, seconds since 1970."""
+    return Projected(
+        name=name,
+        display_name=model.display_name or model.name,
+        description=f"{model.display_name or model.name}, served by ctxgate with {model.runtime}",
+        type="debug" if model.runtime == "echo" else "chat",
+        created_at=created_at,
+        owned_by=name.name.partition("/")[0],
+        context_length=model.context_window,
+        routes=Routes(routes or _routes(model)),
+        defaults={key: value for key, value in model.defaults.items() if not _SECRET.search(key)},
+        session=session,
+        capabilities=_capabilities(model, session),
+        native={
+            "model": model.name,
+            "runtime": model.runtime,
+            "native_id": model.upstream_name,
+            "address": model.base_url or (f"unix:{model.uds}" if model.uds is not None else None),
+            "weights": model.path,
+            "tool_call_format": model.tool_call_format,
+        },
+    )
+
+
+def _routes(model: Model) -> dict[UseCase, tuple[str, ...]]:
+    if model.runtime == "echo":
+        return {"default": ("debug",)}
+    chat = ("openai-chat",)
+    return {"default": chat, "exec": chat, "socket": chat, "agent": ("openai-responses", "openai-chat")}
+
+
+def _capabilities(model: Model, session: Session) -> tuple[Capability, ...]:
+    found: list[Capability] = ["chat", "stream"]
+    if session == "socket":
+        found.append("session")
+    if model.runtime in HOLDS_TO_SCHEMA:
+        found.append("json_schema")
+    for word in model.capabilities:
+        found += _CAPABILITIES.get(word, ())
+    return tuple(dict.fromkeys(found))
+
+
+def _one_line(value: object) -> str:
+    return "" if value is None else " ".join(str(value).split())

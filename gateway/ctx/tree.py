@@ -1,0 +1,148 @@
+"""The tree on the disk: where it is, and what stands in it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gateway.config import Config
+from gateway.config.projection import is_component
+from gateway.ctx.control import (
+    BadControlFile,
+    Mistake,
+    Routes,
+    Session,
+    parse_capabilities,
+    parse_defaults,
+    parse_session,
+)
+from gateway.ctx.errors import NotFound
+from gateway.ctx.objects import ObjectName, Triple
+from gateway.errors import ProviderInvalidRequest
+
+STATE = ".ctxgate"
+"""Our own folder in the tree: the manifest, locks, and the socket that executed objects talk to."""
+RUNNER = "bin/cortexfs-object-runner"
+EXEC_SOCKET = f"{STATE}/exec.sock"
+
+MAX_CONTROL_FILE = 64 * 1024
+MAX_ROOT = 80
+"""Bytes of the root's path: a socket below it must fit into a sockaddr, and the runner into a shebang."""
+LOCK_SECONDS = 10.0
+
+
+def find_root(given: Path | None, config: Config, environ: Mapping[str, str] = os.environ) -> Path:
+    """`given`, else $CTX_ROOT, else the file's, else /ctx where it can be written, else in the user's runtime folder.
+
+    Raises ProviderInvalidRequest where there is no place, or one that sockets and shebangs can't name.
+    """
+    named = given or environ.get("CTX_ROOT") or config.ctx.root
+    if named is None and os.path.isdir("/ctx") and os.access("/ctx", os.W_OK):
+        named = Path("/ctx")
+    if named is None and (runtime := environ.get("XDG_RUNTIME_DIR")):
+        named = Path(runtime) / "ctx"
+    if named is None:
+        raise ProviderInvalidRequest(
+            "there is no place for the tree: neither --root, $CTX_ROOT, ctx.root of config.yaml, a writable /ctx "
+            "nor $XDG_RUNTIME_DIR"
+        )
+    root = Path(os.path.abspath(named))
+    if len(os.fsencode(root)) > MAX_ROOT or any(char.isspace() for char in str(root)):
+        raise ProviderInvalidRequest(f"{root} can't be the root: take a path without spaces, at most {MAX_ROOT} bytes")
+    return root
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What an object's `.d` says now."""
+
+    id: str
+    routes: Routes
+    defaults: Mapping[str, Any]
+    session: Session
+    capabilities: tuple[str, ...]
+
+
+def read_control(triple: Triple) -> Control:
+    """Raises NotFound where the object isn't there, BadControlFile with everything that is wrong in a file."""
+    if not triple.entry.is_file():
+        raise NotFound(f"there is no object {triple.name}")
+    texts = {name: _read(triple.control / name) for name in ("id", "driver", "default", "session", "cap")}
+    return Control(
+        id=texts["id"].strip(),
+        routes=Routes.parse(texts["driver"]),
+        defaults=parse_defaults(texts["default"]),
+        session=parse_session(texts["session"] or "none"),
+        capabilities=parse_capabilities(texts["cap"]),
+    )
+
+
+def _read(path: Path) -> str:
+    """An absent file says nothing."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_CONTROL_FILE + 1)
+        if len(data) > MAX_CONTROL_FILE:
+            raise BadControlFile(path.name, [Mistake("TooLong", 0, "")])
+        return data.decode()
+    except FileNotFoundError:
+        return ""
+    except UnicodeDecodeError as error:
+        raise BadControlFile(path.name, [Mistake("NotText", 0, "")]) from error
+
+
+def objects(root: Path) -> Iterator[Triple]:
+    """The models of the tree, whoever made them, in the order of their names."""
+    for provider in sorted((root / "model").glob("*/")):
+        if is_component(provider.name) and not provider.is_symlink():
+            for control in sorted(provider.glob("*.d")):
+                name = control.name.removesuffix(".d")
+                if is_component(name) and (provider / name).is_file() and not (provider / name).is_symlink():
+                    yield Triple.of(root, ObjectName("model", f"{provider.name}/{name}"))
+
+
+def prepare(root: Path) -> None:
+    """The root and our folder in it, for their owner alone. Raises ProviderInvalidRequest for a root of others."""
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o002:
+        raise ProviderInvalidRequest(f"{root} isn't safe: it must be a folder of yours that not everyone can write")
+    (root / STATE).mkdir(mode=0o700, exist_ok=True)
+    status = (root / STATE).lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise ProviderInvalidRequest(f"{root} belongs to another gateway: {STATE} isn't yours")
+
+
+@contextmanager
+def locked(path: Path, *, seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """Raises BlockingIOError where another process keeps it for longer."""
+    import time
+
+    with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as file:
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.02)
+        yield
+
+
+def write(root: Path, path: str, content: bytes, mode: int) -> None:
+    """A whole file or none: written aside, then renamed."""
+    aside = root / STATE / f"aside-{os.getpid()}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    aside.unlink(missing_ok=True)
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content)
+    os.replace(aside, root / path)
