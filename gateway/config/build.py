@@ -189,7 +189,7 @@ class _Build:
             capabilities=tuple(entry.capabilities or ()),
             **_format(entry.tool_call_format),
             **_given(
-                entry, "role", "model_name", "context_window", "tool_prompt",
+                entry, "role", "model_name", "context_window", "tool_prompt", "enforcement",
                 "display_name", "connect_timeout", "request_timeout",
             ),
         )  # fmt: skip

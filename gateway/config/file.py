@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gateway.config.source import Filled
-from gateway.config.values import DEFAULT, PLACEHOLDERS, Role, ToolPrompt, UseCase
+from gateway.config.values import DEFAULT, PLACEHOLDERS, Enforcement, Role, ToolPrompt, UseCase
 
 if TYPE_CHECKING:
     from normalizers import FormatSpec
@@ -245,6 +245,11 @@ class ModelEntry(RuntimeEntry):
     )
     tool_prompt: ToolPrompt | None = Field(
         default=None, description="Who tells the model its tools: its chat template, the system message, or what fits."
+    )
+    enforcement: Enforcement | None = Field(
+        default=None,
+        description="Who holds an answer to tool_choice and response_format: whoever can, checking it where nobody "
+        "does; or the engine alone, unchecked.",
     )
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False), NUMBER] | None = Field(
         default=None, description="Default of a request's field."

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from normalizers import FormatSpec
 
 ToolPrompt = Literal["auto", "template", "system"]
+Enforcement = Literal["auto", "engine"]
 Role = Literal["chat", "embedding", "rerank"]
 
 DEFAULT = "default"
@@ -121,6 +122,8 @@ class Model:
     """The format that the file itself defines; then `tool_call_format` is its name."""
     tool_prompt: ToolPrompt = "auto"
     """Who tells the model its tools: its chat template, the system message, or whichever of them can."""
+    enforcement: Enforcement = "auto"
+    """Who sees to it that tool_choice and response_format are held to: whoever can, or the engine alone."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Request fields, filled in where the caller left them out."""
     api_key: SecretStr | None = None
