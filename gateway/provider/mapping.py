@@ -136,7 +136,7 @@ class Call:
         if self.output is not None and not calls and finish_reason not in ("tool_calls", "error"):
             parsed = self.output.parse(content, finish_reason, usage)
         if not calls and (finish_reason == "tool_calls" or (finish_reason == "stop" and not content)):
-            raise ProviderInvalidResponse(f"the answer ended with {finish_reason!r} but is empty")
+            raise ProviderInvalidResponse(f"the answer ended with {finish_reason!r} but is empty", code="empty_answer")
         return Response(AssistantMessage(content, calls), finish_reason, usage, raw, parsed)
 
     def _tool_calls(self, entries: Any, finish_reason: FinishReason) -> tuple[ToolCall, ...]:
@@ -157,13 +157,18 @@ class Call:
 
     def _check_call(self, call: ToolCall, where: str) -> None:
         if not call.id:
-            raise ProviderInvalidResponse(f"{where} has no id")
+            raise _invalid_call(f"{where} has no id")
         if call.arguments is None:
-            raise ProviderInvalidResponse(f"{where}: the arguments of {call.name!r} are not the text of a JSON object")
+            raise _invalid_call(f"{where}: the arguments of {call.name!r} are not the text of a JSON object")
         if (schema := self.schemas.get(call.name)) is None:
-            raise ProviderInvalidResponse(f"{where} names {call.name!r}, which is not a tool of this call")
+            raise _invalid_call(f"{where} names {call.name!r}, which is not a tool of this call")
         if reason := schema.violation(call.arguments):
-            raise ProviderInvalidResponse(f"{where}: the arguments of {call.name!r} break the tool's schema: {reason}")
+            raise _invalid_call(f"{where}: the arguments of {call.name!r} break the tool's schema: {reason}")
+
+
+def _invalid_call(message: str) -> ProviderInvalidResponse:
+    """With a code of its own: who runs the model's calls may tell it, and ask again."""
+    return ProviderInvalidResponse(message, code="invalid_tool_call")
 
 
 def _blocks(message: Message) -> Sequence[ContentBlock]:

@@ -1,0 +1,321 @@
+"""One bounded turn of an agent: model calls and tool calls by turns, until the model has answered.
+
+No I/O of its own: the provider asks the model, `Tools` run what it calls for, and each step is given to `record`
+before the next one begins, so that a turn that was cut off can be taken up from what was recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeAlias
+
+from gateway.errors import ProviderInvalidResponse
+from gateway.provider import (
+    AssistantMessage,
+    Message,
+    OpenAIProvider,
+    Response,
+    RuntimeConfig,
+    TextDelta,
+    Tool,
+    ToolCall,
+    ToolCallDelta,
+    ToolMessage,
+    Usage,
+    UserMessage,
+)
+
+Limit = Literal["wall_time", "model_calls", "tool_calls", "output_tokens"]
+Outcome = Literal["completed", "limited", "stopped"]
+
+UPDATE_SECONDS = 0.25
+"""Between two records of text that is still being written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The most that one turn may use up."""
+
+    wall_seconds: float = 300.0
+    model_calls: int = 16
+    tool_calls: int = 32
+    output_tokens: int = 8192
+
+    def __getitem__(self, limit: Limit) -> float:
+        return self.wall_seconds if limit == "wall_time" else int(getattr(self, limit))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCalled:
+    """Model call number `call` of the turn begins, from 1."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextGrew:
+    """More of the text that the model is writing."""
+
+    call: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswered:
+    call: int
+    message: AssistantMessage
+    finish_reason: str
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class CallRefused:
+    """The model called what there is no tool for, or with arguments that its schema forbids; it is told `reason`."""
+
+    call: int
+    name: str
+    arguments: str
+    reason: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCalled:
+    tool_call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswered:
+    tool_call: ToolCall
+    result: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    limit: Limit
+    bound: float
+
+
+Step: TypeAlias = ModelCalled | TextGrew | ModelAnswered | CallRefused | ToolCalled | ToolAnswered | LimitReached
+
+
+class Tools(Protocol):
+    """What the model may call."""
+
+    @property
+    def tools(self) -> Sequence[Tool]: ...
+
+    async def run(self, call: ToolCall) -> Mapping[str, Any]:
+        """Its JSON result; a failure is a result as well."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    outcome: Outcome
+    text: str
+    """What the model said last."""
+    limit: Limit | None = None
+
+
+@dataclass(slots=True)
+class Used:
+    """What a turn has used up so far."""
+
+    model_calls: int = 0
+    tool_calls: int = 0
+    output_tokens: int = 0
+    usage: dict[str, int] = field(default_factory=lambda: {"input": 0, "output": 0, "total": 0})
+
+
+class _Reached(Exception):
+    def __init__(self, limit: Limit) -> None:
+        self.limit = limit
+
+
+class Turn:
+    """Run it once. `used` may be read at any time, and after the run."""
+
+    def __init__(
+        self,
+        provider: OpenAIProvider,
+        tools: Tools,
+        bounds: Bounds,
+        record: Callable[[Step], Awaitable[None]],
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        config: RuntimeConfig | None = None,
+        used: Used | None = None,
+    ) -> None:
+        """stop: asked between two steps, the safe points; ends the turn. used: by it before it was cut off."""
+        self.used = used or Used()
+        self._provider = provider
+        self._tools = tools
+        self._bounds = bounds
+        self._record = record
+        self._stop = stop
+        self._config = config or RuntimeConfig()
+        self._text = ""
+        self._answer: _Answer | None = None
+
+    async def run(self, messages: Sequence[Message]) -> Result:
+        """`messages` end with what is to be answered: a user's message, or what a turn that was cut off had recorded.
+
+        Raises GatewayError where the model can't be asked, and what `record` raises. Cancelling ends the model's work.
+        """
+        conversation = list(messages)
+        try:
+            async with asyncio.timeout(self._bounds.wall_seconds) as deadline:
+                return await self._run(conversation)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            return await self._limited("wall_time")
+        except _Reached as reached:
+            return await self._limited(reached.limit)
+
+    async def _run(self, conversation: list[Message]) -> Result:
+        await self._answer_calls(conversation)
+        while not self._stop():
+            before = len(conversation)
+            finish_reason = await self._ask(conversation)
+            if finish_reason == "empty":
+                return Result("completed", self._text)
+            if finish_reason == "length" and self.used.output_tokens >= self._bounds.output_tokens:
+                raise _Reached("output_tokens")
+            await self._answer_calls(conversation)
+            if len(conversation) == before + 1:
+                return Result("completed", self._text)
+        return Result("stopped", self._text)
+
+    async def _limited(self, limit: Limit) -> Result:
+        await self._record(LimitReached(limit, self._bounds[limit]))
+        return Result("limited", (self._answer and self._answer.text) or self._text, limit)
+
+    async def _ask(self, conversation: list[Message]) -> str:
+        """Adds the model's answer to the conversation; if it was no valid one, also what is wrong with it."""
+        used = self.used
+        if used.model_calls >= self._bounds.model_calls:
+            raise _Reached("model_calls")
+        if (left := self._bounds.output_tokens - used.output_tokens) <= 0:
+            raise _Reached("output_tokens")
+        used.model_calls += 1
+        number = used.model_calls
+        await self._record(ModelCalled(number))
+        limit = min(left, self._config.max_tokens or left)
+        answer = self._answer = _Answer(number, self._record)
+        try:
+            response = await answer.read(self._provider, conversation, self._tools.tools, self._config, limit)
+        except ProviderInvalidResponse as error:
+            if error.code == "empty_answer":
+                await self._record(ModelAnswered(number, AssistantMessage(), "stop", Usage()))
+                return "empty"
+            if not (answer.calls and error.code == "invalid_tool_call"):
+                raise
+            used.tool_calls += 1
+            used.output_tokens += answer.deltas
+            name, arguments = answer.calls[-1]
+            refused = CallRefused(number, name, arguments, error.message, answer.text)
+            await self._record(refused)
+            conversation += refusal(refused)
+            if used.tool_calls >= self._bounds.tool_calls:
+                raise _Reached("tool_calls") from None
+            return "invalid"
+        # A server that counts nothing writes about a token in each piece.
+        count = response.usage.completion_tokens
+        used.output_tokens += answer.deltas if count is None else count
+        for name, tokens in (
+            ("input", response.usage.prompt_tokens),
+            ("output", count),
+            ("total", response.usage.total_tokens),
+        ):
+            used.usage[name] += tokens or 0
+        self._text = response.message.content or self._text
+        await self._record(ModelAnswered(number, response.message, response.finish_reason, response.usage))
+        conversation.append(response.message)
+        return response.finish_reason
+
+    async def _answer_calls(self, conversation: list[Message]) -> None:
+        """Runs the calls of the last assistant message that have no result yet, one after another."""
+        answered = set()
+        for message in reversed(conversation):
+            if isinstance(message, ToolMessage):
+                answered.add(message.tool_call_id)
+                continue
+            if not isinstance(message, AssistantMessage):
+                return
+            break
+        else:
+            return
+        for call in message.tool_calls:
+            if call.id in answered:
+                continue
+            if self.used.tool_calls >= self._bounds.tool_calls:
+                raise _Reached("tool_calls")
+            self.used.tool_calls += 1
+            await self._record(ToolCalled(call))
+            result = await self._tools.run(call)
+            await self._record(ToolAnswered(call, result))
+            conversation.append(ToolMessage(dump(result), call.id))
+            if self._stop():
+                return
+
+
+class _Answer:
+    """An answer of the model as it comes."""
+
+    def __init__(self, number: int, record: Callable[[Step], Awaitable[None]]) -> None:
+        self.text = ""
+        self.deltas = 0
+        self.calls: list[tuple[str, str]] = []
+        self._number = number
+        self._record = record
+        self._told = 0
+
+    async def read(
+        self,
+        provider: OpenAIProvider,
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+        config: RuntimeConfig,
+        limit: int,
+    ) -> Response[None]:
+        stream = await provider.complete(messages, tools or None, replace(config, max_tokens=limit), stream=True)
+        loop = asyncio.get_running_loop()
+        next_update = loop.time() + UPDATE_SECONDS
+        async with stream:
+            async for event in stream:
+                match event:
+                    case Response():
+                        return event
+                    case TextDelta(text):
+                        self.text += text
+                    case ToolCallDelta(index, _, name, arguments):
+                        while len(self.calls) <= index:
+                            self.calls.append(("", ""))
+                        known, written = self.calls[index]
+                        self.calls[index] = (name or known, written + arguments)
+                self.deltas += 1
+                if len(self.text) > self._told and loop.time() >= next_update:
+                    new, self._told = self.text[self._told :], len(self.text)
+                    await self._record(TextGrew(self._number, new))
+                    next_update = loop.time() + UPDATE_SECONDS
+        raise ProviderInvalidResponse("the stream ended without an answer")
+
+
+def refusal(refused: CallRefused) -> tuple[Message, Message]:
+    """How the model is told of a call that can't be run: no tool message may stand for it, as it is no valid call."""
+    said = refused.text or f"I call {refused.name} with {refused.arguments}"
+    return (
+        AssistantMessage(said),
+        UserMessage(
+            f"The call of {refused.name or 'a tool'} was refused: {refused.reason}. Mend it, or answer without."
+        ),
+    )
+
+
+def dump(result: Mapping[str, Any]) -> str:
+    return json.dumps(result, ensure_ascii=False, separators=(",", ":"))
