@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -23,7 +23,9 @@ from normalizers import FormatSpec, registry
 GRACE_SECONDS = 10
 
 
-FACES: dict[str, str] = {}
+FACES: dict[str, str] = {
+    **dict.fromkeys(("/v1/responses", "/responses"), "gateway.api.responses.face:ResponsesFace"),
+}
 """Path prefix → factory of the face behind it, `(Services) -> Face`; imported when it is first asked."""
 
 BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = ()
@@ -45,13 +47,12 @@ def build(config: Config) -> API:
                     await stack.enter_async_context(_imported(factory)(services))
             yield
 
-    faces = {prefix: partial(_made, factory, services) for prefix, factory in FACES.items()}
-    return API(gateway, faces, background)
+    @cache
+    def made(factory: str) -> Face:
+        face: Face = _imported(factory)(services)
+        return face
 
-
-def _made(factory: str, services: Services) -> Face:
-    face: Face = _imported(factory)(services)
-    return face
+    return API(gateway, {prefix: partial(made, factory) for prefix, factory in FACES.items()}, background)
 
 
 def _imported(name: str) -> Callable[[Services], Any]:
@@ -68,7 +69,8 @@ def serve(config: Config) -> None:
         host=server.host,
         port=server.port,
         uds=str(server.uds) if server.uds is not None else None,
-        http="gateway.api.lane:LaneProtocol",
+        # The lane knows no browsers.
+        http="httptools" if server.cors_origins else "gateway.api.lane:LaneProtocol",
         ws="none",
         log_level="warning",
         access_log=False,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from gateway import __version__, keys
@@ -26,6 +27,8 @@ from gateway.api.chat import (
     chat_asgi,
     log,
 )
+from gateway.api.cors import Cors, granting
+from gateway.api.models import model_list, model_object
 from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest
 from gateway.keys import KeyFile, Keyring
@@ -33,8 +36,8 @@ from gateway.principal import LOCAL, SCOPE_KEY, Principal
 from gateway.services import Face
 from gateway.wire.chat import encode
 
-OPEN_PATHS = ("/health",)
-"""Answered without a key: a supervisor has none."""
+OPEN_PATHS = ("/health", "/")
+"""Answered without a key: a supervisor has none, nor has a client that looks whether there is anything."""
 
 
 class API:
@@ -59,6 +62,7 @@ class API:
         self._keyring = Keyring(
             fixed, LOCAL, KeyFile(config.state_dir / keys.FILE), always=not config.server.is_private
         )
+        self._cors = Cors(config.server.cors_origins) if config.server.cors_origins else None
         self._others = _router(gateway, self._lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,6 +70,10 @@ class API:
             await self._others(scope, receive, send)
             return
         path: str = scope["path"]
+        if self._cors is not None and (origin := self._cors.allowed(scope)) is not None:
+            if await self._cors.preflight(scope, origin, send):
+                return
+            send = granting(send, origin)
         face: Face | None = None
         started = False
 
@@ -114,14 +122,20 @@ class API:
             try:
                 yield
             finally:
-                for face in self._faces.values():
+                for face in {*self._faces.values()}:
                     await face.aclose()
 
     def authenticate(self, headers: Headers, scope: str = "models") -> Principal:
         """Who sends a request with these headers. Raises ProviderAuthentication unless it may do what `scope` says."""
         given = next((value for name, value in headers if name == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
-        principal = self._keyring.principal(key.strip() if scheme.lower() == b"bearer" else None)
+        try:
+            principal = self._keyring.principal(key.strip() if scheme.lower() == b"bearer" else None)
+        except ProviderAuthentication:
+            other = next((value for name, value in headers if name == b"x-api-key"), None)
+            if given or other is None:
+                raise
+            principal = self._keyring.principal(other)
         if not principal.allows(scope):
             raise ProviderAuthentication(f"this API key lacks the scope {scope}", code="insufficient_scope", status=403)
         return principal
@@ -142,13 +156,23 @@ def _router(gateway: Gateway, lifespan: Callable[[Starlette], AbstractAsyncConte
         body = {"status": "ok", "version": __version__, "active_model": gateway.config.active_model}
         return JSONResponse({**body, "engines": engines})
 
+    looking: set[asyncio.Task[None]] = set()
+
     async def models(request: Request) -> Response:
-        data = [await _model_object(gateway, name) for name in gateway.routes]
-        return Response(encode({"object": "list", "data": data}), media_type="application/json")
+        # What only a model's files tell is there the next time.
+        for route in gateway.routes.values():
+            if not route.evidence:
+                task = asyncio.create_task(route.look())
+                looking.add(task)
+                task.add_done_callback(looking.discard)
+        return Response(encode(model_list(gateway, [*gateway.routes.values()])), media_type="application/json")
 
     async def model(request: Request) -> Response:
-        name = gateway.route(request.path_params["name"]).model.name
-        return JSONResponse(await _model_object(gateway, name))
+        shown = model_object(gateway, gateway.route(request.path_params["name"]))
+        return Response(encode(shown), media_type="application/json")
+
+    async def root(request: Request) -> Response:
+        return PlainTextResponse("ctxgate is running")
 
     async def ready(request: Request) -> Response:
         name = gateway.route(request.path_params["name"]).model.name
@@ -172,6 +196,7 @@ def _router(gateway: Gateway, lifespan: Callable[[Starlette], AbstractAsyncConte
 
     return Starlette(
         routes=[
+            Route("/", root),
             Route("/health", health),
             Route("/models", models),
             Route("/models/", models),
@@ -181,23 +206,3 @@ def _router(gateway: Gateway, lifespan: Callable[[Starlette], AbstractAsyncConte
         exception_handlers={GatewayError: gateway_error, HTTPException: http_error},
         lifespan=lifespan,
     )
-
-
-async def _model_object(gateway: Gateway, name: str) -> dict[str, object]:
-    """A model as `/v1/models` shows it, from the configuration and the model's own files."""
-    model, route = gateway.config.models[name], gateway.routes[name]
-    await route.look()
-    return {
-        "id": name,
-        "object": "model",
-        "created": int(gateway.config.source.stat().st_mtime) if gateway.config.source.exists() else 0,
-        "owned_by": model.runtime,
-        "active": name == gateway.config.active_model,
-        "aliases": ["default"] if name == gateway.config.active_model else [],
-        "context_window": model.context_window,
-        "tool_call_format": route.spec.name,
-        "tool_call_format_evidence": route.evidence,
-        "capabilities": list(model.capabilities),
-        # Relative to the base URL. The listing asks no engine; this starts it if need be and answers once it serves.
-        "ready_path": f"models/{name}/ready",
-    }

@@ -428,7 +428,7 @@ NOT_THERE: dict[str, tuple[int, str, str | None]] = {
     "GET /v1/chat/completions": (405, "method_not_allowed", "POST"),
     "DELETE /chat/completions": (405, "method_not_allowed", "POST"),
     "POST /v1/models": (405, "method_not_allowed", "GET"),
-    "GET /": (404, "not_found", None),
+    "POST /": (405, "method_not_allowed", "GET"),
     "GET /v1": (404, "not_found", None),
     "GET /v1/nowhere": (404, "not_found", None),
     "POST /v1/chat/completions/": (404, "not_found", None),
