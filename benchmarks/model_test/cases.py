@@ -200,6 +200,9 @@ def _case(written: Json, file: Json, tools: Mapping[str, Json]) -> Case:
     if strange := set(written) - _KEYS:
         raise BadRule(f"unknown keys: {', '.join(sorted(strange))}")
     _check_names(case, tools)
+    for step in case.steps[:-1]:
+        if any(len(expect.calls) != len(step.results) for expect in step.expect):
+            raise BadRule("each call of a step before the last needs a result")
     facts = {
         "tools": case.tools,
         "messages": case.messages,

@@ -6,7 +6,7 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -123,23 +123,9 @@ def _fault(
     before: Sequence[RawCall],
     fold: bool,
 ) -> tuple[str, str] | None:
-    if answer.faults:
-        return "gateway_error", "; ".join(answer.faults)
-    if answer.finish == "length":
-        return "truncated", "max_tokens was reached"
-    calls: list[tuple[str, Json]] = []
-    for call in answer.calls:
-        try:
-            arguments = call.parsed()
-        except ValueError as error:
-            return "invalid_json", f"{call.name}: {error}"
-        if not isinstance(arguments, dict):
-            return "not_object", f"{call.name}: {call.arguments[:100]}"
-        calls.append((call.name, arguments))
-    if unknown := [name for name, _ in calls if name not in tools]:
-        return "unknown_tool", ", ".join(unknown)
-    if found := leaked(answer.content, tools):
-        return "text_tool_call", found
+    if fault := formal_fault(answer, tools):
+        return fault
+    calls: list[tuple[str, Json]] = [(call.name, call.parsed()) for call in answer.calls]
     if expect.calls and not calls:
         return "no_call", f"wanted {', '.join(call.name for call in expect.calls)}"
     if forbidden := [name for name, _ in calls if name in forbid]:
@@ -157,6 +143,26 @@ def _fault(
         return fault
     if not expect.calls:
         return _wordless(expect, answer, fold)
+    return None
+
+
+def formal_fault(answer: Answer, tools: Collection[str]) -> tuple[str, str] | None:
+    """What is wrong with an answer whatever was wanted."""
+    if answer.faults:
+        return "gateway_error", "; ".join(answer.faults)
+    if answer.finish == "length":
+        return "truncated", "max_tokens was reached"
+    for call in answer.calls:
+        try:
+            arguments = call.parsed()
+        except ValueError as error:
+            return "invalid_json", f"{call.name}: {error}"
+        if not isinstance(arguments, dict):
+            return "not_object", f"{call.name}: {call.arguments[:100]}"
+    if unknown := [call.name for call in answer.calls if call.name not in tools]:
+        return "unknown_tool", ", ".join(unknown)
+    if found := leaked(answer.content, tools):
+        return "text_tool_call", found
     return None
 
 

@@ -1,0 +1,136 @@
+"""What is tested: the endpoint, a gateway started for the occasion, and the facts that go into the results.
+
+The benchmark talks HTTP. What it must know of the configuration it asks `ctxgate models --json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.model_test.cases import HERE, Json
+from benchmarks.model_test.run import Unreachable
+
+ROOT = HERE.parents[1]
+START_SECONDS = 30
+STOP_SECONDS = 20
+
+
+def cache() -> Path:
+    """The user's folder for what can be made again."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "ctxgate" / "model-test"
+
+
+def configured(config: Path | None) -> Json:
+    """`ctxgate models --json`: the models of config.yaml and where the gateway is. Raises Unreachable."""
+    done = subprocess.run(
+        [*_ctxgate("models", config), "--json"], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode:
+        raise Unreachable(f"ctxgate models: {done.stderr.strip() or done.returncode}")
+    report: Json = json.loads(done.stdout)
+    return report
+
+
+def _ctxgate(command: str, config: Path | None) -> list[str]:
+    return [sys.executable, "-m", "gateway", command, *(["--config", str(config)] if config else [])]
+
+
+@contextlib.contextmanager
+def gateway(config: Path | None, model: str, log: Path) -> Iterator[str]:
+    """`ctxgate serve` on a free port of this machine, for as long as the context lasts. Its words go to `log`.
+
+    Raises Unreachable where it doesn't come up.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    command = [*_ctxgate("serve", config), "--host", "127.0.0.1", "--port", str(port), "--model", model]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        log.open("ab") as out,
+        # A session of its own: Ctrl-C ends it after the run has written what it has, not at once.
+        subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True) as process,
+    ):
+        try:
+            _wait(process, f"http://127.0.0.1:{port}/health", log)
+            yield f"http://127.0.0.1:{port}/v1"
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise Unreachable(f"ctxgate serve ended: {log.read_text('utf-8', 'replace').strip()[-500:]}")
+        try:
+            with opener.open(url, timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.05)
+    raise Unreachable(f"ctxgate serve didn't answer within {START_SECONDS} s")
+
+
+def facts(report: Json | None, model: str) -> Json:
+    """About the model, as far as the configuration tells; for results."""
+    entry = next((row for row in (report or {}).get("models", ()) if row["name"] == model), None)
+    if entry is None:
+        return {"model": model}
+    made: Json = {"model": model, "runtime": entry["runtime"], "tool_call_format": entry["tool_call_format"]}
+    made["context_window"] = entry["context_window"]
+    if entry["path"] and Path(entry["path"]).is_file():
+        made["file"] = Path(entry["path"]).name
+        made["file_sha256"] = file_sha256(Path(entry["path"]))
+    from gateway import __version__
+
+    made["gateway"] = __version__
+    return made
+
+
+def file_sha256(file: Path) -> str:
+    """Kept from one run to the next while the file's size and time stay: 16 GB take a minute."""
+    status = file.stat()
+    place = cache() / "hashes.json"
+    key = f"{file.resolve()}|{status.st_size}|{status.st_mtime_ns}"
+    try:
+        known: dict[str, str] = json.loads(place.read_text("utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    if key not in known:
+        with file.open("rb") as opened:
+            known[key] = hashlib.file_digest(opened, "sha256").hexdigest()
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(known, indent=1), "utf-8")
+    return known[key]
+
+
+def host() -> Json:
+    """The machine, without its name."""
+    cpu = platform.processor() or platform.machine()
+    ram = None
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                cpu = line.partition(":")[2].strip()
+                break
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        ram = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    return {"cpu": cpu, "threads": os.cpu_count(), "ram_gb": ram, "system": f"{platform.system()} {platform.machine()}"}
