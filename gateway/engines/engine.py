@@ -365,6 +365,10 @@ class Engine:
         """The process is to go now, whatever it does."""
         if self._stopping is not None or self.state == "stopped":
             return
+        if self.state == "failed":
+            self.failure = None
+            self._to("stop")
+            return
         starting = self._bringing if self.state == "starting" else None
         self._cancel_drain_timer()
         self.backend = None
@@ -393,8 +397,9 @@ class Engine:
         self._cancel_drain_timer()
         self._alive.discard(self)
         self.held = Footprint()
-        self._to(event)
         self.residency.freed(self)
+        self._to(event)
+        self.residency.schedule()
         if backend is not None:
             await backend.aclose()
 

@@ -110,10 +110,9 @@ class Residency:
                 self.schedule()
 
     def freed(self, engine: Engine) -> None:
-        """The process of `engine` has gone."""
+        """The process of `engine` has gone; `schedule` makes something of it."""
         if engine in self.residents:
             self.residents.remove(engine)
-        self.schedule()
 
     def schedule(self) -> None:
         """Serves what claims can be served, and asks engines to give way to the others. Call it after any change."""

@@ -1,9 +1,9 @@
 """The states of an engine and what leads from one to another: a table, no I/O.
 
-stopped ──admit──► starting ──came──► ready ──drain──► draining
-   ▲                   │                │ ▲──recall──────┘ │
-   │                   └────broke───────┴──► failed ◄──────┤ broke
-   └──gone── stopping ◄──────────stop──────────────────────┘
+stopped ──admit──► starting ──came──► ready ──drain──► draining ──recall──► ready
+starting, ready, draining ──broke──► failed ──admit──► starting
+starting, ready, draining ──stop──► stopping ──gone──► stopped
+stopped ──broke──► failed ──stop──► stopped
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ TABLE: Mapping[tuple[State, Event], State] = {
     ("starting", "stop"): "stopping",
     ("ready", "stop"): "stopping",
     ("draining", "stop"): "stopping",
-    ("failed", "stop"): "stopping",
+    ("failed", "stop"): "stopped",
     ("stopping", "gone"): "stopped",
 }
 
 RESIDENT: frozenset[State] = frozenset({"starting", "ready", "draining", "stopping"})
-"""An engine in one of these may hold memory."""
+"""An engine in one of these holds memory."""
 
 
 class ImpossibleTransition(AssertionError):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.config import Config, Engines, Model, Residence
-from gateway.core import Gateway
+from gateway.core import Gateway, Run
 from gateway.engines import Engine, memory
 from gateway.engines.recipe import Machine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit
@@ -83,6 +83,13 @@ async def whole(gateway: Gateway, model: str, **more: Any) -> bytes:
         return await run.whole()
 
 
+async def rest(run: Run) -> list[bytes]:
+    chunks: list[bytes] = []
+    while payloads := await run.payloads():
+        chunks += payloads
+    return chunks
+
+
 def engine_of(gateway: Gateway, name: str) -> Engine:
     engine = gateway.routes[name].engine
     assert engine is not None
@@ -107,15 +114,11 @@ async def test_two_that_do_not_fit_together_answer_200_mixed_requests(
                 if at % 4:
                     return b"chat.completion" in await whole(gateway, name)
                 with await gateway.chat(asked(name, stream=True)) as run:
-                    chunks = []
-                    while payloads := await run.payloads():
-                        chunks += payloads
-                return b'"finish_reason"' in chunks[-1]
+                    return b'"finish_reason"' in (await rest(run))[-1]
 
         assert await asyncio.gather(*map(client, range(200))) == [True] * 200
         assert seen.most == 1
-        assert seen.counted <= ONE.memory_budget == 100 * memory.MB
-        assert seen.resident <= ONE.memory_budget
+        assert max(seen.counted, seen.resident) <= 100 * memory.MB
         assert {"one", "two"} == set(seen.started())
         # Requests are served together, not one swap for each of them.
         assert len(seen.started()) < 60
@@ -159,10 +162,7 @@ async def test_answers_in_flight_end_before_their_engine_goes(
                 await asyncio.sleep(0)
             assert (two.state, two.waits_for, one.waits_for) == ("stopped", "memory", "drain")
             assert one.status().in_flight == 1
-            chunks: list[bytes] = []
-            while payloads := await run.payloads():
-                chunks += payloads
-            assert b'"length"' in chunks[-1]
+            assert b'"length"' in (await rest(run))[-1]
             assert not other.done()
         assert b"chat.completion" in await other
         assert b"chat.completion" in await waiting
@@ -295,8 +295,7 @@ async def test_a_drain_has_an_end(model: Model, xllamacpp: Callable[[], Machine]
             assert await run.payloads()
             assert b"chat.completion" in await whole(gateway, "two")
             with pytest.raises(GatewayError, match="went away in the middle"):
-                while await run.payloads():
-                    pass
+                await rest(run)
 
 
 async def test_what_it_needs_is_learnt_and_kept(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
