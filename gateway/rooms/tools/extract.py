@@ -25,7 +25,7 @@ CLOSES = {
     "td": ("td", "th"),
     "th": ("td", "th"),
 }
-"""Elements that end others whose end nobody wrote (HTML, "generate implied end tags"); the parser leaves them nested."""
+"""Elements that end others whose end nobody wrote (HTML, "implied end tags"); the parser leaves them nested."""
 LINKS, HEADINGS = 100, 100
 
 
