@@ -25,6 +25,7 @@ GRACE_SECONDS = 10
 
 FACES: dict[str, str] = {
     **dict.fromkeys(("/v1/responses", "/responses"), "gateway.api.responses.face:ResponsesFace"),
+    **dict.fromkeys(("/v1/messages", "/messages"), "gateway.api.messages:MessagesFace"),
 }
 """Path prefix → factory of the face behind it, `(Services) -> Face`; imported when it is first asked."""
 

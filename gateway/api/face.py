@@ -115,6 +115,12 @@ def told(count: TokenCount) -> Headers:
     return () if count.exact else ((b"x-ctxgate-estimate", b"true"),)
 
 
+def without(tools: Iterable[str]) -> Headers:
+    """Names the kinds of tools that the model was not shown, since nobody here could run them."""
+    kinds = ", ".join(sorted(set(tools)))
+    return ((b"x-ctxgate-dropped-tools", kinds.encode("ascii", "replace")),) if kinds else ()
+
+
 class Encoding(Protocol):
     """A stream in the making: chat payloads to the bytes of another API."""
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gateway.api.responses.kept import Responses
 
 ID = r"/responses/([^/]+)"
-DROPPED = b"x-ctxgate-dropped-tools"
 PAGE, LARGEST_PAGE = 20, 100
 
 
@@ -51,8 +50,7 @@ class ResponsesFace(face.RoutedFace):
         if background and not stores:
             raise ProviderInvalidRequest("background: such a response has to be stored", param="background")
         made = await self._made(asked, request.principal, stores=stores)
-        headers = [(DROPPED, ", ".join(sorted(set(made.tools.dropped))).encode("ascii", "replace"))]
-        headers = headers if made.tools.dropped else []
+        headers = face.without(made.tools.dropped)
         if background:
             await made.keep()
             running = self._backgrounds.start(made.encoder.response["id"], request.principal, made.work)

@@ -1,0 +1,177 @@
+"""A chat answer as a message of Anthropic's: its object, and the events of its stream in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from gateway.errors import GatewayError, ProviderInvalidResponse
+from gateway.wire.chat import decode, encode
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
+
+Event = dict[str, Any]
+
+STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+"""Anthropic's for OpenAI's finish_reason; any other is an `end_turn`."""
+
+ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+"""By HTTP status; any other is an `api_error`."""
+
+
+def new_id() -> str:
+    return f"msg_{uuid4().hex}"
+
+
+def sse(event: Event) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), encode(event))
+
+
+def error_object(error: GatewayError) -> Event:
+    """An error as Anthropic's clients know it, with the fields of `GatewayError` that say more."""
+    known = {"code": error.code, "category": error.category, "param": error.param, **error.details}
+    more = {name: value for name, value in known.items() if value is not None}
+    kind = ERROR_TYPES.get(error.status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": error.message, **more}}
+
+
+class MessageEncoder:
+    """Pieces in, events out: `opening`, then `feed` for what comes, then `finish` or `fail`.
+
+    message: the message as it stands; in the end what a whole answer is. thinking: whether the model's reasoning is
+    shown; omitted: its blocks are, without their text.
+    """
+
+    def __init__(self, model: str, *, thinking: bool, omitted: bool = False, id: Callable[[], str] = new_id) -> None:
+        self.message: dict[str, Any] = {
+            "id": id(),
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage(Usage()),
+        }
+        self._thinking = thinking
+        self._omitted = omitted
+        self._open = False
+        self._call: int | None = None
+        self._texts: list[str] = []
+        self._end = End("stop")
+
+    def opening(self) -> list[Event]:
+        return [{"type": "message_start", "message": {**self.message, "content": []}}, {"type": "ping"}]
+
+    def feed(self, pieces: Iterable[Piece]) -> list[Event]:
+        """Raises ProviderInvalidResponse for arguments of a call that has ended."""
+        events: list[Event] = []
+        for piece in pieces:
+            match piece:
+                case Text() if piece.text:
+                    self._in(events, "text", {"text": ""})
+                    self._say(events, piece.text, {"type": "text_delta", "text": piece.text})
+                case Reasoning() if self._thinking:
+                    self._in(events, "thinking", {"thinking": "", "signature": ""})
+                    if not self._omitted:
+                        self._say(events, piece.text, {"type": "thinking_delta", "thinking": piece.text})
+                case CallStart():
+                    self._begin(events, {"type": "tool_use", "id": piece.id, "name": piece.name, "input": {}})
+                    self._call = piece.index
+                case CallArguments():
+                    if self._call != piece.index:
+                        raise ProviderInvalidResponse(f"the engine sent arguments for call {piece.index}, which ended")
+                    self._say(events, piece.json, {"type": "input_json_delta", "partial_json": piece.json})
+                case End():
+                    self._end = piece
+                case Usage():
+                    self.message["usage"] = _usage(piece)
+        return events
+
+    def finish(self) -> list[Event]:
+        events: list[Event] = []
+        if not self.message["content"]:
+            self._begin(events, {"type": "text", "text": ""})
+        self._close(events)
+        reason = "stop_sequence" if self._end.stop is not None else STOP_REASONS.get(self._end.reason, "end_turn")
+        told = {"stop_reason": reason, "stop_sequence": self._end.stop}
+        self.message |= told
+        return [
+            *events,
+            {"type": "message_delta", "delta": told, "usage": self.message["usage"]},
+            {"type": "message_stop"},
+        ]
+
+    def fail(self, error: GatewayError) -> list[Event]:
+        return [error_object(error)]
+
+    def _in(self, events: list[Event], kind: str, empty: dict[str, Any]) -> None:
+        """In a block of that kind, a new one if need be."""
+        if not self._open or self.message["content"][-1]["type"] != kind:
+            self._begin(events, {"type": kind, **empty})
+
+    def _begin(self, events: list[Event], block: dict[str, Any]) -> None:
+        self._close(events)
+        self.message["content"].append(block)
+        self._open = True
+        events.append({"type": "content_block_start", "index": self._index, "content_block": {**block}})
+
+    def _say(self, events: list[Event], text: str, delta: dict[str, Any]) -> None:
+        self._texts.append(text)
+        events.append({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+    def _close(self, events: list[Event]) -> None:
+        if not self._open:
+            return
+        block = self.message["content"][-1]
+        text, self._texts = "".join(self._texts), []
+        if block["type"] == "tool_use":
+            block["input"] = _input(text)
+        elif block["type"] == "thinking":
+            block["thinking"] = text
+            # Clients want one, to send it back.
+            block["signature"] = sha256(text.encode()).hexdigest()
+            delta = {"type": "signature_delta", "signature": block["signature"]}
+            events.append({"type": "content_block_delta", "index": self._index, "delta": delta})
+        else:
+            block["text"] = text
+        events.append({"type": "content_block_stop", "index": self._index})
+        self._open, self._call = False, None
+
+    @property
+    def _index(self) -> int:
+        return len(self.message["content"]) - 1
+
+
+def _input(arguments: str) -> Any:
+    """Raises ProviderInvalidResponse for what a message can't hold."""
+    if not arguments:
+        return {}
+    try:
+        return decode(arguments)
+    except msgspec.DecodeError as error:
+        raise ProviderInvalidResponse(f"the model's call has arguments that are no JSON: {error}") from error
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """Anthropic counts what was cached apart."""
+    return {
+        "input_tokens": usage.prompt - usage.cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached,
+        "output_tokens": usage.completion,
+    }

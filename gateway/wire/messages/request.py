@@ -1,0 +1,301 @@
+"""`POST /v1/messages` as a chat request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
+from gateway.wire import body
+from gateway.wire.chat import encode
+from gateway.wire.conversation import Conversation, Message, image_part, text_part
+
+Block = dict[str, Any]
+
+HIDDEN_BLOCKS = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "fallback", "compaction")
+"""Blocks of an earlier answer that say nothing to another model."""
+
+
+class Said(Struct):
+    """role: user or assistant; system in the middle of a conversation."""
+
+    role: str
+    content: str | list[Block]
+
+
+class Tool(Struct):
+    name: str
+    input_schema: dict[str, Any] | None = None
+    description: str | None = None
+    type: str | None = None
+    strict: bool | None = None
+    defer_loading: bool | None = None
+
+
+class ToolChoice(Struct):
+    """type: auto, any, tool or none."""
+
+    type: str
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Struct):
+    """type: enabled, adaptive or disabled. display: `omitted` leaves the text of thinking blocks empty."""
+
+    type: str
+    budget_tokens: int | None = None
+    display: str | None = None
+
+
+class OutputConfig(Struct):
+    effort: str | None = None
+    format: dict[str, Any] | None = None
+
+
+class CreateMessage(Struct, kw_only=True):
+    """The fields that are read. Others that Anthropic knows are accepted; here they say nothing to a model."""
+
+    messages: list[Said]
+    model: str | None = None
+    max_tokens: int | None = None
+    system: str | list[Block] | None = None
+    stream: bool | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: dict[str, Any] | None = None
+
+    @classmethod
+    def parse(cls, data: bytes, *, counting: bool = False) -> CreateMessage:
+        """counting: for `count_tokens`, which takes no `max_tokens`. Raises ProviderInvalidRequest."""
+        request = body.read(_decode, data)
+        if not request.messages:
+            raise _refused("messages", "messages: at least one message is needed")
+        if request.max_tokens is None and not counting:
+            raise _refused("max_tokens", "max_tokens: field required")
+        return request
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the caller wants to see the model's reasoning."""
+        return self.thinking is not None and self.thinking.type != "disabled"
+
+
+_decode = msgspec.json.Decoder(CreateMessage).decode
+
+
+def chat_fields(request: CreateMessage) -> dict[str, Any]:
+    """The fields of the chat request. Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock."""
+    conversation = Conversation()
+    conversation.system(_system(request.system))
+    for position, said in enumerate(request.messages):
+        _add(conversation, said, f"messages[{position}]")
+    fields: dict[str, Any] = {"messages": conversation.messages(), "stream": bool(request.stream)}
+    if not fields["messages"]:
+        raise _refused("messages", "messages: nothing in them can be shown to a model")
+    if request.stream:
+        fields["stream_options"] = {"include_usage": True}
+    for name, value in {
+        "model": request.model,
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "stop": request.stop_sequences or None,
+        "reasoning_effort": request.output_config and request.output_config.effort,
+    }.items():
+        if value is not None:
+            fields[name] = value
+    if request.thinking is not None:
+        # Templates that have no such switch ignore it.
+        fields["chat_template_kwargs"] = {"enable_thinking": request.thinks}
+    config = request.output_config
+    if (format := request.output_format or (config.format if config is not None else None)) is not None:
+        fields["response_format"] = _response_format(format)
+    if tools := offered(request):
+        fields["tools"] = [_function(tool) for tool in tools]
+        if request.tool_choice is not None:
+            fields |= _tool_choice(request.tool_choice)
+    return fields
+
+
+def offered(request: CreateMessage) -> list[Tool]:
+    """The tools that the model is shown: not those that Anthropic runs itself, nor deferred ones before something in
+    the conversation has named them."""
+    tools = [tool for tool in request.tools or () if tool.input_schema is not None and tool.type in (None, "custom")]
+    if not any(tool.defer_loading for tool in tools):
+        return tools
+    named = {name for said in request.messages if not isinstance(said.content, str) for name in _named(said.content)}
+    return [tool for tool in tools if not tool.defer_loading or tool.name in named]
+
+
+def dropped(request: CreateMessage) -> list[str]:
+    """Tools of Anthropic's own, which nobody can run here."""
+    return [tool.type for tool in request.tools or () if tool.type is not None and tool.type != "custom"]
+
+
+def _named(blocks: Sequence[Any]) -> list[str]:
+    found: list[str] = []
+    for block in blocks:
+        if not isinstance(block, Mapping):
+            continue
+        if block.get("type") == "tool_reference":
+            found.append(str(block.get("tool_name") or block.get("name")))
+        elif isinstance(block.get("content"), list):
+            found += _named(block["content"])
+    return found
+
+
+def _function(tool: Tool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
+    if tool.description is not None:
+        function["description"] = tool.description
+    if tool.strict is not None:
+        function["strict"] = tool.strict
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: ToolChoice) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if choice.disable_parallel_tool_use:
+        fields["parallel_tool_calls"] = False
+    match choice.type:
+        case "auto" | "none":
+            fields["tool_choice"] = choice.type
+        case "any":
+            fields["tool_choice"] = "required"
+        case "tool" if choice.name:
+            fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+        case _:
+            raise _refused("tool_choice", "tool_choice.type: auto, any, none, or tool with its name")
+    return fields
+
+
+def _response_format(format: dict[str, Any]) -> dict[str, Any]:
+    schema = format.get("schema")
+    if format.get("type") != "json_schema" or not isinstance(schema, dict):
+        raise _refused("output_config.format", "output_config.format: json_schema with its schema")
+    return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema, "strict": True}}
+
+
+def _system(system: str | list[Block] | None) -> str:
+    if system is None or isinstance(system, str):
+        return system or ""
+    return "\n\n".join(_text(block, "text", f"system[{place}]") for place, block in enumerate(system))
+
+
+def _add(conversation: Conversation, said: Said, place: str) -> None:
+    content = [text_part(said.content)] if isinstance(said.content, str) else said.content
+    blocks = [(block, f"{place}.content[{position}]") for position, block in enumerate(content)]
+    match said.role:
+        case "user":
+            # Results first: they belong to the calls right before.
+            rest: list[Message] = []
+            for block, at in blocks:
+                if block.get("type") == "tool_result":
+                    text, images = _result(block, at)
+                    conversation.result(_text(block, "tool_use_id", at), text)
+                    rest += images
+                else:
+                    rest += _parts(block, at)
+            conversation.user(rest)
+        case "assistant":
+            for block, at in blocks:
+                _add_answer(conversation, block, at)
+        case "system":
+            parts = [part for block, at in blocks for part in _parts(block, at)]
+            conversation.system("\n\n".join(part["text"] for part in parts if part["type"] == "text"))
+        case _:
+            raise _refused(f"{place}.role", f"{place}.role: user or assistant")
+
+
+def _add_answer(conversation: Conversation, block: Block, place: str) -> None:
+    kind = block.get("type")
+    if kind == "text":
+        conversation.assistant(text=_text(block, "text", place))
+    elif kind == "thinking":
+        conversation.assistant(reasoning=_text(block, "thinking", place))
+    elif kind == "tool_use":
+        arguments = encode(block.get("input") or {}).decode()
+        call = {"id": _text(block, "id", place), "name": _text(block, "name", place), "arguments": arguments}
+        conversation.assistant(call=call)
+    elif kind not in HIDDEN_BLOCKS:
+        raise _unread(kind, place)
+
+
+def _parts(block: Block, place: str) -> list[Message]:
+    kind = block.get("type")
+    if kind == "text":
+        return [text_part(_text(block, "text", place))]
+    if kind == "image":
+        return [_image(block.get("source"), place)]
+    if kind == "document":
+        return _document(block, place)
+    if kind == "search_result":
+        texts = [_text(inner, "text", place) for inner in block.get("content") or ()]
+        return [text_part("\n".join((str(block.get("title") or ""), str(block.get("source") or ""), *texts)))]
+    if kind == "tool_reference":
+        return [text_part(f"The tool {block.get('tool_name') or block.get('name')} can be called now.")]
+    raise _unread(kind, place)
+
+
+def _image(source: Any, place: str) -> Message:
+    match source:
+        case {"type": "base64", "media_type": str(kind), "data": str(data)}:
+            return image_part(f"data:{kind};base64,{data}")
+        case {"type": "url", "url": str(url)}:
+            return image_part(url)
+    raise ProviderUnsupportedContentBlock(f"{place}.source: base64 or url", param=f"{place}.source")
+
+
+def _document(block: Block, place: str) -> list[Message]:
+    title = [text_part(str(block["title"]))] if block.get("title") else []
+    match block.get("source"):
+        case {"type": "text", "data": str(text)}:
+            return [*title, text_part(text)]
+        case {"type": "content", "content": str(text)}:
+            return [*title, text_part(text)]
+        case {"type": "content", "content": list(blocks)}:
+            inner = [_parts(one, f"{place}.source.content[{at}]") for at, one in enumerate(blocks)]
+            return [*title, *(part for parts in inner for part in parts)]
+    message = f"{place}: documents are read as text only; no model here reads PDF files"
+    raise ProviderUnsupportedContentBlock(message, param=place)
+
+
+def _result(block: Block, place: str) -> tuple[str, list[Message]]:
+    """The text of a result, and its pictures: a tool's message has no place for them."""
+    content = block.get("content")
+    if content is None or isinstance(content, str):
+        parts = [text_part(content or "")]
+    elif isinstance(content, list):
+        parts = [part for at, one in enumerate(content) for part in _parts(one, f"{place}.content[{at}]")]
+    else:
+        raise _refused(f"{place}.content", f"{place}.content: a text or a list of blocks is needed")
+    text = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    if block.get("is_error") and not text[:16].lower().lstrip("<").startswith(("error", "tool_use_error")):
+        text = f"Error: {text}"
+    return text, [part for part in parts if part["type"] != "text"]
+
+
+def _text(block: Any, name: str, place: str) -> str:
+    value = block.get(name) if isinstance(block, Mapping) else None
+    if not isinstance(value, str):
+        raise _refused(f"{place}.{name}", f"{place}.{name}: a text is needed")
+    return value
+
+
+def _unread(kind: object, place: str) -> ProviderUnsupportedContentBlock:
+    return ProviderUnsupportedContentBlock(f"{place}: blocks of type {kind!r} can't be read here", param=place)
+
+
+def _refused(param: str, message: str) -> ProviderInvalidRequest:
+    return ProviderInvalidRequest(message, param=param)
