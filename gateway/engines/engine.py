@@ -35,7 +35,8 @@ from gateway.upstream import Upstream
 
 STARTS_ON_A_FREE_PORT = 3
 PROBE_SECONDS = 5.0
-"""For a server that may already listen on the model's port to say whether it is healthy."""
+"""For a server that may already listen on the model's port to say whether it is healthy. After as much silence in all
+answers an engine is asked whether it gets on, and has as long to say."""
 POLL_SECONDS = (0.02, 0.5)
 """First and longest pause between two looks at an engine that loads."""
 DEATH_SECONDS = 1.0
@@ -51,8 +52,6 @@ WAITED_SECONDS = 5.0
 """A longer back-off is answered with the failure instead of a wait."""
 STEADY_SECONDS = 10.0
 """An engine that died after it was ready for so long has not failed in a row."""
-ASKED_AFTER = 5.0
-"""Seconds of silence in all answers, after which the engine is asked whether it gets on."""
 
 
 class Ticket:
@@ -705,9 +704,10 @@ class Engine:
             return None
         told = None
         progress = getattr(backend, "progress", None)
-        if progress is not None and watchdog.silent(loop.time()) >= min(ASKED_AFTER, watchdog.stall / 4):
+        soon = min(PROBE_SECONDS, watchdog.stall / 4)
+        if progress is not None and watchdog.silent(loop.time()) >= soon:
             try:
-                async with asyncio.timeout(PROBE_SECONDS):
+                async with asyncio.timeout(soon):
                     told = await progress()
             except (GatewayError, TimeoutError):
                 told = None
