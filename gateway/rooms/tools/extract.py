@@ -55,15 +55,19 @@ def parsed(page: str) -> Any:
     return soup
 
 
-def title(soup: Any) -> str:
-    return words(soup.title.get_text()) if soup.title is not None else ""
+def take_title(soup: Any) -> str:
+    """It may stand anywhere; it is no part of the content."""
+    heading = words(soup.title.get_text()) if soup.title is not None else ""
+    for element in soup("title"):
+        element.decompose()
+    return heading
 
 
 def markdown(soup: Any, url: str) -> dict[str, Any]:
     """`{title, content}`; links are absolute, images are their alternative text."""
     from markdownify import MarkdownConverter
 
-    heading = title(soup)
+    heading = take_title(soup)
     if soup.head is not None:
         soup.head.decompose()
     for image in soup("img"):
@@ -82,7 +86,7 @@ def markdown(soup: Any, url: str) -> dict[str, Any]:
 
 def compact(soup: Any, url: str) -> dict[str, Any]:
     """`{title, description, headings, links: [{text, url}], content}`, whitespace folded, each link once."""
-    heading = title(soup)
+    heading = take_title(soup)
     about = soup.find("meta", attrs={"name": "description"})
     headings = [{"level": int(found.name[1]), "text": words(found.get_text(" "))} for found in soup(BLOCKS)[:HEADINGS]]
     links: dict[str, str] = {}

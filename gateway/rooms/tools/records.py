@@ -355,7 +355,7 @@ def _plain(value: Any, depth: int) -> Any:
     if depth > DEEPEST:
         raise ToolError("invalid_record", f"it is nested more than {DEEPEST} deep")
     if isinstance(value, dict):
-        return {_plain(key, depth): _plain(inner, depth + 1) for key, inner in value.items()}
+        return {_plain(key, depth): _plain(value[key], depth + 1) for key in sorted(value)}
     if isinstance(value, list):
         return [_plain(inner, depth + 1) for inner in value]
     if isinstance(value, str):
