@@ -20,6 +20,7 @@ from gateway.config.file import (
     EnginesEntry,
     Entry,
     File,
+    LogEntry,
     ModelEntry,
     PullEntry,
     RoomsEntry,
@@ -37,6 +38,7 @@ from gateway.config.values import (
     Ctx,
     CtxModel,
     Engines,
+    Log,
     Model,
     PullSource,
     Residence,
@@ -79,7 +81,7 @@ def _validated(document: Document) -> File | None:
 
 def _without(data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
     """`data` less the keys of which pydantic complained, with stand-ins for those that must be there."""
-    depths = {"models": 3, "rooms": 3, "runtimes": 3, "server": 2, "engines": 2, "ctx": 2}
+    depths = {"models": 3, "rooms": 3, "runtimes": 3, "server": 2, "log": 2, "engines": 2, "ctx": 2}
     rest = {key: _copied(value) if key in depths else value for key, value in data.items()}
     for details in error.errors(include_url=False):
         loc = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
@@ -125,6 +127,7 @@ class _Build:
             message = f"active_model: {active.name} is for {active.role}"
             self.problem(("active_model",), message, "name a model that chats")
         self.shared_ports(models)
+        self.other_names(models)
         ctx = self.ctx(file.ctx or CtxEntry(), models)
         config = Config(
             source=document.file,
@@ -132,6 +135,7 @@ class _Build:
             models=models,
             models_dir=self.folder if file.models_dir is not None else None,
             server=self.server(file.server or ServerEntry()),
+            log=Log(**_given(file.log or LogEntry(), *LogEntry.model_fields)),
             engines=self.engines(file.engines or EnginesEntry()),
             state_dir=self.path(file.state_dir, ("state_dir",)) if file.state_dir else self.state_dir,
             rooms=self.rooms(file.rooms or RoomsEntry()),
@@ -181,6 +185,12 @@ class _Build:
             base_url=where.base_url,
             uds=where.uds,
             port=where.port,
+            replicas=self.replicas(at, entry),
+            ca_file=self.path(entry.ca_file, (*at, "ca_file")) if entry.ca_file else None,
+            aliases=tuple(entry.aliases or ()),
+            strip_params=tuple(entry.strip_params or ()),
+            force_params=dict(entry.force_params or {}),
+            fallbacks=tuple(entry.fallbacks or ()),
             defaults=self.defaults(at, entry),
             api_key=self.secret(entry.api_key, (*at, "api_key")) if entry.api_key else None,
             pull=self.pull(at, entry, entry.pull) if entry.pull else None,
@@ -190,7 +200,7 @@ class _Build:
             **_format(entry.tool_call_format),
             **_given(
                 entry, "role", "model_name", "context_window", "tool_prompt", "enforcement",
-                "display_name", "connect_timeout", "request_timeout",
+                "display_name", "connect_timeout", "request_timeout", "retries",
             ),
         )  # fmt: skip
 
@@ -203,7 +213,7 @@ class _Build:
         except address.BadAddress as error:
             self.problem((*at, "base_url"), f"{explain.dotted((*at, 'base_url'))} {error}", error.cure)
             return address.Place()
-        if place == address.Place() and entry.runtime in WELL_KNOWN:
+        if place == address.Place() and entry.runtime in WELL_KNOWN and not entry.replicas:
             return address.place(WELL_KNOWN[entry.runtime], None)
         return place
 
@@ -212,14 +222,14 @@ class _Build:
         name, runtime = explain.dotted(at), entry.runtime
         addressed = place != address.Place()
         if runtime in STARTABLE:
-            if not self.written(at, "path", "base_url", "port"):
+            if not self.written(at, "path", "base_url", "port", "replicas"):
                 cure = "add path: (the gateway starts the engine), or port: or base_url: of a running server"
                 self.problem(at, f"{name} has neither path, port nor base_url", cure, key=True)
             if entry.path is not None and addressed and place.port is None:
                 message = f"{name}.path: the gateway can't start an engine at {entry.base_url}"
                 self.problem((*at, "path"), message, "keep one of path and base_url", key=True)
             return
-        if runtime == "openai" and not self.written(at, "base_url", "port"):
+        if runtime == "openai" and not self.written(at, "base_url", "port", "replicas"):
             self.problem(at, f"{name} has neither base_url nor port", "add base_url: of the server", key=True)
         if IMPORT_STRING.fullmatch(runtime):
             return
@@ -333,7 +343,7 @@ class _Build:
             uds=self.path(entry.uds, ("server", "uds")) if entry.uds else None,
             cors_origins=tuple(entry.cors_origins or ()),
             **_given(entry, "host", "port", "max_body_bytes", "responses_days"),
-            **_given(entry, "progress_comments", "progress_after_seconds", "keep_alive_seconds"),
+            **_given(entry, "progress_comments", "progress_after_seconds", "keep_alive_seconds", "watch"),
         )
         if problem := server.unsafe():
             # Keys of `ctxgate keys` come and go, and the file stays the same: who serves looks for them.
@@ -369,6 +379,42 @@ class _Build:
                 "turn_output_tokens", "providers",
             ),
         )  # fmt: skip
+
+    def other_names(self, models: Mapping[str, Model]) -> None:
+        """A name means one model, and a fallback is another one."""
+        taken = {name: name for name in models}
+        for name, model in models.items():
+            for index, alias in enumerate(model.aliases):
+                if (other := taken.setdefault(alias, name)) != name or alias == name:
+                    at: KeyPath = ("models", name, "aliases", index)
+                    self.problem(at, f"{explain.dotted(at)}: {alias} is a name of {other}", "choose another")
+            for index, other in enumerate(model.fallbacks):
+                at = ("models", name, "fallbacks", index)
+                if other not in models:
+                    cure = f"{explain.did_you_mean(other, models)} models: {', '.join(models)}".strip()
+                    self.problem(at, f"{explain.dotted(at)}: there is no model {other}", cure)
+                elif other == name or models[other].role != model.role:
+                    what = "the model itself" if other == name else f"for {models[other].role}"
+                    self.problem(at, f"{explain.dotted(at)}: {other} is {what}", "name another model")
+
+    def replicas(self, at: KeyPath, entry: ModelEntry) -> tuple[str, ...]:
+        found: list[str] = []
+        for index, written in enumerate(entry.replicas or ()):
+            inner = (*at, "replicas", index)
+            try:
+                where = address.place(written, None)
+            except address.BadAddress as error:
+                self.problem(inner, f"{explain.dotted(inner)} {error}", error.cure)
+                continue
+            url = where.base_url or f"unix:{where.uds}"
+            if url in found:
+                self.problem(inner, f"{explain.dotted(inner)}: {url} is there twice", "leave one of them out")
+            found.append(url)
+        for key in ("base_url", "port", "path"):
+            if found and getattr(entry, key) is not None:
+                name = explain.dotted(at)
+                self.problem((*at, key), f"{name} has replicas, and {key} too", "keep one of them", key=True)
+        return tuple(found)
 
     def shared_ports(self, models: Mapping[str, Model]) -> None:
         """Allowed, for files that swap models on one port: the engine that starts second gets another one. Noted."""

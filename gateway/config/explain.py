@@ -15,6 +15,7 @@ from gateway.config.file import (
     EnginesEntry,
     File,
     GroupEntry,
+    LogEntry,
     ModelEntry,
     PullEntry,
     RoomsEntry,
@@ -146,6 +147,8 @@ def _fields(place: KeyPath) -> Iterable[str]:
             return RoomsEntry.model_fields
         case ("rooms", "tools"):
             return RoomToolsEntry.model_fields
+        case ("log",):
+            return LogEntry.model_fields
         case ("server",):
             return ServerEntry.model_fields
         case ("engines",):

@@ -22,7 +22,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from gateway.config.source import Filled
-from gateway.config.values import DEFAULT, PLACEHOLDERS, Enforcement, Role, ToolPrompt, UseCase
+from gateway.config.values import DEFAULT, PLACEHOLDERS, Enforcement, LogFormat, LogLevel, Role, ToolPrompt, UseCase
 
 if TYPE_CHECKING:
     from normalizers import FormatSpec
@@ -107,6 +107,25 @@ def _extra_body(fields: dict[str, Any]) -> dict[str, Any]:
             "extra_body can't hold {names}",
             {"names": ", ".join(taken), "cure": "these belong to each request; leave them out"},
         )
+    return {key: _plain(value) for key, value in fields.items()}
+
+
+def _filters(names: Iterable[str]) -> None:
+    if taken := sorted(FIELDS_OF_THE_CALL & {*names}):
+        raise PydanticCustomError(
+            "field_of_the_call",
+            "{names} can't be filtered",
+            {"names": ", ".join(taken), "cure": "these belong to each request; leave them out"},
+        )
+
+
+def _stripped(names: list[str]) -> list[str]:
+    _filters(names)
+    return names
+
+
+def _forced(fields: dict[str, Any]) -> dict[str, Any]:
+    _filters(fields)
     return {key: _plain(value) for key, value in fields.items()}
 
 
@@ -225,6 +244,7 @@ class ModelEntry(RuntimeEntry):
     runtime: Runtime = Field(
         description="What runs it. `openai` is any OpenAI-compatible server; pkg.mod:Class is a backend of your own."
     )
+    aliases: list[ModelName] | None = Field(default=None, description="Other names that clients may use.")
     role: Role | None = Field(
         default=None, description="What it is asked for: chat, embedding (/v1/embeddings) or rerank (/v1/rerank)."
     )
@@ -234,6 +254,13 @@ class ModelEntry(RuntimeEntry):
     mmproj_path: Text | None = Field(default=None, description="Vision projector that belongs to the weights.")
     base_url: Text | None = Field(
         default=None, description="Server: http://host:port, https://…, or unix:/path/to/socket."
+    )
+    replicas: Annotated[list[Text], Field(min_length=1)] | None = Field(
+        default=None,
+        description="Base URLs of servers that all have the model, instead of base_url; the least busy is asked.",
+    )
+    ca_file: Text | None = Field(
+        default=None, description="PEM file of the authorities for https servers; not given: the system's."
     )
     port: Port | None = Field(default=None, description="Port on this machine where the engine is found, else started.")
     model_name: Text | None = Field(default=None, description="The engine's name for the model; not given: the key.")
@@ -269,6 +296,19 @@ class ModelEntry(RuntimeEntry):
     max_tokens: Tokens | None = Field(default=None, description="Default of a request's field.")
     extra_body: Annotated[dict[str, Any], AfterValidator(_extra_body)] | None = Field(
         default=None, description="Further request fields, filled in where the caller left them out."
+    )
+    strip_params: Annotated[list[Text], AfterValidator(_stripped)] | None = Field(
+        default=None, description="Request fields that callers may not set; the defaults stand then."
+    )
+    force_params: Annotated[dict[str, Any], AfterValidator(_forced)] | None = Field(
+        default=None, description="Request fields that are set, whatever the caller says."
+    )
+    retries: Annotated[int, Field(ge=0, le=10), NUMBER] | None = Field(
+        default=None,
+        description="How often a request that failed for a passing reason, before its first byte, is sent again.",
+    )
+    fallbacks: list[Text] | None = Field(
+        default=None, description="Models that are asked in turn where this one failed for a passing reason."
     )
     api_key: Secret | None = Field(default=None, description="The server's key: ${VARIABLE} or keychain:NAME.")
     capabilities: list[Capability] | None = Field(default=None, description="What the model can do.")
@@ -313,6 +353,20 @@ class ServerEntry(Entry):
     )
     keep_alive_seconds: Seconds | None = Field(
         default=None, description="Seconds of silence in a stream until a comment keeps it alive."
+    )
+    watch: bool | None = Field(default=None, description="Whether a change of this file is applied by itself.")
+
+
+class LogEntry(Entry):
+    """What is told on standard error, and what is remembered of the answers."""
+
+    format: LogFormat | None = Field(default=None, description="text, or json: an object a line.")
+    level: LogLevel | None = Field(default=None, description="How much is told.")
+    requests: Annotated[int, Field(ge=0, le=100_000), NUMBER] | None = Field(
+        default=None, description="Answers that are remembered, in memory; 0: none."
+    )
+    bodies: bool | None = Field(
+        default=None, description="Whether with their bytes: prompts and answers, for `ctxgate replay`."
     )
 
 
@@ -452,6 +506,7 @@ class File(Entry):
         default=None, description="Launch settings for all models of a runtime."
     )
     server: ServerEntry | None = Field(default=None, description="Where the gateway listens.")
+    log: LogEntry | None = Field(default=None, description="What is told, and what is remembered of the answers.")
     engines: EnginesEntry | None = Field(default=None, description="What holds for all engines that it starts.")
     ctx: CtxEntry | None = Field(default=None, description="Models as executable objects of the file system.")
     state_dir: Text | None = Field(

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.config.file import IMPORT_STRING, File
 from gateway.config.spelling import IGNORED, RENAMED, RUNTIMES
-from gateway.config.values import Ctx, CtxModel, Model, Rooms, RoomTools, Runtime, Server
+from gateway.config.values import Ctx, CtxModel, Log, Model, Rooms, RoomTools, Runtime, Server
 
 _VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]\w*(:-[^${}]*)?\}"}
 
@@ -26,6 +26,7 @@ def json_schema() -> dict[str, Any]:
     _defaults(definitions["RoomsEntry"]["properties"], Rooms)
     _defaults(definitions["RoomToolsEntry"]["properties"], RoomTools)
     _defaults(definitions["ServerEntry"]["properties"], Server)
+    _defaults(definitions["LogEntry"]["properties"], Log)
     _defaults(definitions["CtxEntry"]["properties"], Ctx)
     _defaults(definitions["CtxModelEntry"]["properties"], CtxModel)
     model["tool_call_format"] |= {"anyOf": _formats()}

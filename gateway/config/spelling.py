@@ -19,7 +19,7 @@ IGNORED: dict[str, dict[str, str]] = {
     "file": {
         "enabled_servers": _APP,
         "enabled_tools": _APP,
-        "fallback_chain": _APP + "; the gateway never answers from another model than the one that was asked",
+        "fallback_chain": _APP + "; write fallbacks: in a model",
         "orchestrator": _APP,
         "two_pass_tool_selection": _APP,
         "static_response": _APP,

@@ -99,6 +99,8 @@ _PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 class Model:
     name: str
     """The key in the file and the id in `/v1/models`."""
+    aliases: tuple[str, ...] = ()
+    """Other names that clients may use."""
     role: Role = "chat"
     """What it is asked for: each model has one endpoint, or the chat ones."""
     runtime: str
@@ -111,6 +113,10 @@ class Model:
     """`http://host:port[/prefix]`, without `/v1` at its end."""
     uds: Path | None = None
     """The engine's Unix socket; then `base_url` is None."""
+    replicas: tuple[str, ...] = ()
+    """Base URLs of servers that all have the model; then `base_url`, `uds` and `port` are None."""
+    ca_file: Path | None = None
+    """PEM file of the authorities that vouch for an https server, instead of the system's."""
     port: int | None = None
     """The port on this machine where the engine is found or started; None: one that the system chooses."""
     model_name: str | None = None
@@ -126,6 +132,14 @@ class Model:
     """Who sees to it that tool_choice and response_format are held to: whoever can, or the engine alone."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Request fields, filled in where the caller left them out."""
+    strip_params: tuple[str, ...] = ()
+    """Request fields that callers may not set: theirs are left out, before the defaults are filled in."""
+    force_params: Mapping[str, Any] = field(default_factory=dict)
+    """Request fields that are set, whatever the caller says."""
+    retries: int = 0
+    """How often a request that failed for a passing reason, before its first byte, is sent again."""
+    fallbacks: tuple[str, ...] = ()
+    """Models that are asked in turn where this one failed so, retries included."""
     api_key: SecretStr | None = None
     """Of the engine's server, sent as a bearer token."""
     capabilities: tuple[str, ...] = ()
@@ -163,6 +177,8 @@ class Server:
     """Of silence before the first comment: until then an error still is an HTTP status."""
     keep_alive_seconds: float = 15.0
     """Of silence before a comment that says no more than that the stream lives."""
+    watch: bool = True
+    """Whether a change of the file is applied by itself."""
 
     @property
     def is_private(self) -> bool:
@@ -194,6 +210,23 @@ class Engines:
     """For the answers in flight of an engine that has to give way; then they are cut."""
     excludes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """For each group those whose models may not be in memory together with one of its own; symmetric."""
+
+
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """What is told on standard error, and what is remembered of the answers."""
+
+    format: LogFormat = "text"
+    """`json`: an object a line."""
+    level: LogLevel = "info"
+    requests: int = 256
+    """Answers that are remembered, in memory; 0: none."""
+    bodies: bool = False
+    """Whether with their bytes, as the engine wrote them and as the client got them."""
 
 
 UseCase = Literal["default", "exec", "socket", "agent"]
@@ -288,6 +321,7 @@ class Config:
     """In the file's order."""
     models_dir: Path | None = None
     server: Server = Server()
+    log: Log = field(default_factory=Log)
     engines: Engines = field(default_factory=Engines)
     ctx: Ctx = field(default_factory=Ctx)
     state_dir: Path = field(default_factory=user_state_dir)
@@ -309,6 +343,8 @@ class Config:
             first = (model.name for model in self.models.values() if model.role == role)
             name = self.active_model if role in (None, "chat") else next(first, self.active_model)
         model = self.models.get(name or "")
+        if model is None:
+            model = next((model for model in self.models.values() if name in model.aliases), None)
         if model is None:
             known = ", ".join(self.models)
             raise ProviderInvalidModel(f"there is no model {name!r}; config.yaml has: {known}", param="model")

@@ -97,8 +97,7 @@ CASES = [
         [
             (
                 *(5, 10, "unknown key zzz in server"),
-                "known keys: api_keys, host, keep_alive_seconds, max_body_bytes, port, progress_after_seconds, "
-                "progress_comments, uds",
+                "known keys: api_keys, cors_origins, host, keep_alive_seconds, max_body_bytes, port, ",
             )
         ],
     ),
@@ -113,7 +112,7 @@ CASES = [
     Case(
         "LocalCowork's key in the wrong place",
         model("runtime: echo\nfallback_chain: [m]"),
-        [(5, 5, "unknown key fallback_chain in models.m", "known keys: api_key, args, base_url")],
+        [(5, 5, "unknown key fallback_chain in models.m", 'did you mean "fallbacks"?')],
     ),
     Case(
         "duplicate key",
@@ -234,6 +233,45 @@ CASES = [
                 'did you mean "text"? allowed: text, tool_calling, vision, embeddings, reasoning',
             )
         ],
+    ),
+    Case(
+        "alias that is taken",
+        model("runtime: echo\naliases: [m, other, other]") + "  other: {runtime: echo}\n",
+        [
+            (5, 15, "models.m.aliases[0]: m is a name of m", "choose another"),
+            (5, 18, "models.m.aliases[1]: other is a name of other", "choose another"),
+            (5, 25, "models.m.aliases[2]: other is a name of other", "choose another"),
+        ],
+    ),
+    Case(
+        "fallback that is none",
+        model("runtime: echo\nfallbacks: [m, othr]") + "  other: {runtime: echo}\n",
+        [
+            (5, 17, "models.m.fallbacks[0]: m is the model itself", "name another model"),
+            (5, 20, "models.m.fallbacks[1]: there is no model othr", 'did you mean "other"? models: m, other'),
+        ],
+    ),
+    Case(
+        "filter of what belongs to the request",
+        model("runtime: echo\nstrip_params: [stream, seed]\nforce_params: {model: x}"),
+        [
+            (5, 19, "models.m.strip_params: stream can't be filtered", "these belong to each request"),
+            (6, 19, "models.m.force_params: model can't be filtered", "these belong to each request"),
+        ],
+    ),
+    Case(
+        "replicas that are none",
+        model("runtime: openai\nport: 8080\nreplicas: ['http://a:1', nonsense, 'http://a:1/v1']"),
+        [
+            (5, 5, "models.m has replicas, and port too", "keep one of them"),
+            (6, 30, "models.m.replicas[1] isn't a URL", "write http://host:port"),
+            (6, 40, "models.m.replicas[2]: http://a:1 is there twice", "leave one of them out"),
+        ],
+    ),
+    Case(
+        "unknown key of log",
+        model("runtime: echo") + "log: {boddies: true}\n",
+        [(5, 7, "unknown key boddies in log", 'did you mean "bodies"?')],
     ),
     Case(
         "no amount of memory",

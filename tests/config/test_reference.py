@@ -20,6 +20,7 @@ from gateway.config.file import (
     Entry,
     File,
     GroupEntry,
+    LogEntry,
     ModelEntry,
     PullEntry,
     RoomsEntry,
@@ -27,7 +28,7 @@ from gateway.config.file import (
     RuntimeEntry,
     ServerEntry,
 )
-from gateway.config.values import Ctx, CtxModel, Rooms, RoomTools
+from gateway.config.values import Ctx, CtxModel, Log, Rooms, RoomTools
 from tests.config.test_load import LOCALCOWORK, OURS
 from tests.config.test_problems import CASES, Case
 
@@ -85,6 +86,10 @@ def test_the_schema_refuses_what_load_refuses(case: Case, validator: Any) -> Non
     assert list(validator.iter_errors(yaml.safe_load(case.text)))
 
 
+ONE_OF: dict[type[Entry], set[str]] = {PullEntry: {"package", "ollama"}, ModelEntry: {"replicas"}}
+"""What can't be given together with what is shown: it stands in a comment."""
+
+
 def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(REFERENCE, encoding="utf-8")
@@ -94,6 +99,7 @@ def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
     entries: list[tuple[dict[str, Any], type[Entry]]] = [
         (data, File),
         (data["server"], ServerEntry),
+        (data["log"], LogEntry),
         (data["engines"], EnginesEntry),
         (data["engines"]["groups"]["large"], GroupEntry),
         (model, ModelEntry),
@@ -106,9 +112,8 @@ def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
     ]
     for keys, entry in entries:
         missing = set(entry.model_fields) - set(keys)
-        # Only one source of weights can be given at a time.
-        assert missing == ({"package", "ollama"} if entry is PullEntry else set()), entry
-    for key in ("package", "ollama"):
+        assert missing == (ONE_OF.get(entry, set())), entry
+    for key in set[str]().union(*ONE_OF.values()):
         assert re.search(rf"^ +# {key}: ", REFERENCE, re.MULTILINE)
     heading = next(line for line in REFERENCE.splitlines() if line.startswith("runtimes:"))
     following = REFERENCE[REFERENCE.index(heading) :].split("\n  mlx:")
@@ -124,7 +129,7 @@ def test_the_reference_s_defaults_are_the_code_s() -> None:
     }
     actual = {
         field.name: field.default
-        for value in (Model, Runtime, Residence, Server, Engines, Ctx, CtxModel, Rooms, RoomTools)
+        for value in (Model, Runtime, Residence, Server, Log, Engines, Ctx, CtxModel, Rooms, RoomTools)
         for field in fields(value)
         if field.default not in (None, MISSING, ()) and not isinstance(field.default, Runtime | Residence | RoomTools)
     }
