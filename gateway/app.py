@@ -26,10 +26,17 @@ GRACE_SECONDS = 10
 FACES: dict[str, str] = {
     **dict.fromkeys(("/v1/responses", "/responses"), "gateway.api.responses.face:ResponsesFace"),
     **dict.fromkeys(("/v1/messages", "/messages"), "gateway.api.messages:MessagesFace"),
+    **dict.fromkeys(("/v1/completions", "/completions"), "gateway.api.completions:CompletionsFace"),
+    **dict.fromkeys(("/v1/embeddings", "/embeddings"), "gateway.api.embeddings:EmbeddingsFace"),
+    **dict.fromkeys(("/v1/rerank", "/rerank"), "gateway.api.embeddings:EmbeddingsFace"),
+    **dict.fromkeys(("/llm/room", "/api/user"), "gateway.rooms.app:build"),
 }
 """Path prefix → factory of the face behind it, `(Services) -> Face`; imported when it is first asked."""
 
-BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = ()
+BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
+    # A room may have been at work when the gateway ended.
+    (lambda config: (config.state_dir / "rooms.open").exists(), "gateway.rooms.app:resume"),
+)
 """What runs beside the faces from the start: whether a configuration wants it, and its factory, `(Services) ->` an
 async context manager. Imported only where it is wanted."""
 

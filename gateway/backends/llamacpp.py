@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from typing import Any
 
@@ -10,7 +11,7 @@ from msgspec import Raw
 
 from gateway.backends import completion, messages
 from gateway.backends.about import UNKNOWN, About
-from gateway.backends.base import Address, RawText
+from gateway.backends.base import Address, Endpoint, RawText
 from gateway.backends.context import context_length_exceeded, may_exceed
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
 from gateway.backends.prefill import Prefill
@@ -83,12 +84,16 @@ class LlamaCppBackend(OpenAIBackend):
         without `/apply-template`; there a grammar goes along where llama.cpp allows it, that is without `tools`.
         """
         grammar = {"grammar": Raw(encode(raw.grammar))} if raw.grammar is not None else {}
-        prompt = None
+        prompt, format = None, None
+        if raw.grammar is not None:
+            format = fields.pop("response_format", None)
         if self._templates and not _only_chat(fields):
             self.adapt(fields)
             prompt = await self._prompt(fields)
             self._templates = prompt is not None
         if prompt is None:
+            if format is not None:
+                fields["response_format"] = format
             return await self.open(request, fields if "tools" in fields else {**grammar, **fields})
         pair = next((pair for pair in raw.think if prompt.rstrip().endswith(pair[0])), None)
         if pair is not None and raw.grammar is not None:
@@ -103,7 +108,13 @@ class LlamaCppBackend(OpenAIBackend):
         if prefill is not None:
             asked["return_progress"] = fields["return_progress"]
         response = await self.accepted(self._completion_head, asked)
-        reply = completion.CompletionReply(response, usage=request.include_usage, reasoning_open=pair is not None)
+        reply = completion.CompletionReply(
+            response,
+            usage=request.include_usage,
+            reasoning_open=pair is not None,
+            # A grammar of the client's own wins.
+            by_grammar=raw.grammar is not None and "grammar" not in fields,
+        )
         reply.prefill = prefill
         return reply
 
@@ -128,6 +139,12 @@ class LlamaCppBackend(OpenAIBackend):
         settings = (await self.props()).get("default_generation_settings")
         window = settings.get("n_ctx") if isinstance(settings, dict) else None
         return window if isinstance(window, int) and window > 0 else None
+
+    async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
+        if endpoint == "completions" and bytes(fields.get("suffix", b"null")) not in (b"null", b'""'):
+            message = "suffix: llama.cpp ignores it here; write the model's own marks for it into the prompt"
+            raise ProviderInvalidRequest(message, param="suffix")
+        return await super().post(endpoint, fields)
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
         if not self._templates or _needs_chat(fields["messages"]) is not None:
@@ -212,6 +229,8 @@ class LlamaCppBackend(OpenAIBackend):
         kind = error.get("type") if isinstance(error, dict) else None
         if kind == "exceed_context_size_error":
             return context_length_exceeded(error.get("n_prompt_tokens", 0), error.get("n_ctx", 0))
+        if numbers := re.search(r"input \((\d+) tokens\) is too large.*batch size: (\d+)", message):
+            return context_length_exceeded(int(numbers[1]), int(numbers[2]))
         if kind == "unavailable_error":
             return ProviderModelNotLoaded(f"the engine is not ready yet: {message}", retry_after=1)
         if "input is not supported" in message:

@@ -18,6 +18,10 @@ Block = dict[str, Any]
 HIDDEN_BLOCKS = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "fallback", "compaction")
 """Blocks of an earlier answer that say nothing to another model."""
 
+BILLING = "x-anthropic-billing-header:"
+"""A block of Claude Code's system prompt that is meant for Anthropic's servers; it would change the prompt's beginning
+with each request, and engines could keep nothing of what they have read."""
+
 
 class Said(Struct):
     """role: user or assistant; system in the middle of a conversation."""
@@ -190,7 +194,8 @@ def _response_format(format: dict[str, Any]) -> dict[str, Any]:
 def _system(system: str | list[Block] | None) -> str:
     if system is None or isinstance(system, str):
         return system or ""
-    return "\n\n".join(_text(block, "text", f"system[{place}]") for place, block in enumerate(system))
+    texts = [_text(block, "text", f"system[{place}]") for place, block in enumerate(system)]
+    return "\n\n".join(text for text in texts if not text.startswith(BILLING))
 
 
 def _add(conversation: Conversation, said: Said, place: str) -> None:
