@@ -24,9 +24,14 @@ def main() -> None:
     parser.add_argument("--ctx-size", type=int, default=0, help="divided by the slots; 0: the model's own for each")
     parser.add_argument("--parallel", type=int, default=1, help="slots")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--embeddings", "--embedding", action="store_true")
+    parser.add_argument("--reranking", "--rerank", action="store_true")
+    parser.add_argument("--batch-size", "-b", type=int)
+    parser.add_argument("--ubatch-size", "-ub", type=int)
     # Beyond what recipes pass, the few of llama-server's options that a model's `args` may well hold.
     parser.add_argument("--gpu-layers", "--n-gpu-layers", "-ngl", type=int, default=-1)
     parser.add_argument("--chat-template-file", type=Path)
+    parser.add_argument("--pooling", choices=["none", "mean", "cls", "last", "rank"])
     parser.add_argument("--verbosity", type=int, default=2)
     args = parser.parse_args()
 
@@ -44,6 +49,13 @@ def main() -> None:
     params.n_ctx = args.ctx_size
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = args.threads
     params.n_gpu_layers = args.gpu_layers
+    params.embedding = args.embeddings or args.reranking
+    if pooling := args.pooling or ("rank" if args.reranking else None):
+        params.pooling_type = getattr(xllamacpp.llama_pooling_type, f"LLAMA_POOLING_TYPE_{pooling.upper()}")
+    if args.batch_size:
+        params.n_batch = args.batch_size
+    if args.ubatch_size:
+        params.n_ubatch = args.ubatch_size
     params.use_jinja = True
     if args.chat_template_file is not None:
         params.chat_template = args.chat_template_file.read_text("utf-8")
