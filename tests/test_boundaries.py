@@ -45,16 +45,18 @@ OURS: dict[str, set[str]] = {
     "gateway.api": {
         *("gateway", "gateway.errors", "gateway.wire", "gateway.core"),
         *("gateway.principal", "gateway.keys", "gateway.services", "gateway.store", "gateway.backends"),
-        "gateway.estimate",
+        *("gateway.estimate", "gateway.config"),
     },
     "gateway.inprocess": {"gateway.errors", "gateway.core", "gateway.provider", "gateway.wire"},
     "gateway.turn": {"gateway.errors", "gateway.provider"},
     "gateway.rooms": {
         *("gateway.errors", "gateway.config", "gateway.core", "gateway.provider", "gateway.inprocess", "gateway.turn"),
-        *("gateway", "gateway.principal", "gateway.store", "gateway.services"),
+        *("gateway", "gateway.principal", "gateway.store", "gateway.services", "gateway.wire"),
     },
     "gateway.pull": {"gateway.errors", "gateway.config"},
-    "gateway.app": {"gateway.config", "gateway.core", "gateway.api", "gateway.services", "normalizers"},
+    "gateway.app": {
+        *("gateway.config", "gateway.core", "gateway.api", "gateway.rooms", "gateway.services", "normalizers"),
+    },
     "gateway.cli": {
         *("gateway", "gateway.errors", "gateway.config", "gateway.keys", "gateway.pull", "gateway.app"),
         *("gateway.backends", "gateway.core", "normalizers"),
