@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
     from gateway.store import Store
+
+T = TypeVar("T")
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -24,6 +26,14 @@ class Services:
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self._opening: asyncio.Task[Store] | None = None
+        self._shared: dict[object, Any] = {}
+
+    def shared(self, make: Callable[[Services], T]) -> T:
+        """The one thing of its kind that several faces use, made for whoever asks first."""
+        if make not in self._shared:
+            self._shared[make] = make(self)
+        made: T = self._shared[make]
+        return made
 
     async def store(self) -> Store:
         """The one store of this process, its tables made. Raises ProviderUnavailable where it can't be opened."""

@@ -1,0 +1,227 @@
+"""What comes in and goes out as JSON: requests, rooms, messages, events."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.rooms.states import State
+
+Name = Annotated[str, Meta(min_length=1, max_length=200)]
+Identifier = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]*$")]
+Prose = Annotated[str, Meta(max_length=20_000)]
+Metadata: TypeAlias = dict[str, Any]
+ReleaseMode = Literal["graceful", "immediate"]
+
+MAX_METADATA_BYTES = 32 * 1024
+MAX_CONTENT_CHARS = 200_000
+
+
+class Actor(Struct, forbid_unknown_fields=True):
+    """Who acts in a room. provider: `local` (or left out) is the gateway itself, others are `rooms.providers` of
+    config.yaml. model: left out is the active one. adapter: kept as it came; every turn is run by the gateway."""
+
+    agent_id: Identifier = "assistant-1"
+    role: Name = "assistant"
+    adapter: Name | None = None
+    provider: Identifier | None = None
+    model: Name | None = None
+    skills: Annotated[list[Name], Meta(max_length=50)] = []
+    instructions: Prose | None = None
+    """What the model is told of itself, as the system message."""
+
+
+class WakePolicy(Struct, forbid_unknown_fields=True):
+    on_message: bool = True
+    """Whether a message wakes a sleeping room; otherwise it waits in the queue for `wake`."""
+
+
+class DonePolicy(Struct, forbid_unknown_fields=True):
+    after_turn: Literal["idle", "sleep", "release"] = "idle"
+    """What the room does once it has answered."""
+    idle_seconds: Annotated[float, Meta(gt=0)] | None = None
+    """Until an idle room sleeps; null: as config.yaml says."""
+
+
+class TurnBounds(Struct, forbid_unknown_fields=True):
+    """Tighter ones than config.yaml's; wider ones have no effect."""
+
+    wall_seconds: Annotated[float, Meta(gt=0)] | None = None
+    model_calls: Annotated[int, Meta(ge=1)] | None = None
+    tool_calls: Annotated[int, Meta(ge=0)] | None = None
+    output_tokens: Annotated[int, Meta(ge=1)] | None = None
+
+
+Globs = Annotated[list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta(max_length=100)]
+
+
+class ToolPolicy(Struct, forbid_unknown_fields=True):
+    """Tools up to `access`, among them those that `allow` names and `deny` doesn't; without `access` none."""
+
+    access: Literal["read", "edit", "full"] | None = None
+    allow: Globs = msgspec.field(default_factory=lambda: ["*"])
+    deny: Globs = []
+
+
+class Rent(Struct, forbid_unknown_fields=True):
+    """`agents` and `actors` are two names of one list; without either there is one assistant."""
+
+    purpose: Prose | None = None
+    metadata: Metadata = {}
+    agents: Annotated[list[Actor], Meta(min_length=1, max_length=16)] | None = None
+    actors: Annotated[list[Actor], Meta(min_length=1, max_length=16)] | None = None
+    tool_policy: ToolPolicy | None = None
+    wake_policy: WakePolicy = msgspec.field(default_factory=WakePolicy)
+    done_policy: DonePolicy = msgspec.field(default_factory=DonePolicy)
+    bounds: TurnBounds = msgspec.field(default_factory=TurnBounds)
+
+
+class Update(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """What is left out stays."""
+
+    purpose: Prose | UnsetType | None = UNSET
+    metadata: Metadata | UnsetType = UNSET
+    agents: Annotated[list[Actor], Meta(min_length=1, max_length=16)] | UnsetType = UNSET
+    actors: Annotated[list[Actor], Meta(min_length=1, max_length=16)] | UnsetType = UNSET
+    tool_policy: ToolPolicy | UnsetType | None = UNSET
+    wake_policy: WakePolicy | UnsetType = UNSET
+    done_policy: DonePolicy | UnsetType = UNSET
+    bounds: TurnBounds | UnsetType = UNSET
+    summary_text: Prose | UnsetType | None = UNSET
+
+
+class TextPart(Struct, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    text: str
+
+
+class Say(Struct, forbid_unknown_fields=True):
+    """A message to the room."""
+
+    content: str | list[TextPart]
+    kind: Literal["task"] = "task"
+    metadata: Metadata = {}
+    agent_id: Identifier | None = None
+    """Which actor is to answer; left out: the first."""
+
+    def text(self) -> str:
+        """Raises ProviderInvalidRequest where there is none, or too much."""
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        if not text:
+            raise ProviderInvalidRequest("content: must not be empty", param="content")
+        if len(text) > MAX_CONTENT_CHARS:
+            raise ProviderInvalidRequest(f"content: longer than {MAX_CONTENT_CHARS} characters", param="content")
+        return text
+
+
+class Wake(Struct, forbid_unknown_fields=True):
+    pass
+
+
+class Interrupt(Struct, forbid_unknown_fields=True):
+    reason: Prose | None = None
+
+
+class Release(Struct, forbid_unknown_fields=True):
+    mode: ReleaseMode = "graceful"
+    """graceful: when the turn that runs has ended. immediate: at its next safe point, between two of its steps."""
+    reason: Prose | None = None
+
+
+class Secret(Struct, forbid_unknown_fields=True):
+    """`metadata.provider` names the provider that the secret is for."""
+
+    name: Name
+    value: Annotated[str, Meta(min_length=1, max_length=8192, pattern=r"^[!-~]+$")]
+    kind: Literal["api_key"] = "api_key"
+    metadata: Metadata = {}
+
+
+class LastError(Struct, omit_defaults=True):
+    message: str
+    code: str
+    category: str | None = None
+
+
+class Room(Struct, kw_only=True):
+    """A room as the API shows it."""
+
+    id: str
+    status: State
+    purpose: str | None
+    metadata: Metadata
+    agents: list[Actor]
+    actors: list[Actor]
+    tool_policy: ToolPolicy | None
+    wake_policy: WakePolicy
+    done_policy: DonePolicy
+    bounds: TurnBounds
+    summary_text: str | None
+    last_error: LastError | None
+    rented_at: str
+    updated_at: str
+    last_active_at: str | None
+    queued_message_id: str | None
+    running_message_id: str | None
+
+
+MessageStatus = Literal["queued", "running", "done", "limited", "interrupted", "cancelled", "failed"]
+
+
+class Message(Struct, kw_only=True):
+    """A message of a room. status: of the turn that answers it; an output's is `done`."""
+
+    id: str
+    seq: int
+    author_kind: Literal["user", "agent", "assistant", "system"]
+    kind: Literal["task", "output"]
+    content: str | list[TextPart]
+    actor_key: str | None
+    in_reply_to: str | None
+    metadata: Metadata
+    status: MessageStatus
+    created_at: str
+
+    def text(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class Event(Struct, kw_only=True):
+    """id: unique among all rooms. seq: counts the room's events from 1, without a gap."""
+
+    id: str
+    seq: int
+    event_type: str
+    agent_key: str | None
+    message_id: str | None
+    payload: dict[str, Any]
+    created_at: str
+
+
+class History(Struct, kw_only=True):
+    """more: whether there are more events or messages behind these."""
+
+    room: Room
+    messages: list[Message]
+    events: list[Event]
+    more: bool
+
+
+class SecretShown(Struct, kw_only=True):
+    """Never its value."""
+
+    id: str
+    name: str
+    kind: str
+    metadata: Metadata
+    created_at: str
+
+
+encode = msgspec.json.Encoder().encode
+
+
+def check_metadata(metadata: Metadata) -> None:
+    if len(encode(metadata)) > MAX_METADATA_BYTES:
+        raise ProviderInvalidRequest(f"metadata: more than {MAX_METADATA_BYTES} bytes", param="metadata")
