@@ -27,9 +27,9 @@ from gateway.backends import (
 )
 from gateway.backends.about import About, about
 from gateway.config import Config, Model, Role
+from gateway.config.diff import Difference, difference, launch
 from gateway.conformance import ATTEMPTS, Check, Enforced, Held
 from gateway.enforcement import UNTOLD, Constraint, Way, constraint, narrow, refused, tell
-from gateway.config.diff import Difference, difference, launch
 from gateway.engines import Engine, Residency, for_model
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderModelNotLoaded, ProviderUnavailable
 from gateway.estimate import TokenCount, estimate
@@ -389,7 +389,6 @@ class Run:
         self._route = route
         self._request = request
         self._reply, self.answer, self._backend, self.enforced = asked
-        """How the answer is held to what the request constrains it to; None: it constrains it to nothing."""
         self._in_flight = True
         self._replayed = replayed
         self._handed = False
@@ -422,6 +421,11 @@ class Run:
             else:
                 self.outcome = OK
                 return clean
+
+    @property
+    def enforced_by(self) -> str | None:
+        """How the answer is held to what the request constrains it to; None: it constrains it to nothing."""
+        return None if self.enforced is None else self.enforced.way
 
     @property
     def mended(self) -> Mended:
@@ -535,9 +539,9 @@ class Run:
 
 
 class HeldRun(Run):
-    """A run that hands its answer out once it conforms; until it does the model is asked again, `ATTEMPTS` times in all.
+    """A run that hands its answer out once it conforms; the model is asked until it does, `ATTEMPTS` times in all.
 
-    Then StructuredOutputInvalid is raised, or ProviderInvalidRequest for a tool that wasn't called.
+    Then StructuredOutputInvalid is raised, or ProviderInvalidRequest where no tool was called.
     """
 
     __slots__ = ("_attempt", "_given", "_original")
@@ -547,6 +551,11 @@ class HeldRun(Run):
         self._attempt = 1
         self._given = False
         self._original = request
+
+    @property
+    def enforced_by(self) -> str | None:
+        by = super().enforced_by
+        return by if self._attempt == 1 else f"{by}; attempts={self._attempt}"
 
     async def whole(self) -> bytes:
         while True:

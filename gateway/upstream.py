@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol, cast
 
 import httptools
@@ -288,7 +289,8 @@ class Upstream:
     """The connections to one engine.
 
     connect_timeout: seconds for a connection to stand. silence_timeout: seconds without a byte from an
-    engine that was asked, after which its answer fails.
+    engine that was asked, after which its answer fails. ca_file: the authorities that vouch for an https server, as
+    PEM; None: the system's. Raises ProviderUnavailable where it can't be read.
     """
 
     def __init__(
@@ -297,6 +299,7 @@ class Upstream:
         *,
         connect_timeout: float = 5.0,
         silence_timeout: float = 600.0,
+        ca_file: Path | None = None,
     ) -> None:
         self.target = target
         self._connect_timeout = connect_timeout
@@ -304,7 +307,7 @@ class Upstream:
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._tls = ssl.create_default_context() if target.tls else None
+        self._tls = _tls(ca_file) if target.tls else None
         name = "localhost" if target.uds is not None else target.host
         self._host = name if target.port in (0, 443 if target.tls else 80) else f"{name}:{target.port}"
         self._closed = False
@@ -370,6 +373,11 @@ class Upstream:
                     )
         except TimeoutError:
             raise NotConnected(f"{target} took no connection within {self._connect_timeout:g} s") from None
+        except ssl.SSLCertVerificationError as error:
+            raise NotConnected(
+                f"{target} shows a certificate that can't be trusted ({error.verify_message}); ca_file names the"
+                " authority that vouches for it"
+            ) from error
         except OSError as error:
             raise NotConnected(f"nothing answers at {target}: {error.strerror or error}") from error
         return connection
@@ -397,3 +405,10 @@ class Upstream:
                     ProviderUnavailable(f"the engine at {self.target} sent nothing for {self._silence_timeout:g} s")
                 )
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._busy else None
+
+
+def _tls(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise ProviderUnavailable(f"ca_file {ca_file} can't be read: {error.strerror or error}") from error

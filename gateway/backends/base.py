@@ -30,7 +30,9 @@ class Address:
 
     @classmethod
     def parse(cls, base_url: str) -> Self:
-        """From `http[s]://host[:port][/prefix]`; `/v1` is not part of the prefix."""
+        """From `http[s]://host[:port][/prefix]` or `unix:/path`; `/v1` is not part of the prefix."""
+        if base_url.startswith("unix:"):
+            return cls(uds=base_url.removeprefix("unix:"))
         url = urlsplit(base_url)
         tls = url.scheme == "https"
         return cls(url.hostname or "", url.port or (443 if tls else 80), None, tls, url.path.rstrip("/"))
@@ -154,6 +156,8 @@ class Backend(Protocol):
 class RawReply(Reply, Protocol):
     reasoning_open: bool
     """The prompt has begun the model's reasoning: the text starts within it."""
+    by_grammar: bool
+    """The text is held to the grammar that was asked for."""
 
 
 class RawTextBackend(Backend, Protocol):

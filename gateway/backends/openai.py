@@ -33,7 +33,7 @@ MAX_ERROR_BODY = 1024 * 1024
 class HTTPReply:
     """A `Reply` read from an upstream response."""
 
-    reasoning_open = False
+    reasoning_open = by_grammar = False
 
     __slots__ = ("_ended", "_reader", "_response", "_seen", "done", "mender", "prefill")
 
@@ -118,7 +118,12 @@ class OpenAIBackend:
             raise ProviderInvalidRequest(f"model {model.name!r}: runtime {model.runtime} needs a base_url or a port")
         self.model = model
         self.address = address
-        self.upstream = Upstream(address, connect_timeout=model.connect_timeout, silence_timeout=model.request_timeout)
+        self.upstream = Upstream(
+            address,
+            connect_timeout=model.connect_timeout,
+            silence_timeout=model.request_timeout,
+            ca_file=model.ca_file,
+        )
         secret = model.api_key
         self._auth = [("Authorization", f"Bearer {secret.get_secret_value()}")] if secret is not None else []
         self._chat_head = self.post_head(self.chat_path)

@@ -50,8 +50,6 @@ BACK_OFF_SECONDS = (0.25, 60.0)
 """After the second failure in a row and at most; doubled each time. The first one is tried again at once."""
 WAITED_SECONDS = 5.0
 """A longer back-off is answered with the failure instead of a wait."""
-STEADY_SECONDS = 10.0
-"""An engine that died after it was ready for so long has not failed in a row."""
 
 
 class Ticket:
@@ -113,6 +111,8 @@ class Engine:
         self._restarts = False
         self._phase: Waiting | None = None
         self._failed_in_a_row = 0
+        self._served = False
+        """A request has ended since it is ready, so that its death is no failure in a row."""
         self._not_before = 0.0
         self._stuck: str | None = None
         self._process: Process | None = None
@@ -224,6 +224,8 @@ class Engine:
     def leave(self) -> None:
         """The end of a request that has joined."""
         self.in_flight -= 1
+        if self.backend is not None:
+            self._served = True
         if not self.in_flight:
             self.idle_since = time.monotonic()
             if self.state == "draining":
@@ -331,6 +333,19 @@ class Engine:
             return
         loop = asyncio.get_running_loop()
         self._drain_timer = loop.call_later(self.residency.limits.drain_timeout_seconds, self._end)
+
+    def reconfigure(self, model: Model) -> Backend | None:
+        """Takes over settings that need no other process.
+
+        Returns the backend that was asked until now: who knows when its answers have ended closes it.
+        """
+        self.model = model
+        if self._backend is None:
+            return None
+        before, self._backend = self._backend, backends.load(model.runtime)(model, self._address)
+        if self.backend is not None:
+            self.backend = self._backend
+        return before
 
     def recall(self) -> None:
         """It may stay."""
@@ -477,6 +492,7 @@ class Engine:
         self._address = address
         self._backend = backends.load(self.model.runtime)(self.model, address)
         self._stuck = None
+        self._served = False
         self.load_seconds = time.monotonic() - self.entered
         self.idle_since = time.monotonic()
         self._to("came")
@@ -740,7 +756,7 @@ class Engine:
     async def _crashed(self, process: Process) -> None:
         """The process ended by itself, or because it was stuck."""
         self.crashes += 1
-        if time.monotonic() - self.entered >= STEADY_SECONDS:
+        if self._served:
             self._failed_in_a_row = 0
         self._later()
         what = f"{self._stuck}, and was ended" if self._stuck is not None else process.ending()
