@@ -36,6 +36,7 @@ FACES: dict[str, str] = {
 BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
     # A room may have been at work when the gateway ended.
     (lambda config: (config.state_dir / "rooms.open").exists(), "gateway.rooms.app:resume"),
+    (lambda config: config.ctx.enabled, "gateway.ctx.live:live"),
 )
 """What runs beside the faces from the start: whether a configuration wants it, and its factory, `(Services) ->` an
 async context manager. Imported only where it is wanted."""

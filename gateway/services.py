@@ -10,6 +10,7 @@ from gateway.core import Gateway
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
+    from gateway.config import Config
     from gateway.store import Store
 
 T = TypeVar("T")
@@ -51,8 +52,7 @@ class Services:
     async def _open(self) -> Store:
         from gateway.store import Store
 
-        config = self.gateway.config
-        return await Store.open(config.store or f"sqlite:///{config.state_dir / 'ctxgate.db'}")
+        return await Store.open(store_url(self.gateway.config))
 
     async def aclose(self) -> None:
         if self._opening is not None:
@@ -60,6 +60,11 @@ class Services:
             await asyncio.wait({opening})
             if not opening.cancelled() and opening.exception() is None:
                 await opening.result().aclose()
+
+
+def store_url(config: Config) -> str:
+    """Where the store is, as SQLAlchemy has it."""
+    return config.store or f"sqlite:///{config.state_dir / 'ctxgate.db'}"
 
 
 class Face(Protocol):

@@ -41,7 +41,7 @@ OURS: dict[str, set[str]] = {
     "gateway.principal": set(),
     "gateway.keys": {"gateway.errors", "gateway.principal"},
     "gateway.store": {"gateway.errors"},
-    "gateway.services": {"gateway.errors", "gateway.core", "gateway.store"},
+    "gateway.services": {"gateway.errors", "gateway.config", "gateway.core", "gateway.store"},
     "gateway.api": {
         *("gateway", "gateway.errors", "gateway.wire", "gateway.core"),
         *("gateway.principal", "gateway.keys", "gateway.services", "gateway.store", "gateway.backends"),
@@ -53,13 +53,18 @@ OURS: dict[str, set[str]] = {
         *("gateway.errors", "gateway.config", "gateway.core", "gateway.provider", "gateway.inprocess", "gateway.turn"),
         *("gateway", "gateway.principal", "gateway.store", "gateway.services", "gateway.wire"),
     },
+    "gateway.ctx": {
+        *("gateway.errors", "gateway.config", "gateway.core", "gateway.wire", "gateway.backends", "gateway.upstream"),
+        *("gateway.engines", "gateway.services", "gateway.store"),
+    },
     "gateway.pull": {"gateway.errors", "gateway.config"},
     "gateway.app": {
         *("gateway.config", "gateway.core", "gateway.api", "gateway.rooms", "gateway.services", "normalizers"),
+        "gateway.ctx",
     },
     "gateway.cli": {
         *("gateway", "gateway.errors", "gateway.config", "gateway.keys", "gateway.pull", "gateway.app"),
-        *("gateway.backends", "gateway.core", "normalizers"),
+        *("gateway.backends", "gateway.core", "gateway.ctx", "normalizers"),
     },
     "gateway.__main__": {"gateway.cli"},
 }
@@ -85,6 +90,7 @@ THEIRS: dict[str, set[str]] = {
     },
     "gateway.store": {"alembic", "sqlalchemy"},
     "gateway.api": {"httptools", "msgspec", "sqlalchemy", "starlette", "uvicorn"},
+    "gateway.ctx": {"msgspec", "sqlalchemy"},
     "gateway.pull": {"httpx", "huggingface_hub"},
     "gateway.app": {"uvicorn"},
     "gateway.cli": {"httpx", "uvicorn"},
@@ -117,6 +123,9 @@ WITHOUT: dict[str, set[str]] = {
     "gateway.wire.chat": HEAVY | {"asyncio", "pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.cli.main": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.app": HEAVY,
+    "gateway.ctx.live": HEAVY,
+    "gateway.ctx.runner": HEAVY
+    | {"asyncio", "enum", "json", "msgspec", "pydantic", "re", "signal", "socket", "typing", "uvicorn", "yaml"},
 }
 
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "formats": ("gateway.cli.formats", "list the tool-call formats; say which one a model writes"),
     "pull": ("gateway.cli.pull", "fetch a model's weights"),
     "chat": ("gateway.cli.chat", "try a model in the terminal"),
+    "ctx": ("gateway.cli.ctx", "models as files: executable, with sockets and control files"),
     "keys": ("gateway.cli.keys", "make, list and revoke the keys of callers"),
 }
 """A command's module, and what it is for. Only the module of the command that was asked for is imported."""

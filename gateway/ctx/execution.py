@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,16 @@ from gateway.ctx.errors import NoDriver, NotConfigured, NotFound, code
 from gateway.ctx.objects import Triple
 from gateway.ctx.tree import Control, read_control
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
-from gateway.wire.events import Done, Error, Event, Start
+from gateway.wire.events import Done, Error, Event, Start, Status
 
 log = logging.getLogger("ctxgate")
 
 MAX_ANSWER = 1024 * 1024 - 4096
 """Bytes that an answer's texts may have as JSON, so that its message fits into one frame."""
+
+
+Ended = Callable[[Triple, str | None, str, Status], None]
+"""Called at the end of each run, with its object, session (None: none), id and outcome."""
 
 
 def fields_of(text: str) -> dict[str, Any]:
@@ -45,6 +49,40 @@ def fields_of(text: str) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text.removesuffix("\n").removesuffix("\r")}]}
 
 
+async def until(
+    stop: asyncio.Event, events: AsyncGenerator[list[Event], None], last: Callable[[], list[Event]]
+) -> AsyncGenerator[list[Event], None]:
+    """The batches of `events` until `stop` is set, then `last()`; closes `events` in any case.
+
+    Nothing comes after a batch that ends in a `done`.
+    """
+    stopping = asyncio.ensure_future(stop.wait())
+    coming: asyncio.Future[list[Event] | None] | None = None
+    try:
+        while not stop.is_set():
+            coming = asyncio.ensure_future(anext(events, None))
+            await asyncio.wait({coming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not coming.done():
+                break
+            batch = coming.result()
+            if batch is None:
+                return
+            yield batch
+            if isinstance(batch[-1], Done):
+                return
+        if coming is not None and not coming.done():
+            # It ends the engine's work before the client hears that it has ended.
+            coming.cancel()
+            await asyncio.wait({coming})
+        yield last()
+    finally:
+        stopping.cancel()
+        if coming is not None and not coming.done():
+            coming.cancel()
+            await asyncio.wait({coming})
+        await events.aclose()
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """triple: the object that is asked. use: the route of its drivers."""
@@ -54,7 +92,7 @@ class Execution:
     use: UseCase
     run: str
 
-    async def events(self, fields: dict[str, Any], *, started: bool = False) -> AsyncIterator[list[Event]]:
+    async def events(self, fields: dict[str, Any], *, started: bool = False) -> AsyncGenerator[list[Event], None]:
         """`start` (unless it was told already), what comes, and `done`; a failure is an `error` before that.
 
         What was wrong before anything was asked comes without a `start`. Raises nothing but what cancels it.

@@ -19,7 +19,7 @@ from gateway.config.projection import MAIN, Projection, projection
 from gateway.ctx.control import defaults_text
 from gateway.ctx.metadata import Projected, echo, projected
 from gateway.ctx.objects import ObjectName
-from gateway.ctx.tree import RUNNER, STATE, locked, prepare, write
+from gateway.ctx.tree import MANIFEST, RUNNER, STATE, locked, prepare, write
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 LIVE, FOLDER, SOCKET = "live", "folder", "socket"
@@ -143,7 +143,7 @@ class _Sync:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.manifest_file = root / STATE / "manifest.json"
+        self.manifest_file = root / MANIFEST
         self.report = Report()
         try:
             self.manifest: dict[str, list[str]] = json.loads(self.manifest_file.read_bytes())
@@ -175,6 +175,9 @@ class _Sync:
         if final != self.manifest or gone:
             self.manifest = final
             self._save()
+        else:
+            # A gateway that runs looks at the tree again.
+            os.utime(self.manifest_file)
         return self.report
 
     def _ours(self, path: str) -> bool:
@@ -245,7 +248,7 @@ class _Sync:
 
     def _save(self) -> None:
         text = json.dumps(self.manifest, indent=0, sort_keys=True)
-        write(self.root, f"{STATE}/manifest.json", text.encode(), 0o600)
+        write(self.root, MANIFEST, text.encode(), 0o600)
 
 
 def _mark(thing: _Wanted) -> str:

@@ -31,6 +31,8 @@ STATE = ".ctxgate"
 """Our own folder in the tree: the manifest, locks, and the socket that executed objects talk to."""
 RUNNER = "bin/cortexfs-object-runner"
 EXEC_SOCKET = f"{STATE}/exec.sock"
+MANIFEST = f"{STATE}/manifest.json"
+GATEWAY_LOCK = f"{STATE}/gateway.lock"
 
 MAX_CONTROL_FILE = 64 * 1024
 MAX_ROOT = 80

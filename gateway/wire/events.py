@@ -30,9 +30,10 @@ class _Event(Struct, tag_field="type", kw_only=True):
 
 
 class Start(_Event, tag="start", kw_only=True):
-    """model: the object that answers, `provider/model`."""
+    """model: the object that answers, `provider/model`. client_id: of the message that is answered."""
 
     model: str
+    client_id: str | UnsetType = UNSET
 
 
 class Delta(_Event, tag="delta", kw_only=True):
@@ -68,10 +69,11 @@ class Usage(_Event, tag="usage", kw_only=True):
 
 
 class Error(_Event, tag="error", kw_only=True):
-    """code: the name of an errno. message: for people."""
+    """code: the name of an errno. message: for people. client_id: of the message that was refused."""
 
     code: str
     message: str
+    client_id: str | UnsetType = UNSET
 
 
 class Done(_Event, tag="done", kw_only=True):

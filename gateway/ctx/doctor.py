@@ -1,0 +1,130 @@
+"""Looks whether a tree works, and says how to mend what doesn't."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.config import Config
+from gateway.config.projection import projection
+from gateway.ctx import drivers
+from gateway.ctx.control import USE_CASES
+from gateway.ctx.listing import aliases
+from gateway.ctx.objects import Triple
+from gateway.ctx.sync import shebang
+from gateway.ctx.tree import EXEC_SOCKET, RUNNER, objects, read_control
+from gateway.errors import GatewayError
+
+SECONDS = 10.0
+"""For the runner to start."""
+
+SYNC = "run: ctxgate ctx sync"
+SERVE = "set ctx: {enabled: true} in config.yaml and run: ctxgate serve"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """cure: empty where nothing is wrong."""
+
+    message: str
+    cure: str = ""
+
+    @property
+    def problem(self) -> bool:
+        return bool(self.cure)
+
+    def __str__(self) -> str:
+        return f"problem: {self.message}\n    {self.cure}" if self.problem else f"ok: {self.message}"
+
+
+def examine(root: Path, config: Config) -> Iterator[Finding]:
+    """The findings, what is fundamental first: after a problem there the rest is left out."""
+    made = projection(config)
+    yield from (Finding(misfit.message, misfit.cure) for misfit in made.misfits)
+    if not root.is_dir():
+        yield Finding(f"there is no tree at {root}", SYNC)
+        return
+    yield from _places(root)
+    yield _runner(root)
+    answers = _answers(root / EXEC_SOCKET)
+    yield Finding(f"a gateway answers for {root}") if answers else Finding(f"no gateway answers for {root}", SERVE)
+    found = list(objects(root))
+    yield from _missing(root, made.objects, found)
+    for triple in found:
+        yield from _object(root, triple, config, made.objects, answers=answers)
+    for alias, target in aliases(root).items():
+        if target is None:
+            yield Finding(f"the alias {alias} leads to no object", f"remove it, or point it to one; {SYNC}")
+
+
+def _places(root: Path) -> Iterator[Finding]:
+    status = root.stat()
+    if status.st_mode & 0o077:
+        yield Finding(f"{root} can be read by others ({stat.filemode(status.st_mode)})", f"chmod 700 {root}")
+    else:
+        yield Finding(f"{root} is its owner's alone")
+    if hasattr(os, "ST_NOEXEC") and os.statvfs(root).f_flag & os.ST_NOEXEC:
+        yield Finding(f"nothing can be executed on the file system of {root}", "choose another --root or $CTX_ROOT")
+
+
+def _runner(root: Path) -> Finding:
+    try:
+        done = subprocess.run([root / RUNNER], capture_output=True, timeout=SECONDS, check=False)  # noqa: S603 - ours
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding(f"the runner doesn't start: {error}", SYNC)
+    if done.returncode != 2 or b"usage:" not in done.stderr:
+        return Finding(f"the runner doesn't work: {done.stderr.decode(errors='replace').strip()}", SYNC)
+    return Finding("the runner starts")
+
+
+def _missing(root: Path, wanted: dict[str, str | None], found: list[Triple]) -> Iterator[Finding]:
+    for name in wanted.keys() - {triple.name.name for triple in found}:
+        yield Finding(f"{name} isn't in the tree", SYNC)
+
+
+def _object(
+    root: Path, triple: Triple, config: Config, wanted: dict[str, str | None], *, answers: bool
+) -> Iterator[Finding]:
+    problems: list[Finding] = []
+    name = triple.name
+    head = triple.entry.read_text("utf-8", errors="replace").partition("\n")[0]
+    if head != f"#!{shebang(root)}" or not os.access(triple.entry, os.X_OK):
+        problems.append(Finding(f"{name} can't be executed: {head}", f"remove it; {SYNC}"))
+    try:
+        control = read_control(triple)
+    except GatewayError as error:
+        yield Finding(f"{name}: {error}", f"mend it, or remove it; {SYNC}")
+        return
+    unknown = {driver for use in USE_CASES for driver in control.routes.drivers(use)} - drivers.DRIVERS.keys()
+    if unknown:
+        cure = f"use {', '.join(drivers.DRIVERS)}"
+        problems.append(Finding(f"{name}: no driver {', '.join(sorted(unknown))} is known", cure))
+    if control.id not in wanted:
+        problems.append(Finding(f"{name}: its id {control.id!r} is no model of {config.source}", "mend its id file"))
+    else:
+        of = wanted[control.id]
+        settings = config.ctx.models.get(of) if of is not None else None
+        if settings is not None and settings.credential and of is not None and config.models[of].api_key is None:
+            key = settings.credential
+            cure = f"set {key.upper().replace('-', '_')}_API_KEY, or: keyring set cortexfs:{key} default"
+            problems.append(Finding(f"{name}: its server's key is missing", cure))
+    if control.session == "socket" and answers and not _answers(triple.sock):
+        problems.append(Finding(f"{name}: nobody answers at its socket", f"look at the gateway's log; {SYNC}"))
+    yield from problems
+    if not problems:
+        yield Finding(str(name))
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(os.fspath(path))
+        except OSError:
+            return False
+        return True

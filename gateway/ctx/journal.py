@@ -1,0 +1,287 @@
+"""Sessions in the store: each function is work for `Store.write` or `Store.read`, and one transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    MetaData,
+    Row,
+    Table,
+    Text,
+    insert,
+    select,
+    update,
+)
+
+from gateway.ctx.errors import Busy
+from gateway.ctx.frames import Scope, Send
+from gateway.errors import ProviderInvalidRequest
+from gateway.wire.events import Done, Error, Start, Status, line
+
+State = Literal["active", "idle", "error", "cancelled"]
+"""Of a session: idle after an answer that ended well."""
+
+EVERYONE = -1
+"""The owner of shared sessions; of private ones it is the user's id."""
+
+_meta = MetaData()
+_key = BigInteger().with_variant(Integer, "sqlite")
+session_table = Table(
+    "ctx_session",
+    _meta,
+    Column("id", _key, primary_key=True),
+    Column("object", Text),
+    Column("owner", BigInteger),
+    Column("name", Text),
+    Column("scope", Text),
+    Column("state", Text),
+    Column("cwd", Text),
+    Column("created_at", Float),
+    Column("updated_at", Float),
+    Column("last_event", BigInteger),
+)
+run_table = Table(
+    "ctx_run",
+    _meta,
+    Column("id", Text, primary_key=True),
+    Column("session", _key),
+    Column("client", Text),
+    Column("fingerprint", Text),
+    Column("keeper", Text),
+    Column("state", Text),
+    Column("input", Text),
+    Column("answer", Text),
+    Column("first_event", BigInteger),
+    Column("last_event", BigInteger),
+)
+event_table = Table(
+    "ctx_event",
+    _meta,
+    Column("session", _key, primary_key=True),
+    Column("number", BigInteger, primary_key=True),
+    Column("run", Text),
+    Column("frame", Text),
+)
+
+Event: TypeAlias = tuple[int, bytes]
+"""A number and its frame; the event's id is `event-NUMBER`."""
+
+
+def event_id(number: int) -> str:
+    return f"event-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """object: `model/openai/gpt-4o`. user: the id of the user who asks."""
+
+    object: str
+    user: int
+
+    def owner(self, scope: Scope) -> int:
+        return EVERYONE if scope == "shared" else self.user
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that stands in the journal with its start event. messages: the conversation so far, as chat messages."""
+
+    session: int
+    run: str
+    start: Event
+    messages: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """The client has sent this before: its `done`, or the `start` of a run that isn't done."""
+
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    session: int
+    last: int
+
+
+def begin(connection: Connection, whose: Whose, send: Send, run: str, keeper: str, model: str) -> Begun | Retried:
+    """Records the message and the start of its run, once for each client id.
+
+    Raises ProviderInvalidRequest where the id was used for something else, Busy while another run of the session lasts.
+    """
+    now = time.time()
+    cwd = None if send.cwd is UNSET else send.cwd
+    fingerprint = hashlib.sha256(msgspec.json.encode([send.input, send.scope, cwd])).hexdigest()
+    owner = whose.owner(send.scope)
+    found = _session(connection, whose.object, owner, send.session)
+    if found is None:
+        values = {"object": whose.object, "owner": owner, "name": send.session, "scope": send.scope, "cwd": cwd}
+        values |= {"state": "active", "created_at": now, "updated_at": now, "last_event": 0}
+        session = int(
+            connection.execute(insert(session_table).values(values).returning(session_table.c.id)).scalar_one()
+        )
+        last = 0
+    else:
+        session, last = int(found.id), int(found.last_event)
+        known = connection.execute(
+            select(run_table).where(run_table.c.session == session, run_table.c.client == send.id)
+        ).first()
+        if known is not None:
+            if known.fingerprint != fingerprint:
+                raise ProviderInvalidRequest(f"id: {send.id} was sent before, with another input, scope or cwd")
+            number = known.first_event if known.last_event is None else known.last_event
+            return Retried(_frame(connection, session, int(number)))
+        active = connection.execute(
+            select(run_table.c.id).where(run_table.c.session == session, run_table.c.state == "active")
+        ).first()
+        if active is not None:
+            raise Busy(f"session {send.session} is busy with {active.id}; send again when it is done, or cancel it")
+    number = last + 1
+    frame = line(Start(id=event_id(number), run=run, model=model, client_id=send.id))
+    messages = _messages(connection, session)
+    connection.execute(
+        insert(run_table).values(
+            id=run, session=session, client=send.id, fingerprint=fingerprint, keeper=keeper, state="active",
+            input=send.input, first_event=number,
+        )
+    )  # fmt: skip
+    append(connection, session, run, [(number, frame)])
+    values = {"state": "active", "updated_at": now}
+    if cwd is not None:
+        values["cwd"] = cwd
+    connection.execute(update(session_table).where(session_table.c.id == session).values(values))
+    return Begun(session, run, (number, frame), messages)
+
+
+def append(connection: Connection, session: int, run: str, events: Sequence[Event]) -> None:
+    if events:
+        rows = [{"session": session, "number": number, "run": run, "frame": frame.decode()} for number, frame in events]
+        connection.execute(insert(event_table), rows)
+        last = {"last_event": events[-1][0], "updated_at": time.time()}
+        connection.execute(update(session_table).where(session_table.c.id == session).values(last))
+
+
+def finish(
+    connection: Connection, session: int, run: str, events: Sequence[Event], status: Status, answer: str | None
+) -> None:
+    """The run's last events, `done` the last of them. answer: the message, as JSON, of a run that ended well."""
+    append(connection, session, run, events)
+    last = events[-1][0]
+    connection.execute(
+        update(run_table).where(run_table.c.id == run).values(state=status, last_event=last, answer=answer)
+    )
+    state: State = "idle" if status == "ok" else status
+    connection.execute(update(session_table).where(session_table.c.id == session).values(state=state))
+
+
+def find(connection: Connection, whose: Whose, name: str, scope: Scope | None) -> Found | None:
+    """scope: None for the private session, else the shared one."""
+    for one in (scope,) if scope is not None else ("private", "shared"):
+        row = _session(connection, whose.object, whose.owner(one), name)
+        if row is not None:
+            return Found(int(row.id), int(row.last_event))
+    return None
+
+
+def after(connection: Connection, session: int, number: int, until: int, count: int, size: int) -> list[Event]:
+    """The events with numbers above `number`, up to `until`: at most `count`, and about `size` bytes."""
+    rows = connection.execute(
+        select(event_table.c.number, event_table.c.frame)
+        .where(
+            event_table.c.session == session,
+            event_table.c.number > number,
+            event_table.c.number <= min(until, number + count),
+        )
+        .order_by(event_table.c.number)
+    )
+    found: list[Event] = []
+    taken = 0
+    for row in rows:
+        frame = row.frame.encode()
+        if found and taken + len(frame) > size:
+            break
+        found.append((int(row.number), frame))
+        taken += len(frame)
+    rows.close()
+    return found
+
+
+def recover(connection: Connection, keeper: str, living: Collection[str]) -> int:
+    """Ends the runs that were active when their gateway ended; how many. living: those that are still answered."""
+    found = connection.execute(
+        select(run_table.c.id, run_table.c.session, session_table.c.last_event)
+        .join(session_table, session_table.c.id == run_table.c.session)
+        .where(run_table.c.keeper == keeper, run_table.c.state == "active")
+    ).all()
+    active = [row for row in found if row.id not in living]
+    for row in active:
+        interrupt(connection, int(row.session), row.id, int(row.last_event), "the gateway ended before the answer did")
+    return len(active)
+
+
+def interrupt(connection: Connection, session: int, run: str, last: int, message: str) -> list[Event]:
+    """Ends a run in an error event."""
+    events = [
+        (last + 1, line(Error(id=event_id(last + 1), run=run, code="EINTR", message=message))),
+        (last + 2, line(Done(id=event_id(last + 2), run=run, status="error"))),
+    ]
+    finish(connection, session, run, events, "error", None)
+    return events
+
+
+def _session(connection: Connection, object: str, owner: int, name: str) -> Row[Any] | None:
+    table = session_table
+    return connection.execute(
+        select(table).where(table.c.object == object, table.c.owner == owner, table.c.name == name)
+    ).first()
+
+
+def _frame(connection: Connection, session: int, number: int) -> bytes:
+    table = event_table
+    frame = connection.execute(
+        select(table.c.frame).where(table.c.session == session, table.c.number == number)
+    ).scalar_one()
+    return str(frame).encode()
+
+
+def _messages(connection: Connection, session: int) -> list[dict[str, Any]]:
+    """The turns that were answered: one that failed is no part of the conversation."""
+    rows = connection.execute(
+        select(run_table.c.input, run_table.c.answer)
+        .where(run_table.c.session == session, run_table.c.state == "ok")
+        .order_by(run_table.c.first_event)
+    )
+    messages: list[dict[str, Any]] = []
+    for row in rows:
+        messages += [{"role": "user", "content": row.input}, chat_message(msgspec.json.decode(row.answer))]
+    return messages
+
+
+def chat_message(answer: dict[str, Any]) -> dict[str, Any]:
+    """An assistant's canonical message as one of a chat request."""
+    text = "".join(part["text"] for part in answer["content"])
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls := answer.get("tool_calls"):
+        message["content"] = text or None
+        message["tool_calls"] = [
+            {
+                "id": call["id"],
+                "type": "function",
+                "function": {"name": call["name"], "arguments": msgspec.json.encode(call["arguments"]).decode()},
+            }
+            for call in calls
+        ]
+    return message

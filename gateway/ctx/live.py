@@ -1,0 +1,266 @@
+"""The tree of a running gateway: what the objects are asked is answered, and what changes stands in their files."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.config import Config
+from gateway.config.projection import projection
+from gateway.ctx.callog import CallLog
+from gateway.ctx.connection import Connection, RunnerConnection, Wire
+from gateway.ctx.errors import Busy, code
+from gateway.ctx.frames import MAX_EXEC_FRAME, MAX_FRAME
+from gateway.ctx.objects import Triple
+from gateway.ctx.status import OFFLINE, READY, word
+from gateway.ctx.sync import sync
+from gateway.ctx.tree import (
+    EXEC_SOCKET,
+    GATEWAY_LOCK,
+    MANIFEST,
+    STATE,
+    find_root,
+    locked,
+    objects,
+    prepare,
+    read_control,
+    write,
+)
+from gateway.errors import GatewayError
+from gateway.services import Services
+from gateway.wire.events import Error, Status, line
+
+if TYPE_CHECKING:
+    from gateway.ctx.sessions import Sessions
+
+MAX_CONNECTIONS = 1024
+"""Clients of all sockets together."""
+LOOK_SECONDS = 1.0
+"""How often it is looked whether the configuration, the tree or an engine has changed."""
+PARTING_SECONDS = 2.0
+"""For clients to read how their runs ended when the gateway stops."""
+
+log = logging.getLogger("ctxgate")
+
+
+@asynccontextmanager
+async def live(services: Services) -> AsyncIterator[None]:
+    """Beside the gateway's other work: its start doesn't wait for the tree."""
+    tree = LiveTree(services)
+    running = asyncio.create_task(tree.run(), name="keep the tree")
+    try:
+        yield
+    finally:
+        tree.stop.set()
+        await running
+
+
+class LiveTree:
+    """One root. `run` keeps it until `stop` is set."""
+
+    def __init__(self, services: Services) -> None:
+        self.stop = asyncio.Event()
+        self.ready = asyncio.Event()
+        """Set once every socket stands."""
+        self._services = services
+        self._look = asyncio.Event()
+        self._servers: dict[Path, asyncio.Server] = {}
+        self._clients: set[asyncio.Task[None]] = set()
+        self._statuses: dict[str, str] = {}
+        self._watched: set[int] = set()
+        self._numbers = count()
+        self._log = CallLog()
+        self._kept: Sessions | None = None
+
+    async def run(self) -> None:
+        """A tree that can't be kept is told in the log; the gateway serves without it."""
+        try:
+            self._root = find_root(None, self._services.gateway.config)
+            await asyncio.to_thread(prepare, self._root)
+            with self._alone():
+                await self._keep()
+        except BlockingIOError:
+            log.error("/ctx: another gateway keeps %s; this one leaves it alone", self._root)
+        except (GatewayError, OSError) as error:
+            log.error("/ctx: %s", error)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with locked(self._root / GATEWAY_LOCK, seconds=0):
+            yield
+
+    async def _keep(self) -> None:
+        services, root = self._services, self._root
+        stopping = asyncio.create_task(self.stop.wait())
+        try:
+            await self._listen(root / EXEC_SOCKET, self._runner, MAX_EXEC_FRAME)
+            config: Config | None = None
+            seen = 0.0
+            while not self.stop.is_set():
+                if config is not services.gateway.config:
+                    config = services.gateway.config
+                    self._watch()
+                    try:
+                        report = await asyncio.to_thread(sync, root, config)
+                        if report.kept:
+                            log.warning("/ctx: changed by hand and kept: %s", ", ".join(report.kept))
+                    except GatewayError as error:
+                        log.error("/ctx: %s", error)
+                changed = await asyncio.to_thread(_changed_at, root / MANIFEST)
+                if changed != seen:
+                    seen = changed
+                    await self._sockets()
+                await self._refresh()
+                self.ready.set()
+                self._look.clear()
+                looking = asyncio.create_task(self._look.wait())
+                await asyncio.wait({stopping, looking}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                looking.cancel()
+        finally:
+            stopping.cancel()
+            await self._end()
+
+    async def _end(self) -> None:
+        for server in self._servers.values():
+            server.close()
+        if self._kept is not None:
+            await self._kept.aclose()
+        if self._clients:
+            await asyncio.wait(self._clients, timeout=PARTING_SECONDS)
+        for client in self._clients:
+            client.cancel()
+        if self._clients:
+            await asyncio.wait(self._clients)
+        for path in self._servers:
+            path.unlink(missing_ok=True)
+        await asyncio.to_thread(self._write_changes, dict.fromkeys(self._statuses, OFFLINE))
+
+    # Sockets
+
+    async def _sockets(self) -> None:
+        """Opens and closes what the tree declares by now."""
+        declared: dict[Path, Triple] = {}
+        for triple in await asyncio.to_thread(lambda: [*objects(self._root)]):
+            try:
+                if (await asyncio.to_thread(read_control, triple)).session == "socket":
+                    declared[triple.sock] = triple
+            except GatewayError as error:
+                log.error("/ctx: %s: %s", triple.name, error)
+            self._statuses.setdefault(f"{triple.name}.d/status", "")
+        for path in [*self._servers]:
+            if path not in declared and path != self._root / EXEC_SOCKET:
+                self._servers.pop(path).close()
+                path.unlink(missing_ok=True)
+        for path, triple in declared.items():
+            if path not in self._servers:
+                await self._listen(path, partial(self._object, triple), MAX_FRAME)
+
+    async def _listen(self, path: Path, serve: Callable[[Wire], Awaitable[None]], limit: int) -> None:
+        """Bound aside and renamed: at its place there is never one that others may use, or that nobody serves."""
+        aside = self._root / STATE / f"s{next(self._numbers)}"
+        aside.unlink(missing_ok=True)
+        listening = socket.socket(socket.AF_UNIX)
+        try:
+            listening.bind(os.fspath(aside))
+            aside.chmod(0o600)
+            listening.setblocking(False)
+            listening.listen(MAX_CONNECTIONS)
+            accept = partial(self._accept, serve, limit)
+            self._servers[path] = await asyncio.start_unix_server(accept, sock=listening, backlog=MAX_CONNECTIONS)
+            aside.replace(path)
+        except BaseException:
+            listening.close()
+            raise
+
+    async def _accept(
+        self,
+        serve: Callable[[Wire], Awaitable[None]],
+        limit: int,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        client = asyncio.current_task()
+        assert client is not None
+        wire = Wire(reader, writer, limit)
+        self._clients.add(client)
+        try:
+            if len(self._clients) > MAX_CONNECTIONS:
+                busy = Busy(f"{MAX_CONNECTIONS} clients are connected")
+                await wire.write([line(Error(code=code(busy), message=busy.message))])
+            else:
+                await serve(wire)
+            await wire.flush()
+            writer.close()
+        except ConnectionError:
+            pass  # the client has gone
+        except asyncio.CancelledError:
+            if not self.stop.is_set():
+                raise
+        except Exception:
+            log.exception("/ctx: a connection failed")
+        finally:
+            self._clients.discard(client)
+            if not writer.is_closing():
+                writer.transport.abort()
+
+    def _sessions(self) -> Sessions:
+        if self._kept is None:
+            # With the store: most trees never need it.
+            from gateway.ctx.sessions import Sessions
+
+            self._kept = Sessions(self._services, f"{socket.gethostname()}:{self._root}", self._ended)
+        return self._kept
+
+    async def _object(self, triple: Triple, wire: Wire) -> None:
+        await Connection(wire, triple, self._sessions, self._services, self._ended).serve()
+
+    async def _runner(self, wire: Wire) -> None:
+        await RunnerConnection(wire, self._root, self._services, self._ended).serve()
+
+    # What changes
+
+    def _watch(self) -> None:
+        """Engines tell when their state changes; after a reload there are others."""
+        for route in self._services.gateway.routes.values():
+            if route.engine is not None and id(route.engine) not in self._watched:
+                self._watched.add(id(route.engine))
+                route.engine.on_change(lambda _: self._look.set())
+
+    def _ended(self, triple: Triple, session: str | None, run: str, status: Status) -> None:
+        self._log.add(triple, session, run, status)
+        self._look.set()
+
+    async def _refresh(self) -> None:
+        gateway = self._services.gateway
+        models = projection(gateway.config).objects
+        now = {"status": READY}
+        for path in self._statuses:
+            if path != "status":
+                now[path] = word(gateway, models, path.removeprefix("model/").removesuffix(".d/status"))
+        changed = {path: status for path, status in now.items() if self._statuses.get(path) != status}
+        self._statuses |= changed
+        if changed or self._log.waiting:
+            await asyncio.to_thread(self._write_changes, changed)
+
+    def _write_changes(self, statuses: dict[str, str]) -> None:
+        for path, status in statuses.items():
+            # An object may just have been removed by hand.
+            with contextlib.suppress(FileNotFoundError):
+                write(self._root, path, f"{status}\n".encode(), 0o600)
+        self._log.flush(self._root)
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0.0

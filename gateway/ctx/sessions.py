@@ -1,0 +1,309 @@
+"""Conversations with an object: begun, written down, followed and cancelled.
+
+What a run says is in the store before anyone hears it, so that a client can always resume where it was. A follower
+has a place in that record and nothing else: one that reads slowly costs no memory and holds nobody up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from msgspec import UNSET
+
+from gateway.ctx import journal
+from gateway.ctx.errors import Busy, NotFound, code
+from gateway.ctx.execution import Ended, Execution, until
+from gateway.ctx.frames import Cancel, Resume, Send
+from gateway.ctx.journal import Begun, Retried, Whose, event_id
+from gateway.ctx.objects import Triple
+from gateway.errors import GatewayError
+from gateway.services import Services
+from gateway.store import Store
+from gateway.wire.events import Delta, Done, Error, Event, Message, ReasoningDelta, Status, ToolCall, line
+
+MAX_ACTIVE = 1024
+"""Runs that are answered at a time."""
+RECENT = 64 * 1024
+"""Bytes of the last events that each active run keeps at hand; who is further behind reads from the store."""
+BATCH = 64 * 1024
+"""Bytes of text that a run may be ahead of the store."""
+PAGE = 64
+"""Events that a follower reads from the store at a time, of together about BATCH bytes."""
+
+log = logging.getLogger("ctxgate")
+
+
+class LiveRun:
+    """A run on its way. last: the number of the last event that stands in the store."""
+
+    def __init__(self, begun: Begun, client: str, whose: Whose) -> None:
+        self.session = begun.session
+        self.run = begun.run
+        self.client = client
+        self.whose = whose
+        self.first = self.last = begun.start[0]
+        self.ended = False
+        self.done = b""
+        self.stop = asyncio.Event()
+        self.cancelled = False
+        self.answering: asyncio.Task[None] | None = None
+        self._recent: deque[journal.Event] = deque([begun.start])
+        self._size = len(begun.start[1])
+        self._changed = asyncio.get_running_loop().create_future()
+
+    def last_words(self) -> list[Event]:
+        """With which it ends where it was stopped."""
+        if self.cancelled:
+            return [Done(run=self.run, status="cancelled")]
+        message = "the gateway was stopped before the answer was done"
+        return [Error(run=self.run, code="EINTR", message=message), Done(run=self.run, status="error")]
+
+    def publish(self, events: list[journal.Event], *, ended: bool = False) -> None:
+        for event in events:
+            self._recent.append(event)
+            self._size += len(event[1])
+            self.last = event[0]
+        while self._size > RECENT and len(self._recent) > 1:
+            self._size -= len(self._recent.popleft()[1])
+        if ended:
+            self.ended = True
+            self.done = events[-1][1]
+        self._changed.set_result(None)
+        self._changed = asyncio.get_running_loop().create_future()
+
+    def recent(self, after: int) -> list[journal.Event]:
+        """The events after that number; [] where some of them are no longer at hand."""
+        if not self._recent or self._recent[0][0] > after + 1:
+            return []
+        return [event for event in self._recent if event[0] > after]
+
+    async def changed(self) -> None:
+        await asyncio.shield(self._changed)
+
+
+class Sessions:
+    """All sessions of one tree. keeper: whose runs are ended when they are found unfinished."""
+
+    def __init__(self, services: Services, keeper: str, ended: Ended) -> None:
+        self._services = services
+        self._keeper = keeper
+        self._ended = ended
+        self._active: dict[str, LiveRun] = {}
+        self._opening: asyncio.Task[Store] | None = None
+        self._closing = False
+
+    async def store(self) -> Store:
+        """The store, in which no run is unfinished but those of this process."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open(), name="open the sessions")
+        try:
+            return await asyncio.shield(self._opening)
+        except GatewayError:
+            self._opening = None
+            raise
+
+    async def _open(self) -> Store:
+        store = await self._services.store()
+        await store.write(partial(journal.recover, keeper=self._keeper, living={*self._active}))
+        return store
+
+    async def send(self, triple: Triple, user: int, request: Send) -> LiveRun | bytes:
+        """The run that answers, or the one frame with which a retry is answered.
+
+        Raises ProviderInvalidRequest, Busy, and what the store raises.
+        """
+        if self._closing or len(self._active) >= MAX_ACTIVE:
+            raise Busy("too many runs are active", retry_after=1)
+        store = await self.store()
+        whose = Whose(str(triple.name), user)
+        run = f"run-{uuid4().hex}"
+        work = partial(journal.begin, whose=whose, send=request, run=run, keeper=self._keeper, model=triple.name.name)
+        # Once it is written it must be answered, whoever leaves meanwhile.
+        return await asyncio.shield(self._begin(store, triple, request, whose, work))
+
+    async def _begin(
+        self, store: Store, triple: Triple, request: Send, whose: Whose, work: Callable[..., Begun | Retried]
+    ) -> LiveRun | bytes:
+        begun = await store.write(work)
+        if isinstance(begun, Retried):
+            return begun.frame
+        live = LiveRun(begun, request.id, whose)
+        self._active[live.run] = live
+        messages = [*begun.messages, {"role": "user", "content": request.input}]
+        execution = Execution(self._services.gateway, triple, "socket", live.run)
+        live.answering = asyncio.create_task(
+            self._answer(store, execution, live, messages, request.session), name=f"answer {live.run}"
+        )
+        return live
+
+    async def find(self, triple: Triple, user: int, request: Resume) -> tuple[int, int, int, LiveRun | None]:
+        """What `follow` needs to know: session, the number of the event to resume after, the last one, the active run.
+
+        Raises NotFound for a session or an event that isn't there.
+        """
+        store = await self.store()
+        whose = Whose(str(triple.name), user)
+        scope = None if request.scope is UNSET else request.scope
+        found = await store.read(partial(journal.find, whose=whose, name=request.session, scope=scope))
+        if found is None:
+            raise NotFound(f"there is no session {request.session}")
+        number = 0
+        if request.after is not UNSET:
+            digits = request.after.removeprefix("event-")
+            if not digits.isdecimal() or request.after != event_id(int(digits)) or not 0 < int(digits) <= found.last:
+                raise NotFound(f"session {request.session} has no event {request.after}")
+            number = int(digits)
+        live = next((live for live in self._active.values() if live.session == found.session), None)
+        return found.session, number, found.last, live
+
+    async def follow(
+        self, session: int, after: int, last: int, live: LiveRun | None
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Frames with numbers above `after` as they are wanted: up to `last`, or to the end of the live run."""
+        store = await self.store()
+        while True:
+            if live is not None:
+                last = max(last, live.last)
+            if after < last:
+                events = live.recent(after) if live is not None else []
+                if not events:
+                    events = await store.read(
+                        partial(journal.after, session=session, number=after, until=last, count=PAGE, size=BATCH)
+                    )
+                after = events[-1][0]
+                yield [frame for _, frame in events]
+            elif live is None or live.ended:
+                return
+            else:
+                await live.changed()
+
+    def active(self, triple: Triple, user: int, request: Cancel) -> LiveRun:
+        """Raises NotFound where no run of that id is active."""
+        whose = Whose(str(triple.name), user)
+        for live in self._active.values():
+            if request.id in (live.run, live.client) and live.whose == whose:
+                return live
+        raise NotFound(f"no run {request.id} is active")
+
+    async def cancel(self, live: LiveRun) -> None:
+        """Returns once it has ended, its `done` written down."""
+        live.cancelled = True
+        live.stop.set()
+        assert live.answering is not None
+        await asyncio.wait({live.answering})
+
+    async def aclose(self) -> None:
+        """Ends the active runs, each in an error event."""
+        self._closing = True
+        answering = [live.answering for live in self._active.values() if live.answering is not None]
+        for live in self._active.values():
+            live.stop.set()
+        if answering:
+            await asyncio.wait(answering)
+        if self._opening is not None:
+            await asyncio.wait({self._opening})
+
+    async def _answer(
+        self, store: Store, execution: Execution, live: LiveRun, messages: list[dict[str, Any]], session: str
+    ) -> None:
+        status: Status = "error"
+        record = _Record(store, live)
+        told = until(live.stop, execution.events({"messages": messages}, started=True), live.last_words)
+        try:
+            async with contextlib.aclosing(told) as batches:
+                async for batch in batches:
+                    await record.add(batch)
+            status = await record.close()
+        except GatewayError as error:
+            log.error("run %s can't be written down: %s", live.run, error)
+            failed = [line(Error(run=live.run, code=code(error), message=error.message))]
+            failed.append(line(Done(run=live.run, status="error")))
+            live.publish([(live.last + 1, failed[0]), (live.last + 2, failed[1])], ended=True)
+            # What is unfinished in the store is ended when it is there again.
+            self._opening = None
+        finally:
+            del self._active[live.run]
+            self._ended(execution.triple, session, live.run, status)
+
+
+class _Record:
+    """Writes a run's events down, then publishes them; what comes while the store writes goes with the next write."""
+
+    def __init__(self, store: Store, live: LiveRun) -> None:
+        self._store = store
+        self._live = live
+        self._next = live.last + 1
+        self._waiting: list[Event] = []
+        self._size = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._answer: dict[str, Any] = {"role": "assistant", "run": live.run, "content": []}
+        self._status: Status = "error"
+
+    async def add(self, events: list[Event]) -> None:
+        """Waits while too much is waiting. Raises what the store raises."""
+        for event in events:
+            last = self._waiting[-1] if self._waiting else None
+            if isinstance(event, Done):
+                self._status = event.status
+                break  # `close` writes it, together with the run's end
+            if isinstance(event, Delta | ReasoningDelta):
+                self._size += len(event.text)
+                if isinstance(last, type(event)):
+                    last.text += event.text
+                    continue
+            self._waiting.append(event)
+        if self._writing is not None and (self._writing.done() or self._size >= BATCH):
+            await self._written()
+        if self._writing is None and self._waiting:
+            self._writing = asyncio.create_task(self._write())
+
+    async def close(self) -> Status:
+        """Writes the rest and the run's end. Raises what the store raises."""
+        live = self._live
+        await self._written()
+        self._waiting.append(Done(run=live.run, status=self._status))
+        events = self._numbered()
+        answer = msgspec.json.encode(self._answer).decode() if self._status == "ok" else None
+        await self._store.write(
+            partial(
+                journal.finish, session=live.session, run=live.run, events=events, status=self._status, answer=answer
+            )
+        )
+        live.publish(events, ended=True)
+        return self._status
+
+    async def _written(self) -> None:
+        if self._writing is not None:
+            # A run that is cancelled meanwhile still has this written, and awaits it in `close`.
+            await asyncio.shield(self._writing)
+            self._writing = None
+
+    async def _write(self) -> None:
+        live = self._live
+        while self._waiting:
+            events = self._numbered()
+            await self._store.write(partial(journal.append, session=live.session, run=live.run, events=events))
+            live.publish(events)
+
+    def _numbered(self) -> list[journal.Event]:
+        numbered: list[journal.Event] = []
+        for event in self._waiting:
+            event.id = event_id(self._next)
+            if isinstance(event, Message):
+                self._answer["content"] = event.content
+            elif isinstance(event, ToolCall):
+                call = {"id": event.id, "name": event.name, "arguments": event.arguments}
+                self._answer.setdefault("tool_calls", []).append(call)
+            numbered.append((self._next, line(event)))
+            self._next += 1
+        self._waiting = []
+        self._size = 0
+        return numbered

@@ -1,0 +1,106 @@
+"""Temporary sessions: of one connection, never written down, gone with it. The engine waits where the client lags."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from gateway.ctx.errors import Busy, TooLong
+from gateway.ctx.execution import Ended, Execution, until
+from gateway.ctx.frames import MAX_INPUT, Send
+from gateway.ctx.objects import Triple
+from gateway.errors import ProviderInvalidRequest
+from gateway.services import Services
+from gateway.wire.events import Done, Message, Start, line
+
+MAX_SESSIONS = 16
+MAX_MEMORY = 4 * MAX_INPUT
+"""Bytes of text that the sessions of a connection hold together."""
+
+
+@dataclass(slots=True)
+class _Run:
+    id: str
+    input: str
+    start: bytes
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    done: bytes | None = None
+
+
+@dataclass(slots=True)
+class _Session:
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    runs: dict[str, _Run] = field(default_factory=dict)
+    """By the client's ids."""
+
+
+class Temporary:
+    def __init__(self, services: Services, triple: Triple, ended: Ended) -> None:
+        self._services = services
+        self._triple = triple
+        self._ended = ended
+        self._sessions: dict[str, _Session] = {}
+        self._size = 0
+
+    def send(self, request: Send) -> AsyncGenerator[list[bytes], None] | bytes:
+        """The run's frames, or the one frame with which a retry is answered.
+
+        Raises ProviderInvalidRequest, Busy, and TooLong where a connection's sessions hold too much.
+        """
+        session = self._sessions.get(request.session)
+        if session is None:
+            if len(self._sessions) >= MAX_SESSIONS:
+                raise TooLong(f"a connection has at most {MAX_SESSIONS} temporary sessions")
+            session = self._sessions[request.session] = _Session()
+        known = session.runs.get(request.id)
+        if known is not None:
+            if known.input != request.input:
+                raise ProviderInvalidRequest(f"id: {request.id} was sent before, with another input")
+            return known.done or known.start
+        if any(run.done is None for run in session.runs.values()):
+            raise Busy(f"session {request.session} is busy; send again when it is done, or cancel it", retry_after=1)
+        self._size += len(request.input)
+        if self._size > MAX_MEMORY:
+            raise TooLong("the temporary sessions of this connection hold too much: use a private one")
+        run = f"run-{uuid4().hex}"
+        start = line(Start(run=run, model=self._triple.name.name, client_id=request.id))
+        made = session.runs[request.id] = _Run(run, request.input, start)
+        return self._answer(session, made)
+
+    def cancel(self, id: str) -> bool:
+        """Whether a run of that id, or that client's id, is one of these and active."""
+        for session in self._sessions.values():
+            for client, run in session.runs.items():
+                if id in (client, run.id) and run.done is None:
+                    run.stop.set()
+                    return True
+        return False
+
+    async def _answer(self, session: _Session, run: _Run) -> AsyncGenerator[list[bytes], None]:
+        done = Done(run=run.id, status="cancelled")
+        said: dict[str, Any] | None = None
+        question = {"role": "user", "content": run.input}
+        try:
+            yield [run.start]
+            execution = Execution(self._services.gateway, self._triple, "socket", run.id)
+            events = execution.events({"messages": [*session.messages, question]}, started=True)
+            async with aclosing(until(run.stop, events, lambda: [done])) as batches:
+                async for batch in batches:
+                    for event in batch:
+                        if isinstance(event, Message):
+                            text = "".join(part.text for part in event.content)
+                            said = {"role": "assistant", "content": text}
+                            self._size += len(text)
+                        elif isinstance(event, Done):
+                            done = event
+                            run.done = line(event)
+                    yield [line(event) for event in batch]
+        finally:
+            run.done = run.done or line(done)
+            if done.status == "ok" and said is not None:
+                session.messages += [question, said]
+            self._ended(self._triple, None, run.id, done.status)
