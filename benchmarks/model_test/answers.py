@@ -34,6 +34,8 @@ class Answer:
     faults: tuple[str, ...] = ()
     """Breaches of the wire format."""
     usage: Json = field(default_factory=dict)
+    warned: tuple[str, ...] = ()
+    """Codes of what a ctxgate says that it couldn't read or mended: `ctxgate.warnings`."""
 
     def plain(self) -> Json:
         """For samples.jsonl."""
@@ -86,8 +88,8 @@ def read_whole(body: Any, *, forced: bool = False) -> Answer:
         faults.append("content is no string")
         content = json.dumps(content)
     faults += _common_faults(calls, finish, forced)
-    usage = body.get("usage")
-    return Answer(content or "", str(reasoning), tuple(calls), finish, tuple(faults), usage or {})
+    usage = body.get("usage") or {}
+    return Answer(content or "", str(reasoning), tuple(calls), finish, tuple(faults), usage, _warned(body))
 
 
 @dataclass
@@ -107,6 +109,7 @@ class Stream:
         self._finish: list[str] = []
         self._faults: list[str] = []
         self._usage: Json = {}
+        self._warned: tuple[str, ...] = ()
         self._done = False
 
     def feed(self, data: str) -> bool:
@@ -126,6 +129,7 @@ class Stream:
                 raise NotAnAnswer(f"error within the stream: {str(chunk['error'])[:300]}")
             choices = chunk["choices"]
             self._usage = chunk.get("usage") or self._usage
+            self._warned += _warned(chunk)
             return [self._choice(choice) for choice in choices].count(True) > 0
         except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
             raise NotAnAnswer(f"no chunk: {data[:200]}") from error
@@ -148,9 +152,8 @@ class Stream:
         finish = self._finish[-1] if self._finish else None
         calls = [RawCall(call.name, call.arguments or "{}", call.id) for call in self._calls]
         faults = [*self._faults, *_common_faults(calls, finish, forced)]
-        return Answer(
-            "".join(self._content), "".join(self._reasoning), tuple(calls), finish, tuple(faults), self._usage
-        )
+        content, reasoning = "".join(self._content), "".join(self._reasoning)
+        return Answer(content, reasoning, tuple(calls), finish, tuple(faults), self._usage, self._warned)
 
     def _choice(self, choice: Json) -> bool:
         delta = choice.get("delta") or {}
@@ -183,6 +186,12 @@ class Stream:
 
     def _fault(self, text: str) -> None:
         self._faults.append(text)
+
+
+def _warned(body: Json) -> tuple[str, ...]:
+    told = body.get("ctxgate")
+    warnings = told.get("warnings") if isinstance(told, dict) else None
+    return tuple(str(warning.get("code")) for warning in warnings or () if isinstance(warning, dict))
 
 
 def _common_faults(calls: list[RawCall], finish: str | None, forced: bool) -> list[str]:

@@ -218,7 +218,7 @@ async def _ask(
     async with Client(endpoint, timeout=args.timeout, retries=args.retries) as client:
         settings = _settings(args)
         facts = await run.preflight(client, settings, args.warmup)
-        ours = facts["owned_by"] == "ctxgate"
+        ours = facts["ours"]
         if args.names is None:
             settings = replace(settings, names="dotted" if ours or args.fake else "underscore")
         plan = run.Plan(

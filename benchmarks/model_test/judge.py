@@ -19,6 +19,7 @@ Blame = Literal["model", "dialect", "gateway", "infrastructure"]
 KINDS: dict[str, Blame] = {
     "gateway_error": "gateway",
     "truncated": "model",
+    "abandoned_call": "dialect",
     "invalid_json": "gateway",
     "not_object": "gateway",
     "unknown_tool": "model",
@@ -42,8 +43,9 @@ KINDS: dict[str, Blame] = {
 }
 """How a case can fail, in the order in which it is looked for, and whose fault that is.
 
-The gateway promises that arguments are a JSON object, so what breaks that is its own fault. `context_exceeded` is the
-model as it is set up: its context window doesn't hold the case.
+The gateway promises that arguments are a JSON object, so what breaks that is its own fault, unless it says of a
+stream's call that it can't be read to its end. `context_exceeded` is the model as it is set up: its context window
+doesn't hold the case.
 """
 
 
@@ -148,6 +150,9 @@ def _fault(
 
 def formal_fault(answer: Answer, tools: Collection[str]) -> tuple[str, str] | None:
     """What is wrong with an answer whatever was wanted."""
+    if answer.warned and (begun := _unreadable(answer)):
+        # A stream can't take back what it has said: its first half was a call.
+        return "abandoned_call", f"{begun.name} was begun and couldn't be read to its end: {begun.arguments[:100]}"
     if answer.faults:
         return "gateway_error", "; ".join(answer.faults)
     if answer.finish == "length":
@@ -163,6 +168,15 @@ def formal_fault(answer: Answer, tools: Collection[str]) -> tuple[str, str] | No
         return "unknown_tool", ", ".join(unknown)
     if found := leaked(answer.content, tools):
         return "text_tool_call", found
+    return None
+
+
+def _unreadable(answer: Answer) -> RawCall | None:
+    for call in answer.calls:
+        try:
+            call.parsed()
+        except ValueError:
+            return call
     return None
 
 

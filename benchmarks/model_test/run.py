@@ -136,7 +136,7 @@ async def preflight(client: Client, settings: Settings, warmup: int) -> Json:
     model = client.endpoint.model
     if model not in entries:
         raise Unreachable(f"{client.endpoint.shown} has no model {model}; it has: {', '.join(entries) or 'none'}")
-    facts["owned_by"] = entries[model].get("owned_by")
+    facts["ours"] = "tool_call_format" in entries[model]
     tool = {"name": "get_time", "description": "The time.", "parameters": {"type": "object", "properties": {}}}
     plain = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16, "model": model, "temperature": 0}
     calling = {**plain, "tools": [{"type": "function", "function": tool}]}
@@ -154,26 +154,38 @@ async def preflight(client: Client, settings: Settings, warmup: int) -> Json:
 async def run(client: Client, plan: Plan, samples: Samples, tell: Callable[[Json], None] = lambda sample: None) -> None:
     """Asks what isn't there yet; errors of an earlier run are asked again.
 
-    Stops as soon as more has failed than may fail: what would come then couldn't count.
+    Stops as soon as more has failed than may fail, since no score can come of that, and at once where the server has
+    ceased to answer at all.
     """
     waiting = [task for task in plan.tasks if samples.done.get(task.key, {}).get("status") in (None, "error")]
     allowed = plan.max_error_rate * len(plan.tasks)
     errors = 0
+    gone = False
     queue = iter(waiting)
 
     async def work() -> None:
-        nonlocal errors
+        nonlocal errors, gone
         for task in queue:
-            if errors > allowed:
+            if errors > allowed or gone:
                 return
             sample = await _sample(client, plan, task)
             errors += suspicious(sample)
             samples.add(sample)
             tell(sample)
+            if sample["kind"] in ("timeout", "connection") and not await _alive(client):
+                gone = True
 
     async with asyncio.TaskGroup() as group:
         for _ in range(plan.concurrency):
             group.create_task(work())
+
+
+async def _alive(client: Client) -> bool:
+    try:
+        await client.get("/models")
+    except AskFailed:
+        return False
+    return True
 
 
 def suspicious(sample: Json) -> bool:
