@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from random import random
 from time import monotonic
 from types import TracebackType
-from typing import Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Protocol, Self, TypeGuard
 
 from msgspec import Raw
 
@@ -43,6 +43,9 @@ from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest, encode
 from normalizers import FormatSpec, detect, registry
 from normalizers.base import Mended
+
+if TYPE_CHECKING:
+    from gateway.backends.replicas import Replica
 
 log = logging.getLogger("ctxgate")
 
@@ -291,6 +294,13 @@ class Route:
         marks = ", ".join(found.evidence)
         self.evidence = f"{found.source} {marks} ({known.source})"
         self._undetected = False
+
+    @property
+    def replicas(self) -> list[Replica]:
+        """The model's servers, where it has several and one has been asked."""
+        backend: object = self._backend
+        found: list[Replica] = getattr(backend, "replicas", [])
+        return found
 
     @property
     def in_flight(self) -> int:

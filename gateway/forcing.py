@@ -14,16 +14,21 @@ from normalizers import FormatSpec
 from normalizers.grammar import MAX_CALLS, grammar
 
 
-def raw_text(request: ChatRequest, spec: FormatSpec) -> RawText | None:
+def raw_text(request: ChatRequest, spec: FormatSpec, *, answer: bytes | None = None) -> RawText | None:
     """How the model's text is asked for; `tool_choice` "required" or with a tool's name becomes a grammar.
 
-    None where a call is forced and the format has no grammar: then the engine must see to it.
+    answer: a JSON Schema that the text has to conform to where no call is forced. None where the answer is to be held
+    to something and the format has no grammar: then the engine must see to it.
     Raises ProviderInvalidRequest for a tool that isn't declared.
     """
     names = forced(request)
     free = _free(spec)
     if names is None:
-        return free
+        if answer is None:
+            return free
+        calls = MAX_CALLS if request.parallel_tool_calls else 1
+        text = _grammar(spec, request.tools or b"[]", (), calls, answer)
+        return None if text is None else replace(free, grammar=text)
     # A named tool is called once.
     calls = MAX_CALLS if len(names) != 1 and request.parallel_tool_calls else 1
     text = _grammar(spec, request.tools or b"[]", names, calls)
@@ -36,18 +41,23 @@ def forced(request: ChatRequest) -> tuple[str, ...] | None:
     Raises ProviderInvalidRequest for a tool that isn't declared.
     """
     choice = request.tool_choice
+    if choice is None or choice == "auto" or choice == "none":
+        return None
+    if request.tools is None:
+        raise ProviderInvalidRequest("tool_choice: no tools are declared", param="tool_choice")
     if choice == "required":
         return ()
     if not isinstance(choice, Mapping):
-        return None
+        message = f"tool_choice: there is no {choice!r}; allowed: auto, none, required, or a tool's name in an object"
+        raise ProviderInvalidRequest(message, param="tool_choice")
     if choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools", choice)
         if not isinstance(allowed, Mapping) or allowed.get("mode") != "required":
             return None
-        named = [_name(tool) for tool in allowed.get("tools") or ()]
+        named = [tool_name(tool) for tool in allowed.get("tools") or ()]
     else:
-        named = [_name(choice)]
-    declared = {_name(tool) for tool in decode(request.tools or b"[]")}
+        named = [tool_name(choice)]
+    declared = {tool_name(tool) for tool in decode(request.tools or b"[]")}
     for name in named:
         if name not in declared:
             known = ", ".join(sorted(map(str, declared)))
@@ -57,7 +67,8 @@ def forced(request: ChatRequest) -> tuple[str, ...] | None:
     return tuple(map(str, named))
 
 
-def _name(tool: Any) -> object:
+def tool_name(tool: Any) -> object:
+    """Of a tool in either of its shapes, or of a choice that names one."""
     function = tool.get("function", tool) if isinstance(tool, Mapping) else None
     return function.get("name") if isinstance(function, Mapping) else None
 
@@ -68,5 +79,8 @@ def _free(spec: FormatSpec) -> RawText:
 
 
 @lru_cache(maxsize=64)
-def _grammar(spec: FormatSpec, tools: bytes, names: tuple[str, ...], calls: int) -> str | None:
-    return grammar(spec, decode(tools), only=names or None, calls=calls)
+def _grammar(
+    spec: FormatSpec, tools: bytes, names: tuple[str, ...], calls: int, answer: bytes | None = None
+) -> str | None:
+    schema = decode(answer) if answer is not None else None
+    return grammar(spec, decode(tools), only=names or None, calls=calls, answer=schema)

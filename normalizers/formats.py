@@ -49,6 +49,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         close=("</function_calls>",),
         think=THINK,
         bare=("list",),
+        lines=True,
     ),
     # -- JSON calls
     FormatSpec(

@@ -39,10 +39,16 @@ Schema = Mapping[str, Any]
 
 
 def grammar(
-    spec: FormatSpec, tools: Sequence[Schema], *, only: Collection[str] | None = None, calls: int = MAX_CALLS
+    spec: FormatSpec,
+    tools: Sequence[Schema],
+    *,
+    only: Collection[str] | None = None,
+    calls: int = MAX_CALLS,
+    answer: Schema | None = None,
 ) -> str | None:
     """GBNF for one to `calls` calls of the OpenAI `tools` (of those named by `only`) in that format.
 
+    answer: a JSON Schema; a JSON text that conforms to it may stand in the place of the calls.
     None where the format has no grammar yet, or no tool is left.
     """
     functions = [tool.get("function", tool) for tool in tools]
@@ -53,7 +59,21 @@ def grammar(
         return None
     rules = _Rules(python=spec.dialect == "pythonic")
     root = write(rules, spec, chosen, calls)
-    return None if root is None else rules.text(root)
+    if root is None or answer is None:
+        return None if root is None else rules.text(root)
+    json_rules = _Rules(python=False)
+    json_root = json_rules.value(answer, answer, "answer")
+    both = _renamed(rules.text(root), "calls-") + _renamed(json_rules.text(json_root), "answer-")
+    return f"root ::= calls-root | answer-root\n{both}"
+
+
+def _renamed(text: str, prefix: str) -> str:
+    """The rules with other names, so that they can stand beside further ones."""
+    return re.sub(
+        r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|([a-zA-Z][\w-]*)',
+        lambda match: f"{prefix}{match[1]}" if match[1] else match[0],
+        text,
+    )
 
 
 def literal(text: str) -> str:
@@ -285,6 +305,8 @@ def _pythonic(rules: _Rules, spec: FormatSpec, functions: Sequence[Schema], call
         return f'{literal(function["name"] + "(")} {body} ")"'
 
     one = rules.rule("call", _either([rules.rule(f["name"], call(f)) for f in functions]))
+    if spec.lines:
+        return _framed(spec, _several(one, calls, "\n"))
     return _framed(spec, f'"[" {_several(one, calls, ", ")} "]"')
 
 

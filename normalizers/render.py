@@ -74,8 +74,9 @@ def _markers(spec: FormatSpec) -> tuple[str, str]:
 
 def _pythonic_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
     opening, closing = _markers(spec)
-    body = ", ".join(f"{name}({', '.join(map(_keyword, args.items()))})" for name, args in calls)
-    return f"{opening}[{body}]{closing}"
+    written = [f"{name}({', '.join(map(_keyword, args.items()))})" for name, args in calls]
+    body = "\n".join(written) if spec.lines else f"[{', '.join(written)}]"
+    return f"{opening}{body}{closing}"
 
 
 def _keyword(item: tuple[str, object]) -> str:

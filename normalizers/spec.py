@@ -70,6 +70,8 @@ class FormatSpec:
     ``Tool: name``."""
     listed: bool = False
     """Several JSON calls are written as one array."""
+    lines: bool = False
+    """Pythonic calls stand one a line, without a list's brackets."""
     echo: bool = False
     """The model may repeat a region's body and end marker: the repetition is dropped."""
     after: Literal["content", "drop"] = "content"

@@ -28,6 +28,8 @@ OURS: dict[str, set[str]] = {
     "gateway.normalize": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
     "gateway.prompting": {"gateway.wire", "normalizers"},
     "gateway.forcing": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
+    "gateway.enforcement": {"gateway.errors", "gateway.wire", "gateway.forcing"},
+    "gateway.conformance": {"gateway.errors", "gateway.wire", "gateway.forcing", "gateway.enforcement"},
     "gateway.history": {"gateway.wire", "normalizers"},
     "gateway.estimate": {"gateway.wire"},
     "gateway.engines": {"gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends"},
@@ -36,6 +38,7 @@ OURS: dict[str, set[str]] = {
     "gateway.core": {
         *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
         *("gateway.normalize", "gateway.prompting", "gateway.forcing", "gateway.history"),
+        *("gateway.enforcement", "gateway.conformance"),
         *("gateway.upstream", "gateway.recording", "gateway.ledger", "gateway.estimate", "normalizers"),
     },
     "gateway.principal": set(),
@@ -79,6 +82,8 @@ THEIRS: dict[str, set[str]] = {
     "gateway.backends": {"msgspec"},
     "gateway.normalize": {"msgspec"},
     "gateway.prompting": {"msgspec"},
+    "gateway.enforcement": {"msgspec"},
+    "gateway.conformance": {"jsonschema", "msgspec", "referencing"},
     "gateway.history": {"msgspec"},
     "gateway.engines": {"mlx_lm", "msgspec", "xllamacpp"},
     "gateway.recording": {"msgspec"},
@@ -99,6 +104,7 @@ THEIRS: dict[str, set[str]] = {
 PURE = (
     *("normalizers", "gateway.errors", "gateway.wire"),
     *("gateway.prompting", "gateway.forcing", "gateway.history", "gateway.normalize"),
+    *("gateway.enforcement", "gateway.conformance"),
     *("gateway.recording", "gateway.ledger", "gateway.estimate"),
 )
 """No network and no processes in these."""

@@ -19,13 +19,14 @@ class CompletionReply(HTTPReply):
     usage: the caller wants it in a stream, where it has a chunk of its own.
     """
 
-    __slots__ = ("_seen_choices", "_usage", "reasoning_open")
+    __slots__ = ("_seen_choices", "_usage", "by_grammar", "reasoning_open")
 
-    def __init__(self, response: Response, *, usage: bool, reasoning_open: bool) -> None:
+    def __init__(self, response: Response, *, usage: bool, reasoning_open: bool, by_grammar: bool) -> None:
         super().__init__(response, None)
         self._usage = usage
         self._seen_choices: set[int] = set()
         self.reasoning_open = reasoning_open
+        self.by_grammar = by_grammar
 
     async def whole(self) -> bytes:
         body = _object(await super().whole())

@@ -7,6 +7,7 @@ and goes out again untouched.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -42,6 +43,7 @@ class _Known(Struct):
     tools: list[_Tool] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    response_format: dict[str, Any] | None = None
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
@@ -74,6 +76,7 @@ class ChatRequest:
         "include_usage",
         "model",
         "parallel_tool_calls",
+        "response_format",
         "standing",
         "stream",
         "tool_choice",
@@ -89,11 +92,24 @@ class ChatRequest:
         self.tools = bytes(fields["tools"]) if known.tools else None
         self.parallel_tool_calls = known.parallel_tool_calls is not False
         self.tool_choice = known.tool_choice
+        self.response_format = known.response_format
         self.standing: Callable[[], str] = _waiting
 
     def where(self) -> str:
         """Where the request stands: a word, and key=value pairs."""
         return self.standing()
+
+    @property
+    def constrained(self) -> bool:
+        """Whether the answer is to hold to more than words: `gateway.enforcement` says to what."""
+        return self.response_format is not None or self.tool_choice not in (None, "auto", "none")
+
+    def continued(self, messages: list[dict[str, Any]]) -> ChatRequest:
+        """The same request with further messages at its end."""
+        more = copy(self)
+        said = decode(self.fields["messages"])
+        more.fields = {**self.fields, "messages": Raw(encode([*said, *messages]))}
+        return more
 
     @classmethod
     def parse(cls, body: bytes) -> ChatRequest:
@@ -134,6 +150,8 @@ class ToolCallDelta(Struct, omit_defaults=True):
 class Delta(Struct, gc=False):
     content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
+    reasoning_content: Any = None
+    reasoning: Any = None
 
 
 class ChoiceDelta(Struct, gc=False):
