@@ -9,6 +9,7 @@ on its processor time and memory, and ends it. It imports nothing of ours, has n
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 from typing import Any
@@ -35,6 +36,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":  # elsewhere the limit isn't kept
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    os.nice(10)  # engines go first
     sys.setrecursionlimit(5000)
     soup = parsed(sys.stdin.buffer.read().decode("utf-8", "replace"))
     result = markdown(soup, url) if form == "markdown" else compact(soup, url)

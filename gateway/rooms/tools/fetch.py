@@ -11,7 +11,7 @@ import logging
 import re
 import socket
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Protocol
@@ -67,6 +67,12 @@ async def system_resolver(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
+def web_transport(context: ssl.SSLContext) -> httpx.AsyncBaseTransport:
+    # Kept connections would be told apart by address, not by name.
+    limits = httpx.Limits(max_connections=4, max_keepalive_connections=0)
+    return httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
+
+
 @dataclass(frozen=True, slots=True)
 class Fetched:
     url: str
@@ -108,15 +114,20 @@ _CHARSETS = frozenset(
 class Fetcher:
     """Fetches what the configuration allows; one for the process.
 
-    verify: the certificate authorities, if others than the web's.
+    verify: the certificate authorities, if others than the web's. transport: makes what connects to the addresses.
     """
 
     def __init__(
-        self, tools: RoomTools, resolver: Resolver = system_resolver, verify: ssl.SSLContext | None = None
+        self,
+        tools: RoomTools,
+        resolver: Resolver = system_resolver,
+        verify: ssl.SSLContext | None = None,
+        transport: Callable[[ssl.SSLContext], httpx.AsyncBaseTransport] = web_transport,
     ) -> None:
         self._tools = tools
         self._resolver = resolver
         self._context = verify
+        self._transport = transport
         self._places = asyncio.Semaphore(AT_ONCE)
 
     async def fetch(
@@ -144,7 +155,7 @@ class Fetcher:
             # Reading the authorities takes a while.
             self._context = await asyncio.to_thread(httpx.create_ssl_context, trust_env=False)
         most = self._tools.fetch_timeout_seconds
-        transport = Guarded(self._tools, self._resolver, self._context)
+        transport = Guarded(self._tools, self._resolver, self._transport(self._context))
         async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=most, headers=_DEFAULTS) as client:
             request = client.build_request(method, url, headers=headers, content=body)
             for _ in range(REDIRECTS + 1):
@@ -183,13 +194,12 @@ class Fetcher:
 
 
 class Guarded(httpx.AsyncBaseTransport):
-    """Connects to nothing but an address that it has checked, under the name that was asked for."""
+    """Has `inner` connect to nothing but an address that was checked, under the name that was asked for."""
 
-    def __init__(self, tools: RoomTools, resolver: Resolver, context: ssl.SSLContext) -> None:
+    def __init__(self, tools: RoomTools, resolver: Resolver, inner: httpx.AsyncBaseTransport) -> None:
         self._tools = tools
         self._resolver = resolver
-        limits = httpx.Limits(max_connections=4, max_keepalive_connections=0)
-        self._inner = httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
+        self._inner = inner
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url

@@ -20,11 +20,21 @@ AT_ONCE = 2
 _places = asyncio.Semaphore(AT_ONCE)
 
 
-async def convert(form: Literal["markdown", "compact"], url: str, page: str) -> dict[str, Any]:
-    """What `extract` says of the page at `url`. Raises ToolError, code `too_complex`."""
+async def convert(
+    form: Literal["markdown", "compact"],
+    url: str,
+    page: str,
+    seconds: int = SECONDS,
+    memory: int = MEMORY,
+    program: Path = PROGRAM,
+) -> dict[str, Any]:
+    """What `extract` says of the page at `url`, within this processor time and these bytes.
+
+    Raises ToolError, code `too_complex`.
+    """
     # Nothing of our environment: it may hold keys.
     environ = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, "-P", "-s", str(PROGRAM), form, url, str(SECONDS), str(MEMORY)]
+    command = [sys.executable, "-P", "-s", str(program), form, url, str(seconds), str(memory)]
     async with _places:
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -35,7 +45,7 @@ async def convert(form: Literal["markdown", "compact"], url: str, page: str) -> 
             cwd="/",
         )
         try:
-            async with asyncio.timeout(2 * SECONDS):
+            async with asyncio.timeout(3 * seconds):
                 output, _ = await process.communicate(page.encode("utf-8", "replace"))
         except TimeoutError:
             raise ToolError("too_complex", "the page takes too long to be read") from None
