@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
@@ -251,6 +252,15 @@ class RoomTools:
         kept = self._catalogue.recorded(self.name(call.name), arguments)
         return kept, kept != arguments
 
+    def refused(self, called: str, arguments: str) -> dict[str, str]:
+        """What history keeps instead of a refused call's arguments and of what is wrong with them, if it must."""
+        try:
+            written = json.loads(arguments)
+        except ValueError:
+            return {}
+        kept, redacted = self.recorded(ToolCall("", called, written if isinstance(written, dict) else {}))
+        return {"arguments": json.dumps(kept), "reason": "the arguments break the tool's schema"} if redacted else {}
+
     def lost(self, call: ToolCall) -> bool:
         """Whether the call began before the turn was cut off, and must not simply begin again."""
         if call.id in self._before.redacted:
@@ -308,7 +318,7 @@ class _Teller:
                 }
             case CallRefused(call, name, arguments, reason, text):
                 refused = {"call": call, "name": name, "arguments": arguments, "reason": reason, "text": text}
-                return "tool:refused", refused
+                return "tool:refused", {**refused, **tools.refused(name, arguments)}
             case ToolCalled(call):
                 if tools.lost(call):
                     return None  # it isn't run again
