@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
+import signal
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache, partial
@@ -14,9 +17,11 @@ from typing import Any
 
 import uvicorn
 
+from gateway import logs
 from gateway.api.app import API
-from gateway.config import Config
+from gateway.config import Config, ConfigError
 from gateway.core import Gateway
+from gateway.reload import Load, Reloader
 from gateway.services import Face, Services
 from normalizers import FormatSpec, registry
 
@@ -29,6 +34,7 @@ FACES: dict[str, str] = {
     **dict.fromkeys(("/v1/completions", "/completions"), "gateway.api.completions:CompletionsFace"),
     **dict.fromkeys(("/v1/embeddings", "/embeddings"), "gateway.api.embeddings:EmbeddingsFace"),
     **dict.fromkeys(("/v1/rerank", "/rerank"), "gateway.api.embeddings:EmbeddingsFace"),
+    **dict.fromkeys(("/-", "/metrics"), "gateway.api.operations:OperationsFace"),
     **dict.fromkeys(("/llm/room", "/api/user"), "gateway.rooms.app:build"),
 }
 """Path prefix → factory of the face behind it, `(Services) -> Face`; imported when it is first asked."""
@@ -42,15 +48,21 @@ BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
 async context manager. Imported only where it is wanted."""
 
 
-def build(config: Config) -> API:
-    """The ASGI application for a configuration. Its lifespan ends the engines that it started."""
+def build(config: Config, load: Load | None = None) -> API:
+    """The ASGI application for a configuration. Its lifespan ends the engines that it started.
+
+    load: reads the configuration anew; None: it stays as it is.
+    """
     gateway = Gateway(config)
-    services = Services(gateway)
+    reloader = Reloader(gateway, load) if load is not None else None
+    services = Services(gateway, reloader)
 
     @asynccontextmanager
     async def background() -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(services.aclose)
+            if reloader is not None:
+                await stack.enter_async_context(_reloading(gateway, reloader))
             for wanted, factory in BACKGROUND:
                 if wanted(config):
                     await stack.enter_async_context(_imported(factory)(services))
@@ -61,7 +73,31 @@ def build(config: Config) -> API:
         face: Face = _imported(factory)(services)
         return face
 
-    return API(gateway, {prefix: partial(made, factory) for prefix, factory in FACES.items()}, background)
+    return API(gateway, {prefix: partial(made, factory) for prefix, factory in FACES.items()}, background, reloader)
+
+
+@asynccontextmanager
+async def _reloading(gateway: Gateway, reloader: Reloader) -> AsyncIterator[None]:
+    """The file is watched, as long as its `server.watch` says so."""
+    watching: asyncio.Task[None] | None = None
+
+    def configured() -> None:
+        nonlocal watching
+        logs.configure(gateway.config)
+        wanted = gateway.config.server.watch
+        if wanted and watching is None:
+            watching = asyncio.create_task(reloader.watch(), name="watch config.yaml")
+        elif not wanted and watching is not None:
+            watching.cancel()
+            watching = None
+
+    configured()
+    gateway.on_change(configured)
+    try:
+        yield
+    finally:
+        if watching is not None:
+            watching.cancel()
 
 
 def _imported(name: str) -> Callable[[Services], Any]:
@@ -70,40 +106,51 @@ def _imported(name: str) -> Callable[[Services], Any]:
     return made
 
 
-def serve(config: Config) -> None:
-    """Serves until SIGINT or SIGTERM, then lets answers in flight end, at most GRACE_SECONDS."""
+def serve(config: Config, load: Load) -> None:
+    """Serves until SIGINT or SIGTERM, then lets answers in flight end, at most GRACE_SECONDS. SIGHUP reloads."""
     server = config.server
+    app = build(config, load)
     settings = uvicorn.Config(
-        build(config),
+        app,
         host=server.host,
         port=server.port,
         uds=str(server.uds) if server.uds is not None else None,
         # The lane knows no browsers.
         http="httptools" if server.cors_origins else "gateway.api.lane:LaneProtocol",
         ws="none",
-        log_level="warning",
+        log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     active = config.resolve(None)
-    _Server(settings, [active.custom_format or active.tool_call_format]).run()
+    _Server(settings, app.reloader, [active.custom_format or active.tool_call_format]).run()
 
 
 class _Server(uvicorn.Server):
     """Listens first, and then loads what the first call of a format would load, beside the loop."""
 
-    def __init__(self, config: uvicorn.Config, formats: list[str | FormatSpec]) -> None:
+    def __init__(self, config: uvicorn.Config, reloader: Reloader | None, formats: list[str | FormatSpec]) -> None:
         super().__init__(config)
+        self._reloader = reloader
         self._formats = formats
+        self._on_terminal = sys.stderr.isatty()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.config.uds is not None:
             # uvicorn lets every user of the machine connect.
             os.chmod(self.config.uds, 0o600)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
         self._warming = asyncio.get_running_loop().run_in_executor(None, self._warm)
+
+    def _hung_up(self) -> None:
+        """A terminal that closes ends what it started; everybody else who says SIGHUP wants a reload."""
+        if self._on_terminal and not sys.stderr.isatty():
+            self.should_exit = True
+        elif self._reloader is not None:
+            self._reloading = asyncio.create_task(_tried(self._reloader), name="reload")
 
     def _warm(self) -> None:
         try:
@@ -113,3 +160,8 @@ class _Server(uvicorn.Server):
             # What stands now stands for good: a collection that passes over it costs more than many requests.
             gc.freeze()
             gc.enable()
+
+
+async def _tried(reloader: Reloader) -> None:
+    with contextlib.suppress(ConfigError):  # told already
+        await reloader.reload()

@@ -24,16 +24,20 @@ FILE = "keys.json"
 PREFIX = "ctxgate_"
 """Of every key, so that programs that look for leaked keys know one."""
 
-Scope = Literal["*", "models", "rooms", "rooms:read"]
-"""`models`: everything but what follows. `rooms`: all of /llm/room and the user's secrets; `rooms:read`: GET alone."""
+Scope = Literal["*", "models", "rooms", "rooms:read", "operations", "operations:read"]
+"""`models`: everything but what follows. `operations`: /metrics and /-/, where the prompts of others may be seen;
+`operations:read`: GET alone. `rooms`: all of /llm/room and the user's secrets; `rooms:read`: GET alone."""
 
 SCOPES: tuple[str, ...] = get_args(Scope)
 
+_OPERATIONS = ("/metrics", "/-")
 _ROOMS = ("/llm/room", "/api/user")
 
 
 def wanted(method: str, path: str) -> str:
     """The scope that a request needs."""
+    if path.startswith(_OPERATIONS):
+        return "operations:read" if method in ("GET", "HEAD") else "operations"
     if not path.startswith(_ROOMS):
         return "models"
     return "rooms:read" if method in ("GET", "HEAD") else "rooms"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gateway.core import Gateway
 from gateway.errors import GatewayError
+from gateway.reload import Reloader
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -24,8 +25,10 @@ Send = Callable[[Message], Awaitable[None]]
 class Services:
     """The gateway, and the store, which opens when a face first asks for it."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, reloader: Reloader | None = None) -> None:
+        """reloader: None for a gateway that wasn't started from a file."""
         self.gateway = gateway
+        self.reloader = reloader
         self._opening: asyncio.Task[Store] | None = None
         self._shared: dict[object, Any] = {}
 

@@ -33,6 +33,7 @@ from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest
 from gateway.keys import KeyFile, Keyring
 from gateway.principal import LOCAL, SCOPE_KEY, Principal
+from gateway.reload import Reloader
 from gateway.services import Face
 from gateway.wire.chat import encode
 
@@ -52,18 +53,18 @@ class API:
         gateway: Gateway,
         faces: Mapping[str, Callable[[], Face]] | None = None,
         background: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        reloader: Reloader | None = None,
     ) -> None:
         self.chat = Chat(gateway)
+        self.reloader = reloader
         self._factories = faces or {}
         self._faces: dict[str, Face] = {}
         self._background = background
         config = gateway.config
-        fixed = [key.get_secret_value() for key in config.server.api_keys]
-        self._keyring = Keyring(
-            fixed, LOCAL, KeyFile(config.state_dir / keys.FILE), always=not config.server.is_private
-        )
+        self._keyring = self._keys()
+        gateway.on_change(self._configured)
         self._cors = Cors(config.server.cors_origins) if config.server.cors_origins else None
-        self._others = _router(gateway, self._lifespan)
+        self._others = _router(gateway, self._lifespan, reloader)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -108,6 +109,15 @@ class API:
                 raise
             await _tell(send, INTERNAL, face)
 
+    def _configured(self) -> None:
+        self._keyring = self._keys()
+        self.chat.configured()
+
+    def _keys(self) -> Keyring:
+        config = self.chat.gateway.config
+        fixed = [key.get_secret_value() for key in config.server.api_keys]
+        return Keyring(fixed, LOCAL, KeyFile(config.state_dir / keys.FILE), always=not config.server.is_private)
+
     def _face(self, path: str) -> Face | None:
         for prefix, make in self._factories.items():
             if path.startswith(prefix) and path[len(prefix) : len(prefix) + 1] in ("", "/"):
@@ -150,10 +160,15 @@ def _method_not_allowed(method: str, path: str, allowed: str) -> GatewayError:
     return ProviderInvalidRequest(f"{method} {path}: use {allowed}", code="method_not_allowed", status=405)
 
 
-def _router(gateway: Gateway, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]) -> Starlette:
+def _router(
+    gateway: Gateway, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]], reloader: Reloader | None
+) -> Starlette:
     async def health(request: Request) -> Response:
         engines = {name: route.engine.state for name, route in gateway.routes.items() if route.engine is not None}
         body = {"status": "ok", "version": __version__, "active_model": gateway.config.active_model}
+        if reloader is not None and reloader.problems:
+            # What is wrong may be told to whoever has a key alone.
+            body["config"] = "the file has mistakes, the last good one is served: see `ctxgate status`"
         return JSONResponse({**body, "engines": engines})
 
     looking: set[asyncio.Task[None]] = set()

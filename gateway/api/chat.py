@@ -66,7 +66,11 @@ class Chat:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        server = gateway.config.server
+        self.configured()
+
+    def configured(self) -> None:
+        """Takes what the gateway's configuration says now."""
+        server = self.gateway.config.server
         self.max_body = server.max_body_bytes
         self._progress_after = server.progress_after_seconds if server.progress_comments else FOREVER
         self._keep_alive = server.keep_alive_seconds if server.progress_comments else FOREVER

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.cli.common import base_url, configuration
 from gateway.cli.pull import fetch
-from gateway.config import Config, Server
+from gateway.config import Config, Model, Server, load
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.keys import FILE as KEYS
 from gateway.keys import KeyFile
@@ -38,18 +38,40 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     # What a start makes is no garbage: looking for some takes a tenth of it. The server turns it on again.
     gc.disable()
-    config = configuration(args)
-    config = replace(config, server=_server(config.server, args, KeyFile(config.state_dir / KEYS)))
-    if args.model is not None:
-        config = replace(config, active_model=config.resolve(args.model).name)
+    config = _overridden(configuration(args), args)
+    named, stand_in = config.active_model, None
     if args.pull:
         config = _with_weights(config, args.offline_model)
+        stand_in = config.active_model if config.active_model != named else None
     _announce(config)
+
+    def reload(text: str | None) -> Config:
+        again = _overridden(load(config.source, text=text), args)
+        if (
+            stand_in is not None
+            and stand_in in again.models
+            and again.active_model == named
+            and not _installed(again.models[named])
+        ):
+            again = replace(again, active_model=stand_in)
+        return again
 
     from gateway.app import serve
 
-    serve(config)
+    serve(config, reload)
     return 0
+
+
+def _overridden(config: Config, args: argparse.Namespace) -> Config:
+    """What the command line says goes before the file."""
+    config = replace(config, server=_server(config.server, args, KeyFile(config.state_dir / KEYS)))
+    if args.model is not None:
+        config = replace(config, active_model=config.resolve(args.model).name)
+    return config
+
+
+def _installed(model: Model) -> bool:
+    return model.path is None or model.path.exists()
 
 
 def _server(server: Server, args: argparse.Namespace, keys: KeyFile) -> Server:

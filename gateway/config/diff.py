@@ -11,7 +11,10 @@ from gateway.config.values import STARTABLE, Config, Model
 Effect = Literal["added", "removed", "restarts", "settings"]
 """restarts: its engine is drained, and the next request starts another one. settings: whatever runs goes on running."""
 
-AT_START = ("server.host", "server.port", "server.uds", "server.cors_origins", "state_dir", "store", "rooms", "ctx")
+AT_START = (
+    *("server.host", "server.port", "server.uds", "server.cors_origins"),
+    *("ctx.enabled", "ctx.root", "state_dir", "store", "rooms"),
+)
 """What a running gateway can't change."""
 
 
@@ -99,9 +102,9 @@ def _fields(old: Any, new: Any, prefix: str = "") -> Iterator[Change]:
 def _top(old: Config, new: Config) -> Iterator[Change]:
     if old.active_model != new.active_model:
         yield Change("active_model", old.active_model, new.active_model)
-    for section in ("server", "engines", "log"):
+    for section in ("server", "engines", "log", "ctx"):
         yield from _fields(getattr(old, section), getattr(new, section), f"{section}.")
-    for key in ("state_dir", "store", "rooms", "ctx"):
+    for key in ("state_dir", "store", "rooms"):
         if getattr(old, key) != getattr(new, key):
             yield Change(key)
 

@@ -29,22 +29,25 @@ def find(start: Path | None = None, environ: Mapping[str, str] | None = None) ->
     raise ConfigError((Problem(message, "name the file with --config FILE"),))
 
 
-def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
+def load(path: Path | str, environ: Mapping[str, str] | None = None, text: str | None = None) -> Config:
     """The configuration in the file; `environ` fills its variables (None: the process's own).
 
-    Raises ConfigError with everything that is wrong with it.
+    text: read as if it stood in the file. Raises ConfigError with everything that is wrong with it.
     """
-    return read_config(Path(path), os.environ if environ is None else environ)[0]
+    return read_config(Path(path), os.environ if environ is None else environ, text)[0]
 
 
-def read_config(path: Path, environ: Mapping[str, str]) -> tuple[Config, Document]:
-    """The configuration, and the document that it was made of. Raises what `load` raises."""
+def read_config(path: Path, environ: Mapping[str, str], text: str | None = None) -> tuple[Config, Document]:
+    """The configuration, and the document that it was made of: the file or, as if it stood there, `text`.
+
+    Raises what `load` raises.
+    """
     # YAML and pydantic are imported here: code that only reads the values does without them.
     from gateway.config.build import build
     from gateway.config.source import read
     from gateway.config.spelling import normalise
 
-    document = read(path.absolute(), environ)
+    document = read(path.absolute(), environ, text)
     normalise(document)
     config = build(document, user_state_dir(environ), environ)
     if config is None or document.problems:

@@ -84,13 +84,14 @@ class Document:
         self.renamed[after] = old
 
 
-def read(file: Path, environ: Mapping[str, str] | None = None) -> Document:
+def read(file: Path, environ: Mapping[str, str] | None = None, text: str | None = None) -> Document:
     """The file's values, variables filled in from `environ` (the process's own if None).
 
+    text: read as if it stood in the file.
     Raises ConfigError where the file can't be read or isn't YAML; other problems are collected in the document.
     """
     document = Document(file)
-    text = _text(file)
+    text = _text(file) if text is None else text
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
