@@ -9,7 +9,7 @@ import select
 import socket
 import struct
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -76,6 +76,8 @@ class Wire:
 
     async def flush(self) -> None:
         """Returns once the client has been sent everything. Raises ConnectionError where it has gone."""
+        if self._writer.transport.is_closing():
+            return
         self._writer.transport.set_write_buffer_limits(high=0)
         async with self._turn:
             await self._writer.drain()
@@ -103,7 +105,7 @@ class Connection:
     """
 
     def __init__(
-        self, wire: Wire, triple: Triple, sessions: Callable[[], Sessions], services: Services, ended: Ended
+        self, wire: Wire, triple: Triple, sessions: Callable[[], Awaitable[Sessions]], services: Services, ended: Ended
     ) -> None:
         self._wire = wire
         self._triple = triple
@@ -146,20 +148,22 @@ class Connection:
                         self._follow(f"temp {request.session}", told)
                 case Send(id=client):
                     self._room()
-                    live = await self._sessions().send(self._triple, self._user, request)
+                    sessions = await self._sessions()
+                    live = await sessions.send(self._triple, self._user, request)
                     if isinstance(live, bytes):
                         await self._wire.write([live])
                     else:
                         first = live.first
-                        self._follow(str(live.session), self._sessions().follow(live.session, first - 1, first, live))
+                        self._follow(str(live.session), sessions.follow(live.session, first - 1, first, live))
                 case Resume():
                     self._room()
-                    session, after, last, going_on = await self._sessions().find(self._triple, self._user, request)
+                    sessions = await self._sessions()
+                    session, after, last, going_on = await sessions.find(self._triple, self._user, request)
                     self._unfollow(str(session))
                     # A ping that follows is answered when all that stood there has been told.
-                    await self._copy(self._sessions().follow(session, after, last, None))
+                    await self._copy(sessions.follow(session, after, last, None))
                     if going_on is not None:
-                        self._follow(str(session), self._sessions().follow(session, last, last, going_on))
+                        self._follow(str(session), sessions.follow(session, last, last, going_on))
                 case Cancel():
                     await self._cancel(request)
         except GatewayError as error:
@@ -177,9 +181,10 @@ class Connection:
     async def _cancel(self, request: Cancel) -> None:
         if self._temporary.cancel(request.id):
             return
-        live = self._sessions().active(self._triple, self._user, request)
+        sessions = await self._sessions()
+        live = sessions.active(self._triple, self._user, request)
         follows = str(live.session) in self._following
-        await self._sessions().cancel(live)
+        await sessions.cancel(live)
         if not follows:
             await self._wire.write([live.done])
 

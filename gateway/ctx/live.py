@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -212,12 +213,12 @@ class LiveTree:
             if not writer.is_closing():
                 writer.transport.abort()
 
-    def _sessions(self) -> Sessions:
+    async def _sessions(self) -> Sessions:
         if self._kept is None:
-            # With the store: most trees never need it.
-            from gateway.ctx.sessions import Sessions
-
-            self._kept = Sessions(self._services, f"{socket.gethostname()}:{self._root}", self._ended)
+            # What the store needs takes a while to import, and most trees never need it.
+            module = await asyncio.to_thread(import_module, "gateway.ctx.sessions")
+            if self._kept is None:
+                self._kept = module.Sessions(self._services, f"{socket.gethostname()}:{self._root}", self._ended)
         return self._kept
 
     async def _object(self, triple: Triple, wire: Wire) -> None:

@@ -129,7 +129,7 @@ def execute(root: str, name: str, id: str, input: str, show: Callable[[Callable[
 
     before = signal(SIGINT, interrupted)
     try:
-        try:
+        try:  # noqa: SIM105 - contextlib would have to be imported
             connection.sendall(request.encode())
         except ConnectionError:
             pass  # what it said before it closed is still there
