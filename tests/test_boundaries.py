@@ -105,7 +105,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.ctx": {"msgspec", "sqlalchemy"},
     "gateway.pull": {"httpx", "huggingface_hub"},
     "gateway.app": {"uvicorn"},
-    "gateway.cli": {"httpx", "uvicorn"},
+    "gateway.cli": {"httpx", "uvicorn", "yaml"},
 }
 
 PURE = (

@@ -35,8 +35,10 @@ COMMANDS = {
     "models": ("gateway.cli.models", "list the models: what is installed and what runs"),
     "formats": ("gateway.cli.formats", "list the tool-call formats; say which one a model writes"),
     "pull": ("gateway.cli.pull", "fetch a model's weights"),
+    "swap": ("gateway.cli.swap", "make another model the active one, if it calls tools no worse"),
     "chat": ("gateway.cli.chat", "try a model in the terminal"),
     "ctx": ("gateway.cli.ctx", "models as files: executable, with sockets and control files"),
+    "room": ("gateway.cli.room", "rent a room, talk to it, watch it, release it"),
     "keys": ("gateway.cli.keys", "make, list and revoke the keys of callers"),
 }
 """A command's module, and what it is for. Only the module of the command that was asked for is imported."""
