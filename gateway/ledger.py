@@ -123,8 +123,9 @@ class Stats:
     """The answers for one model since the gateway started; a change of its settings goes on counting.
 
     outcomes: ended answers by their outcome. duration: from the request to the end of its answer. first: until the
-    first payload of a stream. chunks: payloads that engines streamed, about a token each. Tokens are those that
-    engines told. mended, healed, warnings: answers, past messages and pieces of text that had to be put right, by kind.
+    first payload of a stream. chunks: payloads that engines streamed, about a token each. generated: those, and the
+    tokens of whole answers. Tokens are those that engines told. mended, healed, warnings: answers, past messages and
+    pieces of text that had to be put right, by kind.
     """
 
     def __init__(self) -> None:
@@ -132,6 +133,7 @@ class Stats:
         self.duration = Histogram()
         self.first = Histogram()
         self.chunks = 0
+        self.generated = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.completion_tokens = 0
@@ -141,13 +143,15 @@ class Stats:
 
     def add(self, rows: list[Row]) -> None:
         # Column by column, in C.
-        _, _, outcomes, began, ends, firsts, usages, chunks, mendings, _ = zip(*rows, strict=True)
+        _, streams, outcomes, began, ends, firsts, usages, chunks, mendings, _ = zip(*rows, strict=True)
         self.outcomes.update(outcomes)
         self.duration.observe(map(sub, ends, began))
         if any(firsts):
             self.first.observe([first - begin for first, begin in zip(firsts, began, strict=True) if first])
         self.chunks += sum(chunks)
         told = [*filter(None, usages)]
+        whole = [usage for usage, stream in zip(usages, streams, strict=True) if usage and not stream]
+        self.generated += sum(chunks) + _sum(whole, "completion_tokens")
         self.prompt_tokens += _sum(told, "prompt_tokens")
         self.completion_tokens += _sum(told, "completion_tokens")
         details = [usage["prompt_tokens_details"] for usage in told if "prompt_tokens_details" in usage]

@@ -54,8 +54,8 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
         "prompt_tokens": stats.prompt_tokens,
         "cached_tokens": stats.cached_tokens,
         "completion_tokens": stats.completion_tokens,
-        # Of streams, also those on their way: about a token each.
-        "chunks": stats.chunks + sum(run.answer.chunks for run in route.runs),
+        # Tokens, about: of streams also what is on its way.
+        "generated": stats.generated + sum(run.answer.chunks for run in route.runs),
         "engine": engine,
         "replicas": [
             {"url": replica.url, "healthy": replica.healthy, "in_flight": replica.in_flight}

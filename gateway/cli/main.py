@@ -32,6 +32,9 @@ class Command(Protocol):
 COMMANDS = {
     "serve": ("gateway.cli.serve", "serve the models of config.yaml"),
     "check": ("gateway.cli.check", "is config.yaml right?"),
+    "plan": ("gateway.cli.plan", "show what a changed config.yaml would change"),
+    "status": ("gateway.cli.status", "show what the running gateway does"),
+    "replay": ("gateway.cli.replay", "read a recorded answer as another tool-call format"),
     "models": ("gateway.cli.models", "list the models: what is installed and what runs"),
     "formats": ("gateway.cli.formats", "list the tool-call formats; say which one a model writes"),
     "pull": ("gateway.cli.pull", "fetch a model's weights"),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.config.problems import ConfigError, Problem
-from gateway.config.values import Config, user_state_dir
+from gateway.config.values import Config, Server, user_state_dir
 
 if TYPE_CHECKING:
     from gateway.config.source import Document
@@ -54,3 +54,18 @@ def read_config(path: Path, environ: Mapping[str, str], text: str | None = None)
         unique = dict.fromkeys(document.problems)
         raise ConfigError(tuple(sorted(unique, key=lambda problem: (problem.line, problem.column))))
     return config, document
+
+
+def server_of(path: Path, environ: Mapping[str, str]) -> Server:
+    """Where the file says that the gateway listens, as far as it can be read: mistakes elsewhere don't count."""
+    from gateway.config.build import build
+    from gateway.config.source import read
+    from gateway.config.spelling import normalise
+
+    try:
+        document = read(path.absolute(), environ)
+    except ConfigError:
+        return Server()
+    normalise(document)
+    config = build(document, user_state_dir(environ), environ)
+    return config.server if config is not None else Server()
