@@ -239,9 +239,8 @@ class RunnerConnection:
             async with aclosing(frames):
                 async for frame in frames:
                     request = parse_exec(frame)
-                    if isinstance(request, Exec):
-                        run = request.run
-                        await self._run(request, frames)
+                    run = request.run
+                    await self._run(request, frames)
                     return
         except GatewayError as error:
             failed: list[Event] = [Error(run=run, code=code(error), message=error.message)]

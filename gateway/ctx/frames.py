@@ -64,7 +64,7 @@ class Exec(_Request, tag="exec", kw_only=True):
 R = TypeVar("R")
 Request = Send | Resume | Cancel | Ping
 _decode_request: Callable[[bytes], Request] = msgspec.json.Decoder(Request).decode
-_decode_runner: Callable[[bytes], Exec | Cancel] = msgspec.json.Decoder(Exec | Cancel).decode
+_decode_exec = msgspec.json.Decoder(Exec).decode
 
 
 def parse(frame: bytes | Literal["too long"]) -> Request:
@@ -77,14 +77,11 @@ def parse(frame: bytes | Literal["too long"]) -> Request:
     return request
 
 
-def parse_exec(frame: bytes | Literal["too long"]) -> Exec | Cancel:
-    """A frame of the runner's socket. Raises as `parse`."""
-    request = _parsed(frame, _decode_runner)
-    if isinstance(request, Exec):
-        _component("run", request.run)
-        _input(request.input)
-    else:
-        _component("id", request.id)
+def parse_exec(frame: bytes | Literal["too long"]) -> Exec:
+    """The one frame of the runner's socket: whatever it says later cancels. Raises as `parse`."""
+    request = _parsed(frame, _decode_exec)
+    _component("run", request.run)
+    _input(request.input)
     return request
 
 
