@@ -31,6 +31,9 @@ from gateway.provider import (
 Limit = Literal["wall_time", "model_calls", "tool_calls", "output_tokens"]
 Outcome = Literal["completed", "limited", "stopped"]
 
+REFUSED_CHARS = 500
+"""Of a call that can't be run, and of what is wrong with it."""
+
 UPDATE_SECONDS = 0.25
 """Between two records of text that is still being written."""
 
@@ -217,8 +220,9 @@ class Turn:
                 raise
             used.tool_calls += 1
             used.output_tokens += answer.deltas
-            name, arguments = answer.calls[-1]
-            refused = CallRefused(number, name, arguments, error.message, answer.text)
+            index = min(error.details.get("index", 0), len(answer.calls) - 1)
+            name, arguments = (_short(part) for part in answer.calls[index])
+            refused = CallRefused(number, name, arguments, _short(error.message), _short(answer.text))
             await self._record(refused)
             conversation += refusal(refused)
             if used.tool_calls >= self._bounds.tool_calls:
@@ -315,6 +319,11 @@ def refusal(refused: CallRefused) -> tuple[Message, Message]:
             f"The call of {refused.name or 'a tool'} was refused: {refused.reason}. Mend it, or answer without."
         ),
     )
+
+
+def _short(text: str) -> str:
+    """A model that has lost its way may write on and on."""
+    return text if len(text) <= REFUSED_CHARS else text[:REFUSED_CHARS] + "…"
 
 
 def dump(result: Mapping[str, Any]) -> str:

@@ -150,25 +150,25 @@ class Call:
         calls = tuple(_tool_call(entry) for entry in entries)
         if not degraded:
             for index, call in enumerate(calls):
-                self._check_call(call, f"choices[0].message.tool_calls[{index}]")
+                if reason := self._misfit(call):
+                    # With a code of its own: who runs the model's calls may tell it, and ask again.
+                    message = f"choices[0].message.tool_calls[{index}]{reason}"
+                    raise ProviderInvalidResponse(message, code="invalid_tool_call", details={"index": index})
             if len({call.id for call in calls}) < len(calls):
                 raise ProviderInvalidResponse("two tool calls of the answer have the same id")
         return calls
 
-    def _check_call(self, call: ToolCall, where: str) -> None:
+    def _misfit(self, call: ToolCall) -> str | None:
+        """What is wrong with a call of the answer."""
         if not call.id:
-            raise _invalid_call(f"{where} has no id")
+            return " has no id"
         if call.arguments is None:
-            raise _invalid_call(f"{where}: the arguments of {call.name!r} are not the text of a JSON object")
+            return f": the arguments of {call.name!r} are not the text of a JSON object"
         if (schema := self.schemas.get(call.name)) is None:
-            raise _invalid_call(f"{where} names {call.name!r}, which is not a tool of this call")
+            return f" names {call.name!r}, which is not a tool of this call"
         if reason := schema.violation(call.arguments):
-            raise _invalid_call(f"{where}: the arguments of {call.name!r} break the tool's schema: {reason}")
-
-
-def _invalid_call(message: str) -> ProviderInvalidResponse:
-    """With a code of its own: who runs the model's calls may tell it, and ask again."""
-    return ProviderInvalidResponse(message, code="invalid_tool_call")
+            return f": the arguments of {call.name!r} break the tool's schema: {reason}"
+        return None
 
 
 def _blocks(message: Message) -> Sequence[ContentBlock]:
