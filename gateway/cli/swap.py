@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -28,7 +29,7 @@ examples:
   ctxgate swap qwen3-4b
   ctxgate swap qwen3-4b --gate smoke
   ctxgate swap qwen3-4b --baseline benchmarks/baselines/lfm25-1.2b.json
-  ctxgate swap qwen3-4b -- --stream both --targets localcowork     further options of scripts/model-test
+  ctxgate swap qwen3-4b --options="--stream both --targets localcowork"    those of scripts/model-test
 
 exit codes are those of scripts/model-test: 0 promoted, 1 a regression or a target missed, 2 wrong command line,
 3 a model that doesn't answer, 4 too many questions without an answer, 5 nothing to compare with
@@ -46,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gate", default="core", metavar="SUITE", help="smoke, core, bfcl-mini, bfcl or a folder")
     parser.add_argument("--baseline", metavar="PATH", help="results of the active model; left out: it is asked now")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the results go; left out: below runs/swap")
-    parser.add_argument("options", nargs="*", metavar="-- OPTION", help="options of scripts/model-test for both runs")
+    parser.add_argument("--options", default="", metavar="TEXT", help="options of scripts/model-test, for both runs")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         return _stays(code, active, f"{candidate.name} was not let through: see above, and {out / candidate.name}")
     _promote(config, before, candidate.name)
     print(f"\n{candidate.name} is the active model now: {config.source}")
-    print(f"restart the gateway to use it; back again: ctxgate swap {active.name}")
+    print(f"a gateway that runs takes it over by itself; back again: ctxgate swap {active.name}")
     return 0
 
 
@@ -90,7 +91,7 @@ def _test(config: Config, model: Model, args: argparse.Namespace, out: Path, bas
     print(f"\n{model.name}: {args.gate}", file=sys.stderr)
     command = [sys.executable, "-m", "benchmarks.model_test", "run", "--serve", "--config", str(config.source)]
     command += ["--model", model.name, "--suite", args.gate, "--baseline", _from_here(baseline), "--fresh"]
-    command += ["--out", str(out.resolve()), *args.options]
+    command += ["--out", str(out.resolve()), *shlex.split(args.options)]
     try:
         return subprocess.run(command, cwd=ROOT, check=False).returncode  # noqa: S603
     except KeyboardInterrupt:

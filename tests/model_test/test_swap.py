@@ -1,0 +1,119 @@
+"""`ctxgate swap` with a real gateway, a real engine and the real test model, under a right and a wrong format."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import environment, free_port
+from tests.model_test.servers import listening
+
+ROOT = Path(__file__).parents[2]
+
+CONFIG = """\
+# The file of somebody who writes comments.
+active_model:   {active}   # the one that answers
+
+models:
+  right:          # reads what the model writes
+    runtime: llama.cpp
+    path: {model}
+    context_window: 1024
+    tool_call_format: pythonic
+    max_tokens: 256
+  wrong: {{runtime: llama.cpp, path: {model}, context_window: 1024, max_tokens: 256, tool_call_format: hermes}}
+  ported: {{runtime: llama.cpp, path: {model}, port: {port}}}
+  absent: {{runtime: llama.cpp, path: {model}.not-there}}
+"""
+
+
+def written(folder: Path, model: Path, active: str, port: int = 1) -> Path:
+    file = folder / "config.yaml"
+    file.write_text(CONFIG.format(active=active, model=model, port=port), "utf-8")
+    return file
+
+
+def swap(config: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", "swap", "--config", str(config), *args],
+        cwd=config.parent,
+        env=environment(config.parent),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+FAST = ("--options", "--no-png --max-tokens 128 --quiet")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("suite", ["smoke", pytest.param("core", marks=pytest.mark.slow)])
+def test_a_worse_setting_is_stopped_and_the_better_one_promoted(tmp_path: Path, test_model: Path, suite: str) -> None:
+    config = written(tmp_path, test_model, "right")
+    before = config.read_bytes()
+    out = tmp_path / "out"
+    done = swap(config, "wrong", "--gate", suite, "--out", str(out), *FAST)
+    assert done.returncode == 1, done.stderr
+    assert "REGRESSION" in done.stdout
+    assert "overall: " in done.stdout
+    assert "right stays the active model; nothing was changed" in done.stderr
+    assert config.read_bytes() == before
+    assert (out / "wrong" / "report.html").is_file()
+
+    config = written(tmp_path, test_model, "wrong")
+    # What is known of a model needn't be measured again.
+    done = swap(config, "right", "--gate", suite, "--baseline", str(out / "wrong"), "--out", str(out / "2"), *FAST)
+    assert done.returncode == 0, done.stderr
+    assert "NO REGRESSION SHOWN" in done.stdout
+    assert "right is the active model now" in done.stdout
+    assert config.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".config")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("right", 0, "right is the active model already"),
+        ("nobody", 1, "there is no model 'nobody'"),
+        ("absent", 69, "absent isn't on this machine: put it at"),
+    ],
+)
+def test_what_needs_no_test(tmp_path: Path, test_model: Path, name: str, code: int, says: str) -> None:
+    done = swap(written(tmp_path, test_model, "right"), name)
+    assert done.returncode == code
+    assert says in done.stdout + done.stderr
+
+
+def test_another_server_isnt_taken_for_the_candidate(tmp_path: Path, test_model: Path) -> None:
+    with listening() as port:
+        done = swap(written(tmp_path, test_model, "right", port), "ported")
+    assert done.returncode == 2
+    assert f"something runs on port {port}" in done.stderr
+
+
+def test_a_value_from_elsewhere_is_left_alone(tmp_path: Path, test_model: Path) -> None:
+    config = written(tmp_path, test_model, '"${MODEL:-right}"', free_port())
+    before = config.read_bytes()
+    done = swap(config, "wrong")
+    assert done.returncode == 2
+    assert "active_model is filled in from elsewhere" in done.stderr
+    assert config.read_bytes() == before
+
+
+def test_a_candidate_that_cannot_run_changes_nothing(tmp_path: Path, test_model: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF but not really")
+    config = written(tmp_path, test_model, "right")
+    with config.open("a", encoding="utf-8") as file:
+        file.write(f"  broken: {{runtime: llama.cpp, path: {broken}, context_window: 1024}}\n")
+    before = config.read_bytes()
+    options = ("--options", "--no-png --quiet --limit 3 --timeout 30")
+    done = swap(config, "broken", "--gate", "smoke", "--out", str(tmp_path / "out"), *options)
+    assert done.returncode == 3, done.stderr
+    assert "right stays the active model" in done.stderr
+    assert config.read_bytes() == before
