@@ -266,7 +266,7 @@ class Records:
             statement = statement.group_by(*wanted[: len(query.group_by)])
         results = []
         for row in connection.execute(statement).mappings():
-            result = {name: _number(row[f"g{at}"]) for at, name in enumerate(query.group_by)}
+            result = {name: _restored(_number(row[f"g{at}"])) for at, name in enumerate(query.group_by)}
             for at, alias in enumerate(query.functions):
                 values = [row[key] for key in row if str(key).startswith(f"r{at}_")]
                 result[alias] = _number(next((value for value in values if value is not None), None))
@@ -336,7 +336,16 @@ def _told(row: Any) -> dict[str, Any]:
     told = {"id": row.id, "created_at": row.created_at, "updated_at": row.updated_at}
     if row.trashed_at is not None:
         told["trashed_at"] = row.trashed_at
-    return {**told, **row.data}
+    return {**told, **_restored(row.data)}
+
+
+def _restored(value: Any) -> Any:
+    """PostgreSQL writes 1e300 with all its digits; such a number can only have been a float."""
+    if isinstance(value, dict):
+        return {key: _restored(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_restored(inner) for inner in value]
+    return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
 
 
 def _selected(record: dict[str, Any], names: list[str]) -> dict[str, Any]:
