@@ -47,10 +47,10 @@ class Dialect(Protocol):
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None: ...
 
     stop: Search | None
-    """In an open string whose text goes out as it is: the search for a character that is more than itself."""
+    """In an open string whose text needs no change: the search for a character that is more than itself."""
 
-    def more(self, text: str) -> Event:
-        """The event for more of that string."""
+    def more(self, text: str) -> Event | None:
+        """The event for more of that string; None if it is held back."""
         ...
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
@@ -150,7 +150,8 @@ class Framing(Normalizer):
         elif dialect.stop is not None and dialect.stop(text) is None:
             if self._body is not None:
                 self._body.append(text)
-            return [dialect.more(text)]
+            event = dialect.more(text)
+            return [] if event is None else [event]
         out: list[Event] = []
         self._writer.out = out
         pos = dialect.step(text, 0, None)
@@ -250,7 +251,8 @@ class Framing(Normalizer):
             elif literal in self._strays:
                 self._emit(text, start, at)
                 self._writer.warn("stray_marker", literal)
-                start = found.end()
+                self._turn(self._read_text)  # white space behind it is looked at anew
+                return found.end()
             else:
                 self._emit_before_call(text, start, at)
                 return self._on_literal(literal, found.end())

@@ -124,21 +124,24 @@ class ArgumentWriter:
                 self.in_string = True
         elif kind == "NAME" or kind == "NUMBER":
             self._pending = (kind, text)
+        elif kind == "EQUAL":
+            assert self._pending is not None
+            self._set_key(self._pending[1])
+            self._keyed = True
+            self._pending = None
         elif kind != "PLUS":
-            if self.in_string:
-                self.in_string = False
-                self._parts.append('"')
-            if kind == "EQUAL":
-                assert self._pending is not None
-                self._set_key(self._pending[1])
-                self._keyed = True
-                self._pending = None
-                return
-            if self._pending:
-                scalar = self._pending
-                self._pending = None
-                self._scalar(*scalar)
-            _STEPS[kind](self)
+            self.delimiter(kind)
+
+    def delimiter(self, kind: str) -> None:
+        """The same for a bracket, comma, colon or ``**``: what stood before it is complete."""
+        if self.in_string:
+            self.in_string = False
+            self._parts.append('"')
+        elif self._pending is not None:
+            scalar = self._pending
+            self._pending = None
+            self._scalar(*scalar)
+        _STEPS[kind](self)
 
     def string(self, body: str) -> None:
         """The next piece of the open string, as the body of a JSON string."""

@@ -37,6 +37,7 @@ _PUNCTUATION = {
     ":": "COLON",
     ";": "SEMICOLON",
 }
+_DELIMITERS = {char: kind for char, kind in _PUNCTUATION.items() if kind not in ("EQUAL", "SEMICOLON")}
 _CALLEE = re.compile(r"\w[\w.\-:/]*")
 _WORD = re.compile(r"[\w.+\-]+")
 _KEY = re.compile(r"\w[\w.\-]*")
@@ -62,9 +63,12 @@ def _tables() -> Tables:
 class Pythonic(Region):
     """One region of Python calls; a JSON body within the same markers goes to `JsonCalls`."""
 
+    _held_as_it_is = True
+
     __slots__ = (
         "_callee",
         "_closed",
+        "_delimiters",
         "_depth",
         "_dirty",
         "_feed",
@@ -78,6 +82,7 @@ class Pythonic(Region):
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
         super().__init__(spec, writer, schemas, bare=bare)
         self._feed = PushParser(_tables()).feed
+        self._delimiters = {char: kind for char, kind in _DELIMITERS.items() if char not in self._close_heads}
         self._callee = ""
         self._quote = self._last = ""
         self._depth = -1
@@ -112,7 +117,14 @@ class Pythonic(Region):
     # -- tokens --------------------------------------------------------------------------------
 
     def _read_token(self, text: str, pos: int, final: bool) -> int:
+        arguments = self._arguments
         size = len(text)
+        if arguments.open:
+            start = pos
+            pos = self._read_delimiters(text, pos, size)
+            if pos > start and pos < size:
+                # What fails, or must wait, fails or waits from here.
+                return pos
         if pos < size and text[pos].isspace():
             pos = skip_space(text, pos)
         if pos == size:
@@ -122,7 +134,6 @@ class Pythonic(Region):
         if char in self._close_heads and (end := self._marker(text, pos, final)) is not None:
             self._finish_callee(text, pos)
             return self._end_region(text, pos, end)
-        arguments = self._arguments
         if self._closed and char not in "[`":
             self.done = True
             return pos
@@ -152,6 +163,33 @@ class Pythonic(Region):
         if text.startswith("```", pos) and not (arguments.open or self._bare or self._listed or self._callee):
             return pos + 3
         raise Malformed("syntax")
+
+    def _read_delimiters(self, text: str, pos: int, size: int) -> int:
+        """The quick way over white space and the delimiters within a call; ends at anything else."""
+        kinds = self._delimiters
+        arguments = self._arguments
+        feed = self._feed
+        while pos < size:
+            char = text[pos]
+            if char == " ":
+                pos += 1
+                continue
+            kind = kinds.get(char)
+            if kind is None:
+                return pos
+            try:
+                if not feed(kind):
+                    raise Malformed("syntax")
+                arguments.delimiter(kind)
+            except Malformed as exc:
+                exc.pos = pos
+                raise
+            pos += 1
+            if not arguments.open:
+                self._end_call(text, pos)
+                self.done = self._bare and not self._listed
+                return pos
+        return pos
 
     def _shift(self, kind: str, token: str, text: str, pos: int, end: int) -> int:
         arguments = self._arguments

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import ClassVar
 
 from normalizers.base import CallWriter
 from normalizers.coerce import SchemaIndex
@@ -22,6 +23,9 @@ class Region:
     A state sets `_wait` (or raises `Wait`) when the text is at its end, and raises `Malformed` when
     the call cannot be read. The call's source then becomes content, and reading goes on behind it.
     """
+
+    _held_as_it_is: ClassVar[bool] = False
+    """A string that is held back is collected piece by piece as it will go out."""
 
     __slots__ = (
         "_arguments",
@@ -64,8 +68,11 @@ class Region:
         self._wait = False
         self._state: Callable[[str, int, bool], int] = self._begin
 
-    def more(self, text: str) -> Event:
+    def more(self, text: str) -> Event | None:
         self._span.append(text)
+        if self._index < 0:
+            self._arguments.string(text)
+            return None
         return ToolArgs(self._index, text)
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
@@ -94,7 +101,7 @@ class Region:
             arguments.flush()
             if arguments.in_string:
                 self._index = arguments.streaming
-                if self._index >= 0:
+                if self._index >= 0 or self._held_as_it_is:
                     self.stop = self._string_stop()
         self._span.append(text[self._mark : pos])
         return pos

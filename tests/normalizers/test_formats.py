@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from normalizers import get, names
-from tests.normalizers.splits import parse, tool
+from normalizers import fold, get, names
+from tests.normalizers.splits import parse, run, splits, tool
 
 Calls = list[tuple[str, dict[str, Any]]]
 Case = tuple[str, str, str, Calls, tuple[str, ...]]
@@ -598,6 +598,13 @@ def test_every_format_has_a_table() -> None:
 def test_kimi_keeps_the_models_ids() -> None:
     message = parse("kimi_k2", KIMI["two"][0], TOOLS)
     assert [call.id for call in message.tool_calls] == ["functions.get_weather:0", "functions.ping:1"]
+
+
+def test_white_space_behind_reasoning_is_layout_also_behind_a_stray_marker() -> None:
+    text = "</think><｜end▁of▁sentence｜>\nHello"
+    for pieces in splits(text, random_splits=5):
+        message = fold(run("deepseek_v31", pieces, TOOLS, reasoning_open=True))
+        assert (message.content, [warning.code for warning in message.warnings]) == ("Hello", ["stray_marker"])
 
 
 @pytest.mark.parametrize("name", [name for name in names() if get(name).think])
