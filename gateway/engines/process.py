@@ -68,6 +68,25 @@ class Process:
         grace: seconds between SIGTERM and SIGKILL when it is stopped. wrote: told each line of its output. began: told
         its pid. Raises OSError where the system has no process.
         """
+        # Half a start can't be undone; a whole one takes milliseconds.
+        starting = asyncio.ensure_future(cls._start(argv, env, grace, wrote, began))
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait({starting})
+            if starting.exception() is None:
+                await starting.result().stop()
+            raise
+
+    @classmethod
+    async def _start(
+        cls,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        grace: float,
+        wrote: Callable[[str], None] | None,
+        began: Callable[[int], None] | None,
+    ) -> Self:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         out, err = os.pipe(), os.pipe()

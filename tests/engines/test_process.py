@@ -110,6 +110,21 @@ async def test_a_program_that_is_not_there() -> None:
     assert list(process.tail) == ["/nowhere/llama-server: No such file or directory"]
 
 
+@pytest.mark.parametrize("turns", range(7))
+async def test_a_start_that_is_cancelled_leaves_nothing(turns: int) -> None:
+    """Not even a transport: that would be a warning, and warnings are errors here."""
+    pids: list[int] = []
+    starting = asyncio.create_task(Process.start([*PYTHON, "import time; time.sleep(60)"], {}, began=pids.append))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait({starting})
+    if starting.cancelled():
+        assert all(gone(pid) for pid in pids)
+    else:
+        await starting.result().stop()
+
+
 async def test_output_is_kept_bounded_and_whole_at_its_end() -> None:
     process = await started(
         f"""

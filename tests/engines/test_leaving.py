@@ -1,0 +1,156 @@
+"""Clients that leave: the engine stops working for them, wherever their request has got to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.backends.llamacpp import LlamaCppBackend
+from gateway.config import Engines, Model, Residence
+from gateway.engines import Engine
+from gateway.engines.recipe import Machine
+from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
+from tests.gateway.client import Client, chat
+from tests.gateway.running import LANE
+from tests.gateway.test_engine_killed import pytestmark, real
+
+__all__ = ["pytestmark"]
+
+LONG = {"max_tokens": 400, "ignore_eos": True, "logprobs": True, "top_logprobs": 100}
+
+
+async def slots(engine: Engine) -> list[int]:
+    """How many tokens each slot that works has written."""
+    backend = engine._backend
+    assert isinstance(backend, LlamaCppBackend)
+    status, body = await backend.get("/slots")
+    assert status == 200
+    working = [slot for slot in json.loads(body) if slot["is_processing"]]
+    return [slot["next_token"][0]["n_decoded"] if "next_token" in slot else 0 for slot in working]
+
+
+async def free(engine: Engine) -> int:
+    """The most tokens that any slot had written when it was seen last; returns once all are free."""
+    most = 0
+    async with asyncio.timeout(20):
+        while working := await slots(engine):
+            most = max(most, *working)
+    return most
+
+
+@pytest.mark.parametrize("clients", [16, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.timeout(300)
+async def test_of_clients_that_leave_nothing_is_left(test_model: Path, clients: int) -> None:
+    """Half of them ask for whole answers, half for streams; each leaves at a moment of its own."""
+    rolls = random.Random(3)
+    async with real(test_model, LANE) as (port, engine):
+        async with await Client.connect(port) as client:
+            assert (await client.ask(chat("hi", max_tokens=1))).status == 200
+
+        async def leave(at: int) -> None:
+            async with await Client.connect(port) as client:
+                await client.post(chat("Say hello.", stream=bool(at % 2), **LONG))
+                await asyncio.sleep(rolls.uniform(0, 0.2))
+
+        for first in range(0, clients, 4):
+            await asyncio.gather(*(leave(at) for at in range(first, first + 4)))
+            await on_its_loop(engine, free)
+        async with asyncio.timeout(10):
+            while engine.in_flight:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert (engine.crashes, engine.starts) == (0, 1)
+
+
+async def on_its_loop(engine: Engine, action: Callable[[Engine], Any]) -> Any:
+    """The gateway has a thread and a loop of its own."""
+    assert engine._watching is not None
+    loop = engine._watching.get_loop()
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(action(engine), loop))
+
+
+async def leaves(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_while_it_waits_for_others(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, stream: bool
+) -> None:
+    async with gateway_of(model, {"one": sized(), "two": sized()}, ONE, xllamacpp, tmp_path) as (gateway, _):
+        two = engine_of(gateway, "two")
+        with await gateway.chat(asked("one", stream=True, **LONG)) as run:
+            assert await run.payloads()
+            task = asyncio.ensure_future(gateway.chat(asked("two", stream=stream)))
+            while not gateway.residency.claims:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await leaves(task)
+            while gateway.residency.claims:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert (two.queue, two.in_flight, two.starts, two.state) == ([], 0, 0, "stopped")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_while_it_loads(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, stream: bool) -> None:
+    async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
+        one = engine_of(gateway, "one")
+        task = asyncio.ensure_future(gateway.chat(asked("one", stream=stream)))
+        while one.state != "starting":
+            await one.changed()
+        await leaves(task)
+        assert (one.queue, one.in_flight) == ([], 0)
+        # What is begun is ended: the next one finds it loaded.
+        assert b"chat.completion" in await whole(gateway, "one")
+        assert (one.starts, one.in_flight) == (1, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_before_the_engine_has_read_it(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, stream: bool
+) -> None:
+    """The engine stands still while the client comes and goes: once it goes on, it does nothing for it."""
+    async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
+        one = engine_of(gateway, "one")
+        await whole(gateway, "one")
+        assert one.pid is not None
+        os.kill(one.pid, signal.SIGSTOP)
+        task = asyncio.ensure_future(gateway.chat(asked("one", stream=stream, **LONG)))
+        while not one.in_flight:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await leaves(task)
+        assert not one.in_flight
+        os.kill(one.pid, signal.SIGCONT)
+        assert await free(one) < 400 or not stream
+        assert b"chat.completion" in await whole(gateway, "one")
+        assert one.starts == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_while_it_writes(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, stream: bool) -> None:
+    async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
+        one = engine_of(gateway, "one")
+        await whole(gateway, "one")
+
+        async def answer() -> None:
+            with await gateway.chat(asked("one", stream=stream, **LONG)) as run:
+                await (run.payloads() if stream else run.whole())
+                await asyncio.get_running_loop().create_future()
+
+        task = asyncio.create_task(answer())
+        while not any(await slots(one)):
+            assert not task.done()
+        await leaves(task)
+        assert not one.in_flight
+        written = await free(one)
+        # llama.cpp itself looks once a second, at most, whether anybody waits for a whole answer.
+        assert written < 400 or not stream
+        assert one.starts == 1
