@@ -23,6 +23,11 @@ Json = dict[str, Any]
 ATTEMPTS = 3
 """Times that a model is asked for an answer which conforms."""
 
+MAX_FAULT = 500
+"""Characters of a fault that are told; it may quote the answer."""
+
+SCHEMA_FIELD = "response_format.json_schema.schema"
+
 MAX_HELD = 64 * 1024 * 1024
 """Bytes of a stream that is held back."""
 
@@ -63,7 +68,7 @@ class Check:
         tools = decode(request.tools) if request.tools is not None else []
         functions = {tool_name(tool): tool.get("function", tool) for tool in tools}
         self._tools = {name: functions[name] for name in wish.must or functions if name in functions}
-        self._schema = validator(encode(wish.schema)) if wish.schema is not None else None
+        self._schema = Schema.of(wish.schema, SCHEMA_FIELD) if wish.schema is not None else None
 
     def whole(self, body: bytes, enforced: Json) -> bytes | tuple[Json, str]:
         """The body of a whole answer that conforms, `enforced` told in it; else a message and what is wrong with it."""
@@ -104,7 +109,7 @@ class Check:
         if self._schema is None:
             fault = None if isinstance(value, dict) else "it is no JSON object"
         else:
-            fault = violation(self._schema, value)
+            fault = self._schema.violation(value)
         if fault is None and text != content:
             message["content"] = text
         return fault
@@ -120,7 +125,7 @@ class Check:
             tool = self._tools[name]
             if tool.get("strict") is True and isinstance(tool.get("parameters"), dict):
                 arguments = decode(function.get("arguments") or "{}")
-                if fault := violation(validator(encode(tool["parameters"])), arguments):
+                if fault := Schema.of(tool["parameters"], "tools").violation(arguments):
                     return f"the arguments of {name} don't fit: {fault}"
         return None
 
@@ -151,36 +156,46 @@ def unfenced(text: str) -> str:
     return found[1] if found else text.strip()
 
 
-@lru_cache(maxsize=64)
-def validator(schema: bytes) -> Validator:
-    """Raises ProviderInvalidRequest for what is no JSON Schema. References are followed within it, never fetched."""
-    from jsonschema import Draft202012Validator, SchemaError
-    from jsonschema.validators import validator_for
-    from referencing import Registry
+class Schema:
+    """A JSON Schema. Its references are followed within it, never fetched."""
 
-    value = decode(schema)
-    kind = validator_for(value, default=Draft202012Validator)
-    try:
-        kind.check_schema(value)
-    except SchemaError as error:
-        where = "response_format.json_schema.schema"
-        raise ProviderInvalidRequest(f"{where}: no JSON Schema: {error.message}", param=where) from None
-    made: Validator = kind(value, registry=Registry())
-    return made
+    def __init__(self, schema: bytes, field: str) -> None:
+        """field: of the request, for errors. Raises ProviderInvalidRequest for what is no JSON Schema."""
+        from jsonschema import Draft202012Validator, SchemaError
+        from jsonschema.validators import validator_for
+        from referencing import Registry
+
+        value = decode(schema)
+        kind = validator_for(value, default=Draft202012Validator)
+        try:
+            kind.check_schema(value)
+        except SchemaError as error:
+            raise ProviderInvalidRequest(f"{field}: no JSON Schema: {error.message}", param=field) from None
+        self._field = field
+        self._validator: Validator = kind(value, registry=Registry())
+
+    @staticmethod
+    def of(schema: Json, field: str) -> Schema:
+        """Agents send the same one with every turn."""
+        return _schema(encode(schema), field)
+
+    def violation(self, value: Any) -> str | None:
+        """How a value breaks the schema, in words; None: it doesn't.
+
+        Raises ProviderInvalidRequest for a schema that refers to what it doesn't hold.
+        """
+        from jsonschema.exceptions import best_match
+        from referencing.exceptions import Unresolvable
+
+        try:
+            error = best_match(self._validator.iter_errors(value))
+        except Unresolvable as unknown:
+            message = f"{self._field}: the JSON Schema refers to what it doesn't hold: {unknown}"
+            raise ProviderInvalidRequest(message, param=self._field) from None
+        return None if error is None else f"{error.json_path}: {error.message}"[:MAX_FAULT]
 
 
-def violation(schema: Validator, value: Any) -> str | None:
-    """How a value breaks its schema, in words; None: it doesn't."""
-    from jsonschema.exceptions import best_match
-    from referencing.exceptions import Unresolvable
-
-    try:
-        error = best_match(schema.iter_errors(value))
-    except Unresolvable as unknown:
-        raise ProviderInvalidRequest(f"a JSON Schema refers to what it doesn't hold: {unknown}") from None
-    if error is None:
-        return None
-    return f"{error.json_path}: {error.message}"[:500]
+_schema = lru_cache(maxsize=64)(Schema)
 
 
 # Answers in chunks

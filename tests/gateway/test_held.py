@@ -1,0 +1,249 @@
+"""Answers that are checked: held back until they conform, asked for again, and told so; on the lane and plain ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.gateway.accumulator import from_stream
+from tests.gateway.client import Answer, chat
+from tests.gateway.double import Exchange, Json, Script, chunk, completion, streams
+from tests.gateway.running import running
+
+SCHEMA: Json = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+BY_SCHEMA: Json = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+GOOD, FENCED, CUT = '{"n": 1}', '```json\n{"n": 1}\n```', '{"n": '
+WEATHER: Json = {"type": "function", "function": {"name": "weather", "parameters": {"required": ["city"]}}}
+NOW: Json = {"type": "function", "function": {"name": "now", "parameters": {}}}
+STRICT: Json = {"type": "function", "function": {**WEATHER["function"], "strict": True}}
+
+
+def says(text: str, *calls: tuple[str, str], reason: str = "stop", choices: int = 1) -> Script:
+    """A script: that answer, whole or streamed as it is asked for."""
+    made = [
+        {"index": at, "id": f"c{at}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for at, (name, arguments) in enumerate(calls)
+    ]
+
+    async def script(exchange: Exchange) -> None:
+        if not exchange.json.get("stream"):
+            body = completion(text, reason=reason, **({"tool_calls": made} if made else {}))
+            body["choices"] = [{**body["choices"][0], "index": at} for at in range(choices)]
+            await exchange.whole(body)
+            return
+        await exchange.start()
+        for index in range(choices):
+            await exchange.event(chunk("", role="assistant", index=index))
+            for letter in text:
+                await exchange.event(chunk(letter, index=index))
+            if made:
+                await exchange.event(chunk(tool_calls=made, index=index))
+            await exchange.event(chunk(reason=reason, index=index))
+        await exchange.end()
+
+    return script
+
+
+def folded(answer: Answer) -> tuple[str, list[tuple[str, str]], Json]:
+    """Content and calls of the first choice, and what the answer says of its enforcement."""
+    if answer.headers["content-type"] == "application/json":
+        message = answer.json["choices"][0]["message"]
+        calls = [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls") or ()]
+        return message.get("content") or "", calls, answer.json["ctxgate"]["enforced"]
+    *payloads, done = answer.events
+    assert done == b"[DONE]"
+    last = [json.loads(payload) for payload in payloads if b"ctxgate" in payload]
+    said = from_stream(payloads)[0]
+    return said.content, [(c.name, c.arguments) for c in said.calls], last[-1]["ctxgate"]["enforced"]
+
+
+PROSE = says("It is one.")
+
+CONFORMING: dict[str, tuple[Json, list[Script], str, list[tuple[str, str]], int]] = {
+    "at once": ({"response_format": BY_SCHEMA}, [says(GOOD)], GOOD, [], 1),
+    "the second time": ({"response_format": BY_SCHEMA}, [PROSE, says(GOOD)], GOOD, [], 2),
+    "the third time": ({"response_format": BY_SCHEMA}, [PROSE, says('{"n": "x"}'), says(GOOD)], GOOD, [], 3),
+    "in a fence": ({"response_format": BY_SCHEMA}, [says(FENCED)], GOOD, [], 1),
+    "no object": ({"response_format": {"type": "json_object"}}, [says("[1]"), says(GOOD)], GOOD, [], 2),
+    "cut, and that told": ({"response_format": BY_SCHEMA}, [says(CUT, reason="length")], CUT, [], 1),
+    "prose, cut": ({"response_format": BY_SCHEMA}, [says("It is", reason="length"), says(GOOD)], GOOD, [], 2),
+    "required": (
+        {"tools": [WEATHER], "tool_choice": "required"},
+        [PROSE, says("", ("weather", "{}"))],
+        "",
+        [("weather", "{}")],
+        2,
+    ),
+    "named": (
+        {"tools": [WEATHER, NOW], "tool_choice": {"type": "function", "function": {"name": "now"}}},
+        [says("", ("weather", "{}")), says("", ("now", ""))],
+        "",
+        [("now", "{}")],
+        2,
+    ),
+    "strict": (
+        {"tools": [STRICT], "tool_choice": "required"},
+        [says("", ("weather", "{}")), says("", ("weather", '{"city":1}'))],
+        "",
+        [("weather", '{"city":1}')],
+        2,
+    ),
+    "JSON or a call": (
+        {"tools": [WEATHER], "response_format": BY_SCHEMA},
+        [PROSE, says("", ("weather", "{}"))],
+        "",
+        [("weather", "{}")],
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", CONFORMING)
+async def test_an_answer_conforms_and_says_how_often_it_was_asked_for(http: str, name: str, stream: bool) -> None:
+    fields, scripts, content, calls, attempts = CONFORMING[name]
+    async with running(*scripts, http=http) as gateway:
+        answer = await gateway.ask(chat(stream=stream, **fields))
+        assert folded(answer) == (content, calls, {"by": "checked", "attempts": attempts})
+        assert len(gateway.engine.requests) == attempts
+        if not stream:
+            told = answer.headers["x-ctxgate-enforced"]
+            assert told == ("checked" if attempts == 1 else f"checked; attempts={attempts}")
+
+
+async def test_what_the_model_is_told_when_it_is_asked_again(http: str) -> None:
+    async with running(PROSE, says('{"n": "x"}'), says(GOOD), http=http) as gateway:
+        await gateway.ask(chat("One?", response_format=BY_SCHEMA))
+        first, second, third = (exchange.json for exchange in gateway.engine.requests)
+    # A server that isn't known may hold to it by itself.
+    assert first["response_format"] == second["response_format"] == BY_SCHEMA
+    assert [message["role"] for message in second["messages"]] == ["user", "assistant", "user"]
+    assert second["messages"][1]["content"] == "It is one."
+    assert "it is not JSON" in second["messages"][2]["content"]
+    assert json.dumps(SCHEMA, separators=(",", ":")) in second["messages"][2]["content"]
+    # Only the last answer is shown.
+    assert len(third["messages"]) == 3
+    assert "$.n: 'x' is not of type 'integer'" in third["messages"][2]["content"]
+
+
+UNMET: dict[str, tuple[Json, Script, int, str, str]] = {
+    "json": ({"response_format": BY_SCHEMA}, PROSE, 422, "structured_output_invalid", "it is not JSON"),
+    "call": ({"tools": [WEATHER], "tool_choice": "required"}, PROSE, 400, "tool_choice_unmet", "no tool was called"),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", UNMET)
+async def test_a_model_that_never_conforms_is_an_error(http: str, name: str, stream: bool) -> None:
+    fields, script, status, code, words = UNMET[name]
+    async with running(script, http=http) as gateway:
+        answer = await gateway.ask(chat(stream=stream, **fields))
+        assert (answer.status, answer.error["code"], answer.error["attempts"]) == (status, code, 3)
+        assert words in answer.error["message"]
+        assert len(gateway.engine.requests) == 3
+        assert (await gateway.ask(chat())).status == 200
+
+
+async def test_every_choice_has_to_conform(http: str) -> None:
+    async with running(says("No.", choices=2), says(FENCED, choices=2), http=http) as gateway:
+        answer = await gateway.ask(chat(stream=True, n=2, response_format=BY_SCHEMA))
+        said = from_stream(answer.events[:-1])
+        assert [said[index].content for index in (0, 1)] == [GOOD, GOOD]
+
+
+async def test_a_held_stream_says_meanwhile_what_it_waits_for(http: str) -> None:
+    go = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        await go.wait()
+        await says(GOOD)(exchange)
+
+    progress = {"progress_after_seconds": 0.05, "keep_alive_seconds": 0.05}
+    async with running(PROSE, slow, http=http, progress=progress) as gateway, await gateway.connect() as client:
+        await client.post(chat(stream=True, response_format=BY_SCHEMA))
+        assert (await client.head())[1] == 200
+        while b"asking-again attempt=2 of=3 waiting" not in (part := await client.part()):
+            assert part.startswith(b": ctxgate ")
+        go.set()
+        rest = b"".join([part async for part in client.parts()])
+        assert b"It is one" not in rest
+        assert rest.endswith(b"data: [DONE]\n\n")
+
+
+async def test_who_leaves_while_the_model_is_asked_again_frees_the_engine(http: str) -> None:
+    async def hangs(exchange: Exchange) -> None:
+        await exchange.gone
+
+    async with running(PROSE, hangs, http=http) as gateway:
+        client = await gateway.connect()
+        await client.post(chat(response_format=BY_SCHEMA))
+        exchange = await gateway.engine.asked(2)
+        client.leave()
+        async with asyncio.timeout(5):
+            await exchange.gone
+
+
+async def test_a_server_that_is_trusted_is_not_checked(http: str) -> None:
+    async with running(PROSE, http=http, enforcement="engine") as gateway:
+        answer = await gateway.ask(chat(response_format=BY_SCHEMA))
+        assert (answer.status, answer.headers["x-ctxgate-enforced"]) == (200, "engine")
+        assert answer.json == completion("It is one.")
+        streamed = await gateway.ask(chat(stream=True, response_format=BY_SCHEMA))
+        assert from_stream(streamed.events[:-1])[0].content == "It is one."
+
+
+async def test_an_answer_without_constraints_says_nothing_of_them(http: str) -> None:
+    async with running(PROSE, http=http) as gateway:
+        for fields in ({}, {"response_format": {"type": "text"}}, {"tools": [NOW], "tool_choice": "auto"}):
+            answer = await gateway.ask(chat(**fields))
+            assert "x-ctxgate-enforced" not in answer.headers
+            assert answer.json == completion("It is one.")
+
+
+MALFORMED: dict[str, tuple[Json, str, str]] = {
+    "no such type": ({"response_format": {"type": "yaml"}}, "response_format.type", "no 'yaml'"),
+    "no object": ({"response_format": "json"}, "response_format", "expected `object"),
+    "no schema": (
+        {"response_format": {"type": "json_schema"}},
+        "response_format.json_schema.schema",
+        "a JSON Schema is needed",
+    ),
+    "a schema that is none": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "int"}}}},
+        "response_format.json_schema.schema",
+        "no JSON Schema: 'int'",
+    ),
+    "a reference to elsewhere": (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "http://127.0.0.1:9/a"}}}},
+        "response_format.json_schema.schema",
+        "refers to what it doesn't hold",
+    ),
+    "no such choice": ({"tools": [NOW], "tool_choice": "always"}, "tool_choice", "no 'always'"),
+    "no such tool": (
+        {"tools": [NOW], "tool_choice": {"type": "function", "function": {"name": "then"}}},
+        "tool_choice",
+        "no tool 'then'",
+    ),
+    "no tools": ({"tool_choice": "required"}, "tool_choice", "no tools are declared"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+async def test_a_constraint_that_is_none_is_refused_by_its_name(name: str) -> None:
+    fields, param, words = MALFORMED[name]
+    async with running(says(GOOD)) as gateway:
+        answer = await gateway.ask(chat(**fields))
+        assert (answer.status, answer.error["param"]) == (400, param)
+        assert words in answer.error["message"]
+
+
+async def test_allowed_tools_are_all_that_is_declared(http: str) -> None:
+    choice: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "now"}]}}
+    async with running(streams(chunk("Hi", role="assistant"), chunk(reason="stop")), http=http) as gateway:
+        await gateway.ask(chat(stream=True, tools=[WEATHER, NOW], tool_choice=choice))
+        (exchange,) = gateway.engine.requests
+    assert exchange.json["tools"] == [NOW]
+    assert exchange.json["tool_choice"] == "auto"
