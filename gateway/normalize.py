@@ -186,10 +186,10 @@ class _Choice:
                     else:
                         deltas.append({"content": text})
                 case ReasoningDelta(text):
-                    if "reasoning_content" in last:
-                        last["reasoning_content"] += text
+                    if "reasoning" in last:
+                        last["reasoning_content"] = last["reasoning"] = last["reasoning"] + text
                     else:
-                        deltas.append({"reasoning_content": text})
+                        deltas.append({"reasoning_content": text, "reasoning": text})
                 case ToolStart(index, call_id, name):
                     self.shift[index] = ours = next(self.indices)
                     function = {"name": name, "arguments": ""}
@@ -223,6 +223,7 @@ class Answer:
         "_healed",
         "_mender",
         "_only",
+        "_owes_usage",
         "_parallel",
         "_reasoning_open",
         "_spec",
@@ -248,6 +249,7 @@ class Answer:
         self._every_chunk = mender is not None and mender.every_chunk
         self._allow = request.tool_choice != "none"
         self._parallel = request.parallel_tool_calls
+        self._owes_usage = request.include_usage
         raw = request.tools
         self._tools = _tools(raw) if raw is not None else _NO_TOOLS
         self._only: _Choice | None = None
@@ -320,7 +322,13 @@ class Answer:
                 if delta is not None and view.finish_reason is None and delta.tool_calls is None:
                     choice = only if only is not None and only.index == view.index else self._choice(view.index)
                     text = delta.content
-                    if not text or choice.normalizer.passes(text):
+                    if not text:
+                        if delta.reasoning_content == delta.reasoning:
+                            out.append(payload)
+                        else:
+                            self._general(out, payload, chunk)
+                        continue
+                    if choice.normalizer.passes(text):
                         out.append(payload)
                         continue
                     events = choice.normalizer.feed(text)
@@ -340,15 +348,23 @@ class Answer:
         open_choices = [choice for choice in self.choices.values() if not choice.finished]
         if not done and (open_choices or not self.choices):
             raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
-        if not open_choices:
-            return []
         out: list[bytes] = []
+        if not open_choices:
+            self._last_usage(out)
+            return out
         shell = self._shell()
         for choice in open_choices:
             frame = {"index": choice.index, "delta": {}}
             out += [encode(_chunk(shell, frame, delta)) for delta in self._ending(choice, None)]
             out.append(encode(self._last(choice, shell, frame, None)))
+        self._last_usage(out)
         return out
+
+    def _last_usage(self, out: list[bytes]) -> None:
+        """Who asked for it finds it in a chunk of its own, also where the engine put it beside a choice."""
+        if self._owes_usage and self.usage:
+            self._owes_usage = False
+            out.append(encode({**self._shell(), "choices": [], "usage": self.usage}))
 
     def rest(self) -> list[bytes]:
         """What was held back when the engine failed, so that the failure loses nothing that had come."""
@@ -387,6 +403,7 @@ class Answer:
         if isinstance(usage := body.get("usage"), dict):
             self.usage = usage
         if not chunk.choices and self._mender is None:
+            self._owes_usage = self._owes_usage and not usage
             out.append(payload)
             return
         if self._mender is not None:
@@ -396,10 +413,11 @@ class Answer:
         for frame in body.get("choices") or []:
             self._frame(clean, shell, frame)
         if "usage" in body:
-            if clean:
-                clean[-1]["usage"] = body["usage"]
-            elif not body.get("choices"):
+            if not body.get("choices"):
+                self._owes_usage = False
                 clean.append(body)
+            elif body["usage"] is None and clean:
+                clean[-1]["usage"] = None
         if self._mender is None and clean == [body]:
             out.append(payload)
         else:
@@ -409,6 +427,7 @@ class Answer:
         choice = self._choice(frame.get("index", 0))
         reason = frame.get("finish_reason") or None
         others = dict(frame.get("delta") or {})
+        _both_names(others)
         text = others.pop("content", None)
         calls = others.pop("tool_calls", None)
         deltas = choice.deltas(choice.normalizer.feed(text)) if text else []
@@ -488,6 +507,7 @@ class Answer:
             and not message.get("tool_calls")
             and frame.get("finish_reason") in ("stop", "length")
             and not self._reasoning_open
+            and message.get("reasoning_content") == message.get("reasoning")
             and passes(self._spec, text)
         )
 
@@ -509,6 +529,7 @@ class Answer:
         elif native:
             del message["tool_calls"]
             message["content"] = message.get("content") or ""
+        changed = _both_names(message) or changed
         right = choice.reason(reason)
         changed = changed or right != reason
         frame["finish_reason"] = right
@@ -532,7 +553,9 @@ class Answer:
         if message.get("content") is not None:
             message["content"] = folded.content
         if folded.reasoning:
-            message["reasoning_content"] = (message.get("reasoning_content") or "") + folded.reasoning
+            _both_names(message)
+            before = message.get("reasoning_content") or ""
+            message["reasoning_content"] = message["reasoning"] = before + folded.reasoning
         for call in folded.tool_calls:
             function = {"name": call.name, "arguments": call.arguments}
             calls.append({"id": call.id, "type": "function", "function": function})
@@ -555,6 +578,15 @@ def _of_timings(timings: Mapping[str, Any]) -> Mapping[str, Any]:
         "completion_tokens": predicted,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+
+
+def _both_names(said: dict[str, Any]) -> bool:
+    """Gives the model's reasoning both its names: clients know one or the other. Whether one was missing."""
+    one, other = said.get("reasoning_content"), said.get("reasoning")
+    if bool(one) == bool(other):
+        return False
+    said["reasoning_content"] = said["reasoning"] = one or other
+    return True
 
 
 def _told(healed: Mapping[str, int], *choices: _Choice) -> dict[str, Any]:

@@ -160,7 +160,7 @@ UNTOUCHED_CHUNKS = {
     "role with null": payload(role="assistant") .replace(b'"role"', b'"content": null, "role"'),
     "unknown fields": b'{"choices":[{"index":0,"delta":{"content":"a","x_mine":{"b":1}},"x":2}],"timings":{"a":0.10}}',
     "escapes": b'{"choices":[{"index":0,"delta":{"content":"caf\\u00e9 \\ud83c\\udf88 \\/"}}]}',
-    "reasoning": payload(reasoning_content="hm"),
+    "reasoning under both its names": payload(reasoning_content="hm", reasoning="hm"),
     "logprobs": b'{"choices":[{"index":0,"delta":{"content":"a"},"logprobs":{"content":[{"token":"a"}]}}]}',
     "usage null": b'{"choices":[{"index":0,"delta":{"content":"a"}}],"usage":null}',
     "usage only": b'{"choices":[],"usage":{"prompt_tokens":1},"timings":{}}',
@@ -528,7 +528,7 @@ def test_thoughts_in_the_text_join_those_that_the_engine_told_apart() -> None:
 
 def test_null_content_without_calls_stays_null() -> None:
     """E.g. a refusal, or a reasoner that was cut: not ours to change."""
-    came = json.dumps(completion(None, reason="length", reasoning_content="hm")).encode()
+    came = json.dumps(completion(None, reason="length", reasoning_content="hm", reasoning="hm")).encode()
     assert answer("pythonic").whole(came) is came
 
 
@@ -643,12 +643,49 @@ def test_whatever_an_engine_answers_is_passed_on_or_its_own_fault(choices: Any, 
         streamed(answer(format), [[came], [came]])
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+@pytest.mark.parametrize("format", ["native_json", "pythonic"])
+def test_reasoning_has_both_its_names(format: str, name: str) -> None:
+    """Clients know one or the other, and so do engines."""
+    one = answer(format)
+    chunks = [json.loads(clean) for clean in fed(one, payload(None, **{name: "hm"}), payload("Hi"))]
+    assert chunks[0]["choices"][0]["delta"].items() >= {"reasoning_content": "hm", "reasoning": "hm"}.items()
+    assert "reasoning" not in chunks[1]["choices"][0]["delta"]
+    whole = json.loads(answer(format).whole(json.dumps(completion("Hi", **{name: "hm"})).encode()))
+    assert whole["choices"][0]["message"].items() >= {"reasoning_content": "hm", "reasoning": "hm"}.items()
+
+
+# Usage
+
+USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+LAST_CHUNKS: dict[str, list[dict[str, Any]]] = {
+    "in a chunk of its own": [chunk(reason="stop"), {**chunk(), "choices": [], "usage": USAGE}],
+    "beside the last choice": [{**chunk(reason="stop"), "usage": USAGE}],
+    "both": [{**chunk(reason="stop"), "usage": USAGE}, {**chunk(), "choices": [], "usage": USAGE}],
+    "with each chunk": [{**chunk(tool_calls=[]), "usage": USAGE}, {**chunk(reason="stop"), "usage": USAGE}],
+}
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("name", LAST_CHUNKS)
+def test_usage_comes_once_and_last_and_with_no_choice(name: str, asked: bool) -> None:
+    options = {"stream_options": {"include_usage": asked}}
+    request = ChatRequest.parse(json.dumps({"messages": [{"role": "user"}], **options}).encode())
+    one = Answer(request, registry.get("pythonic"))
+    clean = fed(one, payload("Hi"), *(json.dumps(last).encode() for last in LAST_CHUNKS[name]))
+    chunks = [json.loads(each) for each in [*clean, *one.finish(done=True)]]
+    told = [(at, each["choices"], each["usage"]) for at, each in enumerate(chunks) if each.get("usage")]
+    own = any(not last["choices"] for last in LAST_CHUNKS[name])
+    assert told == ([(len(chunks) - 1, [], USAGE)] if asked or own else [])
+    assert one.usage == USAGE
+
+
 # The end of a stream
 
 OPENINGS = {
     "text": [payload("Hello")],
     "role": [payload("", role="assistant")],
-    "reasoning": [payload(reasoning_content="hm")],
+    "reasoning": [payload(reasoning_content="hm", reasoning="hm")],
     "held back": [payload("Hello [get_wea")],
     "a call": [native(fn("get_weather", "{}", index=0))],
     "one of two choices ended": [payload("a"), payload("b", index=1), payload(reason="stop", index=1)],
