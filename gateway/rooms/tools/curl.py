@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from typing import TYPE_CHECKING, Any, Literal
@@ -43,6 +44,7 @@ class Curl:
     def __init__(self, tools: RoomTools, fetcher: Fetcher | None = None) -> None:
         self._tools = tools
         self._fetcher = fetcher
+        self._reading: asyncio.Semaphore | None = None
 
     def tools(self) -> list[Tool]:
         most = self._tools.max_result_chars
@@ -80,7 +82,12 @@ class Curl:
 
     def _raw(self, fetched: Fetched) -> dict[str, Any]:
         most = self._tools.max_result_chars
-        headers = {name: value[:1000] for name, value in [*fetched.headers.items()][:50]}
+        headers: dict[str, str] = {}
+        room = most // 4
+        for name, value in fetched.headers.items():
+            room -= len(name) + len(value)
+            if room >= 0:
+                headers[name] = value
         text = fetched.text()
         if text is None:
             body, key = base64.b64encode(fetched.body[: most // 4 * 3]).decode(), "body_base64"
@@ -92,15 +99,15 @@ class Curl:
 
     async def _markdown(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
         fetched = await self._fetch("GET", given)
-        return {**_head(fetched), **self._cut(await _read("markdown", fetched), fetched, given)}
+        return {**_head(fetched), **self._cut(await self._read("markdown", fetched), fetched, given)}
 
     async def _compact(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
         fetched = await self._fetch("GET", given)
-        return {**_head(fetched), **self._cut(await _read("compact", fetched), fetched, given)}
+        return {**_head(fetched), **self._cut(await self._read("compact", fetched), fetched, given)}
 
     async def _summarize(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
         fetched = await self._fetch("GET", given)
-        page = self._cut(await _read("markdown", fetched), fetched, {"max_chars": SUMMARY_INPUT, **given})
+        page = self._cut(await self._read("markdown", fetched), fetched, {"max_chars": SUMMARY_INPUT, **given})
         if not page["content"]:
             raise ToolError("no_text", "the page has no text")
         focus = f"Summarise it with regard to: {given['focus']}\n\n" if given.get("focus") else ""
@@ -111,6 +118,26 @@ class Curl:
         most = self._tools.max_result_chars
         told = {"title": page["title"], "summary": summary.strip()[:most], "model": model}
         return {**_head(fetched), **told, "truncated": page["truncated"]}
+
+    async def _read(self, form: Literal["markdown", "compact"], fetched: Fetched) -> dict[str, Any]:
+        """`{title, content, cut, …}` of what was fetched: HTML is converted, JSON and text are told as they are."""
+        text = fetched.text()
+        if text is None:
+            raise ToolError("not_text", f"it is {fetched.content_type or 'binary data'}; curl.get gives it in base64")
+        start = text.lstrip()[:200].lower()
+        if fetched.content_type in HTML or (not fetched.content_type and start.startswith(("<!doctype html", "<html"))):
+            from gateway.rooms.tools.pages import AT_ONCE, convert
+
+            if self._reading is None:
+                self._reading = asyncio.Semaphore(AT_ONCE)
+            async with self._reading:
+                page = await convert(form, fetched.url, text[:LONGEST_PAGE])
+            return {**page, "cut": len(text) > LONGEST_PAGE}
+        if fetched.content_type == "application/json" or fetched.content_type.endswith("+json"):
+            text = _json(text, form)
+        elif form == "compact":
+            text = " ".join(text.split())
+        return {"title": "", "content": text.strip(), "cut": False}
 
     def _cut(self, page: dict[str, Any], fetched: Fetched, given: dict[str, Any]) -> dict[str, Any]:
         """The content cut to `max_chars`; what stands beside it gets no more than as much again."""
@@ -141,24 +168,6 @@ def _row(name: str, description: str, properties: dict[str, Any]) -> ToolRow:
 
 def _head(fetched: Fetched) -> dict[str, Any]:
     return {"url": fetched.url, "status": fetched.status, "content_type": fetched.content_type}
-
-
-async def _read(form: Literal["markdown", "compact"], fetched: Fetched) -> dict[str, Any]:
-    """`{title, content, cut, …}` of what was fetched: HTML is converted, JSON and text are told as they are."""
-    text = fetched.text()
-    if text is None:
-        raise ToolError("not_text", f"it is {fetched.content_type or 'binary data'}; curl.get gives it in base64")
-    start = text.lstrip()[:200].lower()
-    if fetched.content_type in HTML or (not fetched.content_type and start.startswith(("<!doctype html", "<html"))):
-        from gateway.rooms.tools.pages import convert
-
-        page = await convert(form, fetched.url, text[:LONGEST_PAGE])
-        return {**page, "cut": len(text) > LONGEST_PAGE}
-    if fetched.content_type == "application/json" or fetched.content_type.endswith("+json"):
-        text = _json(text, form)
-    elif form == "compact":
-        text = " ".join(text.split())
-    return {"title": "", "content": text.strip(), "cut": False}
 
 
 def _json(text: str, form: str) -> str:

@@ -12,7 +12,9 @@ import re
 import socket
 import zlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -62,8 +64,13 @@ class Resolver(Protocol):
         ...
 
 
+_LOOKUPS = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="resolver")
+"""A lookup can't be ended: those that hang hold up no other work."""
+
+
 async def system_resolver(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, lookup)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
@@ -86,7 +93,7 @@ class Fetched:
 
     @property
     def content_type(self) -> str:
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()[:200]
 
     def text(self) -> str | None:
         """The body as text in the charset that it names, else UTF-8; None where it is none."""
@@ -251,6 +258,8 @@ class Guarded(httpx.AsyncBaseTransport):
 
 def check_url(url: httpx.URL) -> tuple[str, int]:
     """Host and port of what may be asked at all. Raises ToolError, code `url_refused`."""
+    if len(str(url)) > LONGEST_URL:
+        raise ToolError("url_refused", f"the URL has more than {LONGEST_URL} characters")
     host = url.raw_host.decode("ascii").lower().removesuffix(".")
     if url.scheme not in ("http", "https"):
         raise ToolError("url_refused", "only http and https are fetched")

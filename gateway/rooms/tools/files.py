@@ -8,7 +8,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from fnmatch import translate
 from functools import lru_cache
@@ -20,6 +20,9 @@ from gateway.rooms.tools.base import Access, Tool, ToolContext, ToolError, ToolR
 
 if TYPE_CHECKING:
     from gateway.rooms.tools.vfs import RoomFileSystem
+
+Work = Callable[["RoomFileSystem", dict[str, Any], int], dict[str, Any]]
+"""The files, the arguments, and the characters that a result may have."""
 
 ENTRIES = 500
 """That one result lists."""
@@ -66,7 +69,7 @@ def file_system(config: Config, tenant: str, room_id: str) -> RoomFileSystem:
 
 def tools(config: Config) -> list[Tool]:
     most = config.rooms.tools.max_result_chars
-    table: list[tuple[str, Access, str, dict[str, Any], list[str], Callable[..., dict[str, Any]]]] = [
+    table: list[tuple[str, Access, str, dict[str, Any], list[str], Work]] = [
         (
             *("tool.ls", "read", "List the entries of a folder of the room's files."),
             {
@@ -90,7 +93,7 @@ def tools(config: Config) -> list[Tool]:
                 "max_chars": {"type": "integer", "minimum": 1, "maximum": most},
             },
             ["path"],
-            lambda files, given: _cat(files, given, most),
+            _cat,
         ),
         (
             *("tool.glob", "read", "Find the room's files by a pattern: * ? [abc] within a name, ** for any folders."),
@@ -143,10 +146,12 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _runner(config: Config, work: Callable[[RoomFileSystem, dict[str, Any]], dict[str, Any]]) -> Any:
+def _runner(config: Config, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
+    most = config.rooms.tools.max_result_chars
+
     def blocking(context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
         try:
-            return work(file_system(config, context.tenant, context.room_id), given)
+            return work(file_system(config, context.tenant, context.room_id), given, most)
         except OSError as error:
             if error.errno not in CODES:
                 raise
@@ -159,13 +164,13 @@ def _runner(config: Config, work: Callable[[RoomFileSystem, dict[str, Any]], dic
     return run
 
 
-def _ls(files: RoomFileSystem, given: dict[str, Any]) -> dict[str, Any]:
+def _ls(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     path = given.get("path", "/")
     top = files.info(path)
     if top["type"] != "directory":
         return {"path": _absolute(top), "entries": [_entry(top, given)], "truncated": False}
     depth = given.get("max_depth", 64) if given.get("recursive") else 1
-    entries, truncated = _first(_visible(files, path, depth, given))
+    entries, truncated = _first(_visible(files, path, depth, given), most)
     return {"path": _absolute(top), "entries": [_entry(info, given) for info in entries], "truncated": truncated}
 
 
@@ -188,7 +193,7 @@ def _cat(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, A
     return {**result, "truncated": cut or len(content) > most}
 
 
-def _glob(files: RoomFileSystem, given: dict[str, Any]) -> dict[str, Any]:
+def _glob(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     cwd, kind = given.get("cwd", "/"), given.get("type", "any")
     pattern = _names(given["pattern"])
     if len(pattern) > 64:
@@ -203,11 +208,11 @@ def _glob(files: RoomFileSystem, given: dict[str, Any]) -> dict[str, Any]:
         for info in _visible(files, cwd, depth, {**given, "all": hidden})
         if kind in ("any", info["type"]) and _matches(tuple(info["name"].split("/")[top:]), pattern)
     )
-    entries, truncated = _first(matches)
+    entries, truncated = _first(matches, most)
     return {"matches": [_absolute(info) for info in entries], "truncated": truncated}
 
 
-def _mkdir(files: RoomFileSystem, given: dict[str, Any]) -> dict[str, Any]:
+def _mkdir(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     path = given["path"]
     if given.get("parents"):
         files.makedirs(path, exist_ok=True)
@@ -216,7 +221,7 @@ def _mkdir(files: RoomFileSystem, given: dict[str, Any]) -> dict[str, Any]:
     return {"path": "/" + "/".join(_names(path)), "created": True}
 
 
-def _rm(files: RoomFileSystem, given: dict[str, Any]) -> dict[str, Any]:
+def _rm(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     path = given["path"]
     try:
         files.rm(path, recursive=given.get("recursive", False))
@@ -227,7 +232,7 @@ def _rm(files: RoomFileSystem, given: dict[str, Any]) -> dict[str, Any]:
     return {"path": "/" + "/".join(_names(path)), "removed": True}
 
 
-def _mv(files: RoomFileSystem, given: dict[str, Any]) -> dict[str, Any]:
+def _mv(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     files.mv(given["source"], given["destination"])
     source, destination = ("/" + "/".join(_names(given[key])) for key in ("source", "destination"))
     return {"source": source, "destination": destination}
@@ -249,10 +254,12 @@ def _visible(files: RoomFileSystem, path: str, depth: int, given: dict[str, Any]
             yield info
 
 
-def _first(infos: Iterator[dict[str, Any]]) -> tuple[list[dict[str, Any]], bool]:
+def _first(infos: Iterator[dict[str, Any]], most: int) -> tuple[list[dict[str, Any]], bool]:
+    """As many as fit; and whether there are more."""
     entries: list[dict[str, Any]] = []
     for info in infos:
-        if len(entries) == ENTRIES:
+        most -= len(info["name"])
+        if len(entries) == ENTRIES or most < 0:
             return entries, True
         entries.append(info)
     return entries, False

@@ -16,8 +16,7 @@ SECONDS = 10
 MEMORY = 1024 * 1024 * 1024
 """Address space, most of which is never touched."""
 AT_ONCE = 2
-
-_places = asyncio.Semaphore(AT_ONCE)
+"""For whoever calls `convert`: engines need the machine, too."""
 
 
 async def convert(
@@ -35,24 +34,23 @@ async def convert(
     # Nothing of our environment: it may hold keys.
     environ = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-P", "-s", str(program), form, url, str(seconds), str(memory)]
-    async with _places:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env=environ,
-            cwd="/",
-        )
-        try:
-            async with asyncio.timeout(3 * seconds):
-                output, _ = await process.communicate(page.encode("utf-8", "replace"))
-        except TimeoutError:
-            raise ToolError("too_complex", "the page takes too long to be read") from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=environ,
+        cwd="/",
+    )
+    try:
+        async with asyncio.timeout(3 * seconds):
+            output, _ = await process.communicate(page.encode("utf-8", "replace"))
+    except TimeoutError:
+        raise ToolError("too_complex", "the page takes too long to be read") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     if process.returncode != 0:
         raise ToolError("too_complex", "the page can't be read: it is nested too deeply, or too large")
     result: dict[str, Any] = json.loads(output)

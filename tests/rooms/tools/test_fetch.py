@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import logging
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -496,6 +497,16 @@ async def test_nobody_there(make_room: Make) -> None:
     assert await room.code("curl.get", url=f"http://127.0.0.1:{port}/") == "fetch_failed"
 
 
+async def test_long_heads_and_locations(make_room: Make, web: Web) -> None:
+    web.page("/", b"", *(f"X-{number}: {'x' * 1000}" for number in range(20)), "Content-Type: " + "y" * 2000)
+    web.redirect("/far", "/" + "x" * 9000)
+    room = make_room(allow_hosts=("127.0.0.1:*",))
+    result = await room.run("curl.get", url=web.url)
+    assert len(str(result)) < 6000
+    assert result["headers"]["x-0"] == "x" * 1000
+    assert await room.code("curl.get", url=f"{web.url}/far") == "url_refused"
+
+
 # What is told
 
 
@@ -658,6 +669,20 @@ async def test_pages_that_nobody_could_read(page: str, bounds: dict[str, Any]) -
         with pytest.raises(ToolError) as caught:
             await convert("markdown", "http://a/", page, **bounds)
     assert caught.value.code == "too_complex"
+
+
+async def test_reading_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
+    program = tmp_path / "wait.py"
+    program.write_text("import os, signal, sys\nopen(sys.argv[2], 'w').write(str(os.getpid()))\nsignal.pause()")
+    fifo = tmp_path / "pid"
+    os.mkfifo(fifo)
+    reading = asyncio.create_task(convert("markdown", str(fifo), "", program=program))
+    pid = int(await asyncio.wait_for(asyncio.to_thread(fifo.read_text), 20))
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 async def test_a_page_is_read_as_far_as_a_result_can_tell(make_room: Make, web: Web) -> None:
