@@ -20,6 +20,7 @@ Trouble = Literal["connection", "timeout", "rate_limit", "server_error", "refuse
 RETRIED = ("connection", "rate_limit")
 RETRIED_STATUS = (429, 502, 503)
 LONGEST_PAUSE = 10.0
+LIST_SECONDS = 10.0
 MAX_ANSWER = 16 * 1024 * 1024
 
 
@@ -79,8 +80,9 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def get(self, path: str, *, timeout: float = 10.0) -> Any:
-        """JSON from the server, not below /v1 if `path` begins with a slash twice. Raises AskFailed."""
+    async def get(self, path: str) -> Any:
+        """JSON from the server. Raises AskFailed."""
+        timeout = min(LIST_SECONDS, self._timeout)
         try:
             async with asyncio.timeout(timeout):
                 response = await self._http.get(f"{self.endpoint.base_url}{path}")

@@ -64,6 +64,7 @@ def _failures(axes: Any, kinds: Mapping[str, int]) -> None:
         axes.barh([0], [kinds[kind]], left=left, color=colour, label=f"{kind} {kinds[kind]}", edgecolor="white")
         left += kinds[kind]
     axes.set_yticks([])
+    axes.set_ylim(-1, 1)
     axes.set_title("failures by kind" if ordered else "no failures", fontsize=10)
     if ordered:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, fontsize=8, frameon=False)

@@ -89,7 +89,7 @@ def _figures(result: Json) -> list[str]:
         )
     if latency := metrics.get("latency"):
         lines.append(f"time: {_times(latency)}")
-    if result["errors"]:
+    if result.get("errors"):
         lines.append(f"without an answer: {len(result['errors'])}")
     return lines
 

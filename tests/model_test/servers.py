@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         with self.lock:
             type(self).count += 1
             number = self.count
-        begun = number > 2
+        begun = number > 3
         poisoned = "Oslo" in json.dumps(request["messages"])
         match self.kind:
             case "500":
