@@ -134,8 +134,9 @@ async def _reloaded(reloads: int, file: Path, server: proc.Server, seconds_betwe
                 if how == "POST":
                     (await http.post("/-/reload")).raise_for_status()
                 async with asyncio.timeout(APPLIED_WITHIN):
-                    while not _applied(status := await _status(http), before, turn):
-                        await asyncio.sleep(0.01)  # noqa: ASYNC110  the gateway is another process
+                    # The gateway is another process: it can only be asked.
+                    while not _applied(status := await _status(http), before, turn):  # noqa: ASYNC110
+                        await asyncio.sleep(0.01)
                 figures.seconds[how].append(time.perf_counter() - begun)
                 figures.pids.append(_pid(status, "steady"))
                 # Every further reload meets an engine that has work, or one that is just being started for it.

@@ -1,0 +1,234 @@
+"""A change of config.yaml while the gateway runs: real gateway processes, real engines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks import reloads
+from tests.cli.commands import config as written
+from tests.cli.commands import environment, free_port
+
+WITHIN = 20.0
+needs_engine = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp is not installed")
+
+ECHO = "active_model: a\nmodels:\n  a: {runtime: echo}\n"
+
+
+class Gateway:
+    def __init__(self, process: subprocess.Popen[str], port: int, file: Path, log: Path) -> None:
+        self.process = process
+        self.file = file
+        self.log = log
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WITHIN, trust_env=False)
+
+    def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The status once it is as wanted."""
+        deadline = time.monotonic() + WITHIN
+        while True:
+            try:
+                status: dict[str, Any] = self.http.get("/-/status").json()
+            except httpx.TransportError:
+                assert self.process.poll() is None, self.log.read_text()
+            else:
+                if holds(status):
+                    return status
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+
+    def names(self) -> list[str]:
+        return [model["id"] for model in self.http.get("/v1/models").json()["data"]]
+
+
+@contextmanager
+def gateway(folder: Path, text: str, *args: str, **environ: str) -> Iterator[Gateway]:
+    file, port, log = written(folder, text), free_port(), folder / "log"
+    command = [sys.executable, "-m", "gateway", "serve", "--port", str(port), *args]
+    state = os.environ["XDG_STATE_HOME"]
+    with (
+        log.open("w") as err,
+        subprocess.Popen(
+            command, cwd=folder, env=environment(folder, XDG_STATE_HOME=state, **environ), stderr=err, text=True
+        ) as process,
+    ):
+        running = Gateway(process, port, file, log)
+        try:
+            running.until(lambda status: True)
+            yield running
+        finally:
+            running.http.close()
+            process.terminate()
+            try:
+                process.wait(WITHIN)
+            finally:
+                process.kill()
+
+
+@needs_engine
+@pytest.mark.parametrize("count", [6, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+def test_reloads_under_load_disturb_no_request(count: int, tmp_path: Path) -> None:
+    figures = asyncio.run(reloads.measure(count, tmp_path, seconds_between=0.5))
+    assert figures.load.failed == []
+    assert len(set(figures.pids)) == 1
+    assert figures.pids[0] is not None
+    assert figures.replaced > 1
+    assert {*figures.load.answered} == {"steady", "changing"}
+
+
+@pytest.mark.parametrize("how", ["written", "renamed"])
+def test_a_saved_file_is_applied(how: str, tmp_path: Path) -> None:
+    with gateway(tmp_path, ECHO) as running:
+        text = ECHO + "  b: {runtime: echo, aliases: [other]}\n"
+        if how == "written":
+            running.file.write_text(text)
+        else:
+            (tmp_path / "new").write_text(text)
+            (tmp_path / "new").rename(running.file)
+        running.until(lambda status: status["config"]["reloads"] == 1)
+        assert running.names() == ["a", "b"]
+        asked = {"model": "other", "messages": [{"role": "user", "content": "Hi"}]}
+        assert running.http.post("/v1/chat/completions", json=asked).json()["model"] == "b"
+
+
+def test_a_file_with_mistakes_leaves_the_last_good_one(tmp_path: Path) -> None:
+    with gateway(tmp_path, ECHO) as running:
+        running.file.write_text("active_model: a\nmodels:\n  a: {runtim: echo}\n")
+        status = running.until(lambda status: status["config"]["problems"])
+        assert any(
+            ':3:7: unknown key runtim in models.a\n    did you mean "runtime"?' in problem
+            for problem in status["config"]["problems"]
+        )
+        assert "see `ctxgate status`" in running.http.get("/health").json()["config"]
+        assert running.names() == ["a"]
+        assert 'did you mean "runtime"?' in running.log.read_text()
+        refused = running.http.post("/-/reload")
+        assert refused.status_code == 422
+        assert [(each["line"], each["column"]) for each in refused.json()["error"]["problems"]] == [(3, 3), (3, 7)]
+        running.file.write_text(ECHO + "  b: {runtime: echo}\n")
+        running.until(lambda status: not status["config"]["problems"])
+        assert "config" not in running.http.get("/health").json()
+        assert running.names() == ["a", "b"]
+
+
+def test_an_unwatched_file_waits_for_sighup(tmp_path: Path) -> None:
+    text = ECHO + "server: {watch: false}\n"
+    with gateway(tmp_path, text) as running:
+        running.file.write_text(text.replace("  a:", "  b: {runtime: echo}\n  a:"))
+        # Two looks of a watcher would fit in here.
+        plan = running.http.get("/-/plan").json()
+        assert [change["name"] for change in plan["models"]] == ["b"]
+        assert running.names() == ["a"]
+        running.process.send_signal(signal.SIGHUP)
+        running.until(lambda status: status["config"]["reloads"] == 1)
+        assert running.names() == ["b", "a"]
+
+
+def test_what_only_a_restart_changes_is_told(tmp_path: Path) -> None:
+    with gateway(tmp_path, ECHO) as running:
+        running.file.write_text(ECHO + "server: {host: localhost}\nstate_dir: elsewhere\n")
+        status = running.until(lambda status: status["config"]["reloads"] == 1)
+        assert status["config"]["needs_restart"] == ["server.host", "state_dir"]
+        assert "server.host: 127.0.0.1 → localhost: takes effect when the gateway is started again" in (
+            running.log.read_text()
+        )
+        # It still does after another change.
+        running.file.write_text(ECHO + "  b: {runtime: echo}\nserver: {host: localhost}\nstate_dir: elsewhere\n")
+        status = running.until(lambda status: status["config"]["reloads"] == 2)
+        assert status["config"]["needs_restart"] == ["server.host", "state_dir"]
+
+
+def test_keys_of_callers_change_at_once(tmp_path: Path) -> None:
+    with gateway(tmp_path, ECHO, CTXGATE_NEW="sesame") as running:
+        running.file.write_text(ECHO + 'server: {api_keys: ["${CTXGATE_NEW}"]}\n')
+        deadline = time.monotonic() + WITHIN
+        while running.http.get("/v1/models").status_code != 401:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        key = {"authorization": "Bearer sesame"}
+        assert running.http.get("/v1/models", headers=key).status_code == 200
+        for path in ("/metrics", "/-/status", "/-/plan", "/-/requests"):
+            assert running.http.get(path).status_code == 401, path
+            assert running.http.get(path, headers=key).status_code == 200, path
+        assert running.http.post("/-/reload").status_code == 401
+        assert "sesame" not in running.log.read_text()
+
+
+def test_the_command_line_goes_before_a_changed_file(tmp_path: Path) -> None:
+    with gateway(tmp_path, ECHO + "  b: {runtime: echo}\n", "--model", "b") as running:
+        running.file.write_text(ECHO + "  b: {runtime: echo}\n  c: {runtime: echo}\n")
+        status = running.until(lambda status: status["config"]["reloads"] == 1)
+        assert [model["name"] for model in status["models"] if model["active"]] == ["b"]
+        assert status["config"]["needs_restart"] == []
+
+
+@needs_engine
+def test_a_removed_engine_ends_after_its_answers(tmp_path: Path, test_model: Path) -> None:
+    engine = json.dumps({"runtime": "llama.cpp", "path": str(test_model), "context_window": 1024})
+    with gateway(tmp_path, ECHO + f"  tiny: {engine}\n") as running:
+        assert running.http.get("/v1/models/tiny/ready").status_code == 200
+        pid = next(m["engine"]["pid"] for m in running.http.get("/-/status").json()["models"] if m["engine"])
+        asked = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": "Hi"}],
+            "stream": True,
+            **{"max_tokens": 900, "temperature": 0, "ignore_eos": True},
+        }
+        with running.http.stream("POST", "/v1/chat/completions", json=asked) as answer:
+            lines = (line for line in answer.iter_lines() if line.startswith("data: "))
+            assert next(lines)
+            running.file.write_text(ECHO)
+            found = running.http.post("/-/reload").json()
+            assert [(change["name"], change["effect"]) for change in found["models"]] == [("tiny", "removed")]
+            rest = [*lines]
+        assert rest[-1] == "data: [DONE]"
+        assert '"finish_reason":"length"' in rest[-2] or '"finish_reason":"length"' in rest[-3]
+        running.until(lambda status: not status["leaving"])
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_terminal_that_closes_ends_the_gateway(tmp_path: Path) -> None:
+    """SIGHUP means a reload, but for the terminal that the gateway was started in."""
+    written(tmp_path, ECHO)
+    port = free_port()
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "gateway", "serve", "--port", str(port)]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env=environment(tmp_path, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"]),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as process:
+        try:
+            os.close(theirs)
+            deadline = time.monotonic() + WITHIN
+            while True:
+                try:
+                    httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False)
+                except httpx.TransportError:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+                else:
+                    break
+            os.close(ours)
+            process.send_signal(signal.SIGHUP)
+            assert process.wait(WITHIN) is not None
+        finally:
+            process.kill()
