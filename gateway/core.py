@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ctxgate")
 
+READY_SECONDS = 5.0
+"""For an engine to say that it is ready."""
+
 RETRY_SECONDS, RETRY_SECONDS_MOST = 0.25, 5.0
 """Before the first retry, doubled for each further one; an engine may say how long, up to the most."""
 
@@ -274,6 +277,25 @@ class Route:
             if request.tools is not None and not self.spec.untouched and await self._tools_need_prompt(backend):
                 tools_into_prompt(fields, self.spec)
             return await backend.count_tokens(fields)
+
+    async def readiness(self) -> GatewayError | None:
+        """Why a request would not be answered at once; None where it would be. Starts nothing, and asks the engine."""
+        engine, model = self.engine, self.model
+        backend = engine.backend if engine is not None else await self.backend()
+        if backend is None:
+            assert engine is not None
+            cure = "the next request starts it" if engine.state == "stopped" else "requests wait for it"
+            return engine.failure or ProviderModelNotLoaded(
+                f"model {model.name!r}: its engine is {engine.state}; {cure}", retry_after=engine.load_seconds or 1
+            )
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await backend.ready()
+        except TimeoutError:
+            return ProviderUnavailable(f"model {model.name!r}: its engine says nothing for {READY_SECONDS:g} s")
+        except GatewayError as error:
+            return error
+        return None
 
     async def look(self) -> None:
         """Finds out the format from the model's files; no engine is asked."""

@@ -37,7 +37,7 @@ from gateway.reload import Reloader
 from gateway.services import Face
 from gateway.wire.chat import encode
 
-OPEN_PATHS = ("/health", "/")
+OPEN_PATHS = ("/health", "/ready", "/")
 """Answered without a key: a supervisor has none, nor has a client that looks whether there is anything."""
 
 
@@ -194,6 +194,18 @@ def _router(
         await gateway.ready(name)
         return JSONResponse({"id": name, "ready": True})
 
+    async def ready_now(request: Request) -> Response:
+        """Whether requests are answered at once; starts nothing. Without a name only the states are told: no key."""
+        name = request.path_params.get("name")
+        route = gateway.route(name)
+        error = await route.readiness()
+        engine = route.engine
+        body = {"id": route.model.name, "ready": error is None, "state": engine.state if engine is not None else None}
+        if error is None:
+            return JSONResponse(body)
+        headers = {name.decode(): value.decode() for name, value in error.headers()}
+        return JSONResponse(body if name is None else {**body, **error.body()}, 503, headers)
+
     async def gateway_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, GatewayError)
         headers = {name.decode(): value.decode() for name, value in error.headers()}
@@ -213,6 +225,8 @@ def _router(
         routes=[
             Route("/", root),
             Route("/health", health),
+            Route("/ready", ready_now),
+            Route("/ready/{name:path}", ready_now),
             Route("/models", models),
             Route("/models/", models),
             Route("/models/{name}/ready", ready),
