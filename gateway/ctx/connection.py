@@ -74,6 +74,12 @@ class Wire:
         while not self._writer.transport.is_closing() and not poll.poll(0):  # noqa: ASYNC110 - loops aren't told
             await asyncio.sleep(HANGUP_SECONDS)
 
+    def hang_up(self) -> None:
+        """As if the client had said its last."""
+        if not self._writer.transport.is_closing():
+            self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+            self._reader.feed_eof()
+
     async def flush(self) -> None:
         """Returns once the client has been sent everything. Raises ConnectionError where it has gone."""
         if self._writer.transport.is_closing():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from gateway.config.projection import projection
 from gateway.ctx import drivers
 from gateway.ctx.control import USE_CASES
 from gateway.ctx.listing import aliases
+from gateway.ctx.listing import answers as reachable
 from gateway.ctx.objects import Triple
 from gateway.ctx.sync import shebang
 from gateway.ctx.tree import EXEC_SOCKET, RUNNER, objects, read_control
@@ -51,7 +51,7 @@ def examine(root: Path, config: Config) -> Iterator[Finding]:
         return
     yield from _places(root)
     yield _runner(root)
-    answers = _answers(root / EXEC_SOCKET)
+    answers = reachable(root / EXEC_SOCKET)
     yield Finding(f"a gateway answers for {root}") if answers else Finding(f"no gateway answers for {root}", SERVE)
     found = list(objects(root))
     yield from _missing(root, made.objects, found)
@@ -113,18 +113,8 @@ def _object(
             key = settings.credential
             cure = f"set {key.upper().replace('-', '_')}_API_KEY, or: keyring set cortexfs:{key} default"
             problems.append(Finding(f"{name}: its server's key is missing", cure))
-    if control.session == "socket" and answers and not _answers(triple.sock):
+    if control.session == "socket" and answers and not reachable(triple.sock):
         problems.append(Finding(f"{name}: nobody answers at its socket", f"look at the gateway's log; {SYNC}"))
     yield from problems
     if not problems:
         yield Finding(str(name))
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(1.0)
-        try:
-            client.connect(os.fspath(path))
-        except OSError:
-            return False
-        return True

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 from gateway.ctx.objects import ObjectName, name_at
-from gateway.ctx.tree import objects, read_control
+from gateway.ctx.status import OFFLINE
+from gateway.ctx.tree import EXEC_SOCKET, objects, read_control
 from gateway.errors import GatewayError
+
+SECONDS = 1.0
+"""For a socket to take a connection."""
 
 
 def table(root: Path) -> list[str]:
     """The lines, a heading first."""
     names = aliases(root)
+    kept = answers(root / EXEC_SOCKET)
     rows = [("OBJECT", "STATUS", "SESSION", "DRIVER", "ALIASES")]
     for triple in objects(root):
         try:
@@ -20,13 +26,24 @@ def table(root: Path) -> list[str]:
             driver, session = ",".join(control.routes.drivers("default")), control.session
         except GatewayError as error:
             driver, session = f"({error})", "none"
-        status = (
-            (triple.control / "status").read_text("utf-8").strip() if (triple.control / "status").is_file() else "-"
-        )
+        # A gateway that was killed has left its last word.
+        file = triple.control / "status"
+        status = file.read_text("utf-8").strip() if kept and file.is_file() else OFFLINE
         own = sorted(alias for alias, target in names.items() if target == triple.name)
         rows.append((triple.name.name, status, session, driver, " ".join(own)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens at a socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(SECONDS)
+        try:
+            client.connect(os.fspath(path))
+        except OSError:
+            return False
+        return True
 
 
 def aliases(root: Path) -> dict[str, ObjectName | None]:

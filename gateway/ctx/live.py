@@ -75,7 +75,7 @@ class LiveTree:
         self._services = services
         self._look = asyncio.Event()
         self._servers: dict[Path, asyncio.Server] = {}
-        self._clients: set[asyncio.Task[None]] = set()
+        self._clients: dict[asyncio.Task[None], Wire] = {}
         self._statuses: dict[str, str] = {}
         self._watched: set[int] = set()
         self._numbers = count()
@@ -135,6 +135,8 @@ class LiveTree:
             server.close()
         if self._kept is not None:
             await self._kept.aclose()
+        for wire in self._clients.values():
+            wire.hang_up()
         if self._clients:
             await asyncio.wait(self._clients, timeout=PARTING_SECONDS)
         for client in self._clients:
@@ -192,7 +194,7 @@ class LiveTree:
         client = asyncio.current_task()
         assert client is not None
         wire = Wire(reader, writer, limit)
-        self._clients.add(client)
+        self._clients[client] = wire
         try:
             if len(self._clients) > MAX_CONNECTIONS:
                 busy = Busy(f"{MAX_CONNECTIONS} clients are connected")
@@ -209,7 +211,7 @@ class LiveTree:
         except Exception:
             log.exception("/ctx: a connection failed")
         finally:
-            self._clients.discard(client)
+            del self._clients[client]
             if not writer.is_closing():
                 writer.transport.abort()
 

@@ -61,6 +61,7 @@ class Tree:
 
     def start(self) -> None:
         """Returns once every socket stands."""
+        (self.root / "status").unlink(missing_ok=True)  # what a killed gateway has left there
         log = (self.folder / "gateway.log").open("ab")
         command = [sys.executable, "-m", "gateway", "serve", "--config", str(self.config), "--port", str(self.port)]
         with log:
@@ -122,7 +123,11 @@ class Client:
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(SECONDS)
-        self._socket.connect(os.fspath(path))
+        try:
+            self._socket.connect(os.fspath(path))
+        except OSError:
+            self._socket.close()
+            raise
         self._file = self._socket.makefile("rb")
 
     def __enter__(self) -> Self:
