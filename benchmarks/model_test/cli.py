@@ -545,8 +545,12 @@ def _progress(plan: run.Plan, samples: run.Samples, *, quiet: bool) -> Iterator[
     if quiet:
         yield lambda sample: None
         return
-    from tqdm import tqdm
-
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        print("model-test: no progress bar: tqdm isn't installed (pip install '.[model-test]')", file=sys.stderr)
+        yield lambda sample: None
+        return
     terminal = sys.stderr.isatty()
     form = "{n_fmt}/{total_fmt} · {desc} · {rate_inv_fmt} · ETA {remaining}"
     with tqdm(

@@ -39,8 +39,11 @@ def program(address: str) -> dict[str, Any]:
     return dict(answer.json())
 
 
-def test_three_steps_one_command_each() -> None:
-    assert [command.split()[0] for command in COMMANDS] == [".venv/bin/ctxgate", "sed", "scripts/serve"]
+def test_six_steps_one_command_each() -> None:
+    """The first and the last two are run by tests/model_test/test_procedure.py."""
+    assert [command.split()[0] for command in COMMANDS] == [
+        *("scripts/model-test", ".venv/bin/ctxgate", "sed", "scripts/serve", "scripts/model-test", "scripts/model-test")
+    ]
 
 
 @pytest.mark.timeout(300)
@@ -51,7 +54,7 @@ def test_swap(smollm2: str, test_model: Path, tmp_path: Path) -> None:
         shutil.copy(ROOT / "_models" / place, models / place)
     config = models / "config.yaml"
     before = config.read_text("utf-8")
-    download, edit, _ = COMMANDS
+    _, download, edit, *_ = COMMANDS
 
     with gateway(tmp_path, config) as address:
         answer = program(address)
