@@ -34,6 +34,10 @@ FACES: dict[str, str] = {
     **dict.fromkeys(("/v1/completions", "/completions"), "gateway.api.completions:CompletionsFace"),
     **dict.fromkeys(("/v1/embeddings", "/embeddings"), "gateway.api.embeddings:EmbeddingsFace"),
     **dict.fromkeys(("/v1/rerank", "/rerank"), "gateway.api.embeddings:EmbeddingsFace"),
+    **dict.fromkeys(
+        (f"/api/{name}" for name in ("chat", "generate", "embed", "embeddings", "tags", "ps", "show", "version")),
+        "gateway.api.ollama:OllamaFace",
+    ),
     **dict.fromkeys(("/-", "/metrics"), "gateway.api.operations:OperationsFace"),
     **dict.fromkeys(("/llm/room", "/api/user"), "gateway.rooms.app:build"),
 }

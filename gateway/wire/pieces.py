@@ -84,6 +84,7 @@ class _Choice(Struct):
     index: int = 0
     delta: _Delta | None = None
     message: _Delta | None = None
+    text: str | None = None
     finish_reason: str | None = None
     stop_reason: Any = None
     logprobs: _Logprobs | None = None
@@ -140,6 +141,8 @@ def _of_choice(choice: _Choice) -> Iterator[Piece]:
                 yield CallStart(index, call.id, function.name or "")
             if function.arguments:
                 yield CallArguments(index, function.arguments)
+    elif choice.text:
+        yield Text(choice.text)  # of a text completion
     if choice.finish_reason is not None:
         stop = choice.stop_reason if isinstance(choice.stop_reason, str) else None
         yield End(choice.finish_reason, stop)

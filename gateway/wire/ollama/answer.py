@@ -1,0 +1,126 @@
+"""A chat answer as Ollama's lines: of `/api/chat`, or with `generate` of `/api/generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from gateway.errors import GatewayError, ProviderInvalidResponse
+from gateway.wire.chat import decode, encode
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
+
+Line = dict[str, Any]
+
+
+def error_object(error: GatewayError) -> Line:
+    return {"error": error.message}
+
+
+class LineEncoder:
+    """Pieces in, lines out: `feed` for what comes, then `finish`. A call is a line once it is complete.
+
+    began, now: seconds since 1970; `total_duration` is what lies between.
+    """
+
+    def __init__(self, model: str, began: float, now: Callable[[], float], *, generate: bool = False) -> None:
+        self._model = model
+        self._began = began
+        self._first = 0.0
+        self._now = now
+        self._generate = generate
+        self._call: CallStart | None = None
+        self._arguments: list[str] = []
+        self._calls = 0
+        self._end = End("stop")
+        self._usage = Usage()
+
+    def feed(self, pieces: Iterable[Piece]) -> list[Line]:
+        """Raises ProviderInvalidResponse for calls that Ollama's format can't hold."""
+        self._first = self._first or self._now()
+        lines: list[Line] = []
+        for piece in pieces:
+            match piece:
+                case Text() if piece.text:
+                    lines += [*self._called(), self._line(piece.text)]
+                case Reasoning():
+                    lines += [*self._called(), self._line("", thinking=piece.text)]
+                case CallStart():
+                    lines += self._called()
+                    self._call = piece
+                case CallArguments():
+                    if self._call is None or self._call.index != piece.index:
+                        raise ProviderInvalidResponse(f"the engine sent arguments for call {piece.index}, which ended")
+                    self._arguments.append(piece.json)
+                case End():
+                    self._end = piece
+                case Usage():
+                    self._usage = piece
+        return lines
+
+    def finish(self) -> list[Line]:
+        lines = self._called()
+        now = self._now()
+        reading = max(0.0, (self._first or now) - self._began)
+        last = {
+            **self._line(""),
+            "done": True,
+            "done_reason": "length" if self._end.reason == "length" else "stop",
+            "total_duration": _ns(now - self._began),
+            "load_duration": 0,
+            "prompt_eval_count": self._usage.prompt,
+            "prompt_eval_duration": _ns(reading),
+            "eval_count": self._usage.completion,
+            "eval_duration": _ns(now - self._began - reading),
+        }
+        return [*lines, last]
+
+    def whole(self, lines: list[Line]) -> Line:
+        """The lines of an answer as one."""
+        *before, last = lines
+        if self._generate:
+            last["response"] = "".join(line["response"] for line in before)
+            if thinking := "".join(line.get("thinking", "") for line in before):
+                last["thinking"] = thinking
+            return last
+        message = last["message"]
+        message["content"] = "".join(line["message"]["content"] for line in before)
+        if thinking := "".join(line["message"].get("thinking", "") for line in before):
+            message["thinking"] = thinking
+        if calls := [call for line in before for call in line["message"].get("tool_calls", ())]:
+            message["tool_calls"] = calls
+        return last
+
+    def loaded(self) -> Line:
+        """The answer to a request that only wants the model to be there."""
+        return {**self._line(""), "done": True, "done_reason": "load"}
+
+    def _called(self) -> list[Line]:
+        call, self._call = self._call, None
+        if call is None:
+            return []
+        text, self._arguments = "".join(self._arguments), []
+        try:
+            arguments = decode(text) if text else {}
+        except msgspec.DecodeError as error:
+            raise ProviderInvalidResponse(f"the model's call has arguments that are no JSON: {error}") from error
+        function = {"index": self._calls, "name": call.name, "arguments": arguments}
+        self._calls += 1
+        return [self._line("", tool_calls=[{"id": call.id, "function": function}])]
+
+    def _line(self, text: str, **more: Any) -> Line:
+        at = datetime.fromtimestamp(self._now(), UTC).isoformat().replace("+00:00", "Z")
+        head = {"model": self._model, "created_at": at}
+        if self._generate:
+            return {**head, "response": text, **more, "done": False}
+        return {**head, "message": {"role": "assistant", "content": text, **more}, "done": False}
+
+
+def ndjson(lines: Iterable[Line]) -> bytes:
+    return b"".join(encode(line) + b"\n" for line in lines)
+
+
+def _ns(seconds: float) -> int:
+    return max(0, int(seconds * 1e9))

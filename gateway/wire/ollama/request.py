@@ -1,0 +1,221 @@
+"""`POST /api/chat` and `POST /api/generate` as chat requests."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.wire import body
+from gateway.wire.chat import encode
+
+OPTIONS = {
+    "num_predict": "max_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "seed": "seed",
+    "stop": "stop",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repeat_penalty": "repeat_penalty",
+}
+"""Names of chat requests for Ollama's. Others (`num_ctx`, `num_gpu`, …) are config.yaml's business here."""
+
+KINDS = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"))
+
+
+class Function(Struct):
+    name: str
+    arguments: dict[str, Any] | str | None = None
+
+
+class Call(Struct):
+    function: Function
+    id: str | None = None
+
+
+class Message(Struct):
+    role: str
+    content: str | None = None
+    thinking: str | None = None
+    images: list[str] | None = None
+    tool_calls: list[Call] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class Common(Struct, kw_only=True):
+    """stream: by default it is."""
+
+    model: str = ""
+    stream: bool | None = None
+    format: str | dict[str, Any] | None = None
+    options: dict[str, Any] | None = None
+    think: bool | str | None = None
+    keep_alive: Any = None
+
+    def fields(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
+        """Of the chat request. Raises ProviderInvalidRequest."""
+        fields: dict[str, Any] = {"messages": messages, "stream": self.stream is not False}
+        if self.model:
+            fields["model"] = plain_name(self.model)
+        if fields["stream"]:
+            fields["stream_options"] = {"include_usage": True}
+        for name, value in (self.options or {}).items():
+            if name in OPTIONS and value is not None and not (name == "num_predict" and value < 0):
+                fields[OPTIONS[name]] = value
+        if isinstance(self.format, dict):
+            fields["response_format"] = {"type": "json_schema", "json_schema": {"name": "o", "schema": self.format}}
+        elif self.format == "json":
+            fields["response_format"] = {"type": "json_object"}
+        elif self.format:
+            raise ProviderInvalidRequest("format: json, or a JSON schema", param="format")
+        if isinstance(self.think, str):
+            fields["reasoning_effort"] = self.think
+        elif self.think is not None:
+            fields["chat_template_kwargs"] = {"enable_thinking": self.think}
+        return fields
+
+
+class Chat(Common):
+    messages: list[Message] = []
+    tools: list[dict[str, Any]] | None = None
+
+    @classmethod
+    def parse(cls, data: bytes) -> Chat:
+        """Raises ProviderInvalidRequest."""
+        return body.read(_decode_chat, data)
+
+    def chat_fields(self) -> dict[str, Any]:
+        fields = self.fields(_messages(self.messages))
+        if self.tools:
+            fields["tools"] = self.tools
+        return fields
+
+
+class Generate(Common):
+    """raw: the prompt goes to the model as it is, without a template."""
+
+    prompt: str = ""
+    suffix: str | None = None
+    system: str | None = None
+    images: list[str] | None = None
+    raw: bool | None = None
+    template: str | None = None
+    context: list[int] | None = None
+
+    @classmethod
+    def parse(cls, data: bytes) -> Generate:
+        """Raises ProviderInvalidRequest."""
+        request = body.read(_decode_generate, data)
+        if request.template:
+            raise ProviderInvalidRequest("template: the model's own is used", param="template")
+        if request.context:
+            raise ProviderInvalidRequest("context: send the conversation to /api/chat", param="context")
+        return request
+
+    @property
+    def plain(self) -> bool:
+        return bool(self.raw or self.suffix)
+
+    def chat_fields(self) -> dict[str, Any]:
+        system = [Message("system", self.system)] if self.system else []
+        return self.fields(_messages([*system, Message("user", self.prompt, images=self.images)]))
+
+    def completion_fields(self) -> dict[str, Any]:
+        fields = self.fields([])
+        del fields["messages"]
+        fields["prompt"] = self.prompt
+        return fields | ({"suffix": self.suffix} if self.suffix else {})
+
+
+class Embed(Struct, kw_only=True):
+    """`/api/embed`, and `/api/embeddings` with its `prompt`."""
+
+    model: str = ""
+    input: str | list[str] = ""
+    prompt: str | None = None
+    dimensions: int | None = None
+
+    @classmethod
+    def parse(cls, data: bytes) -> Embed:
+        """Raises ProviderInvalidRequest."""
+        return body.read(_decode_embed, data)
+
+
+class Named(Struct, kw_only=True):
+    """`/api/show`; `name` is its old name of `model`."""
+
+    model: str = ""
+    name: str = ""
+
+    @classmethod
+    def parse(cls, data: bytes) -> Named:
+        """Raises ProviderInvalidRequest."""
+        return body.read(_decode_named, data)
+
+
+_decode_chat = msgspec.json.Decoder(Chat).decode
+_decode_generate = msgspec.json.Decoder(Generate).decode
+_decode_embed = msgspec.json.Decoder(Embed).decode
+_decode_named = msgspec.json.Decoder(Named).decode
+
+
+def plain_name(name: str) -> str:
+    """Without the tag that Ollama's clients put behind a name that has none."""
+    return name.removesuffix(":latest")
+
+
+def _messages(messages: list[Message]) -> list[dict[str, Any]]:
+    """Chat messages. Ollama's calls may have no ids: a result belongs to the first call of its name that waits."""
+    made: list[dict[str, Any]] = []
+    waiting: list[tuple[str, str]] = []
+    for position, message in enumerate(messages):
+        one: dict[str, Any] = {"role": message.role, "content": _content(message, f"messages[{position}]")}
+        if message.thinking:
+            one["reasoning_content"] = message.thinking
+        if message.tool_calls:
+            calls = [_call(call, f"call_{position}_{at}") for at, call in enumerate(message.tool_calls)]
+            one["tool_calls"] = calls
+            waiting = [(call["function"]["name"], call["id"]) for call in calls]
+        if message.role == "tool":
+            name = message.tool_name or message.name
+            found = next((call for call in waiting if name in (None, call[0])), None)
+            if found is not None:
+                waiting.remove(found)
+            if call_id := message.tool_call_id or (found[1] if found is not None else None):
+                one["tool_call_id"] = call_id
+            if name:
+                one["name"] = name
+        made.append(one)
+    return made
+
+
+def _call(call: Call, id: str) -> dict[str, Any]:
+    arguments = call.function.arguments
+    text = arguments if isinstance(arguments, str) else encode(arguments or {}).decode()
+    return {"id": call.id or id, "type": "function", "function": {"name": call.function.name, "arguments": text}}
+
+
+def _content(message: Message, place: str) -> str | list[dict[str, Any]]:
+    text = message.content or ""
+    if not message.images:
+        return text
+    images = [_image(image, f"{place}.images[{at}]") for at, image in enumerate(message.images)]
+    return [{"type": "text", "text": text}, *images]
+
+
+def _image(data: str, place: str) -> dict[str, Any]:
+    try:
+        head = base64.b64decode(data[:64], validate=True)
+    except binascii.Error:
+        raise ProviderInvalidRequest(f"{place}: a picture in base64 is needed", param=place) from None
+    kind = next((kind for start, kind in KINDS if head.startswith(start)), "png")
+    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}"}}
