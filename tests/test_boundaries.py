@@ -72,7 +72,7 @@ OURS: dict[str, set[str]] = {
     "gateway.cli": {
         *("gateway", "gateway.errors", "gateway.config", "gateway.keys", "gateway.pull", "gateway.app"),
         *("gateway.backends", "gateway.core", "gateway.ctx", "normalizers"),
-        *("gateway.wire", "gateway.normalize"),
+        *("gateway.wire", "gateway.normalize", "gateway.engines"),
     },
     "gateway.__main__": {"gateway.cli"},
 }

@@ -34,6 +34,7 @@ COMMANDS = {
     "check": ("gateway.cli.check", "is config.yaml right?"),
     "plan": ("gateway.cli.plan", "show what a changed config.yaml would change"),
     "status": ("gateway.cli.status", "show what the running gateway does"),
+    "logs": ("gateway.cli.logs", "show what a model's engine has written"),
     "replay": ("gateway.cli.replay", "read a recorded answer as another tool-call format"),
     "models": ("gateway.cli.models", "list the models: what is installed and what runs"),
     "formats": ("gateway.cli.formats", "list the tool-call formats; say which one a model writes"),

@@ -1,0 +1,237 @@
+"""What engines need and hold, what the machine has, and what of it is kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import struct
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import Model, Residence
+from gateway.engines import gpu, memory
+from gateway.engines.learnt import Learnt
+from gateway.engines.memory import MB, Budget, Footprint
+
+GB = 1024 * MB
+
+# The estimate
+
+
+def gguf(path: Path, size: int, **keys: Any) -> Path:
+    """A GGUF file with these keys of an architecture `arch`, and `size` bytes of nothing for its weights."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    entries = {
+        "general.architecture": "arch",
+        **{f"arch.{key.replace('__', '.')}": value for key, value in keys.items()},
+    }
+    data = b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries))
+    for key, value in entries.items():
+        data += text(key)
+        if isinstance(value, str):
+            data += struct.pack("<I", 8) + text(value)
+        elif isinstance(value, list):
+            data += struct.pack("<IIQ", 9, 4, len(value)) + struct.pack(f"<{len(value)}I", *value)
+        else:
+            data += struct.pack("<II", 4, value)
+    path.write_bytes(data)
+    os.truncate(path, len(data) + size)
+    return path
+
+
+LAYERS: dict[str, Any] = {
+    "block_count": 32, "embedding_length": 4096, "context_length": 8192, "vocab_size": 128_000,
+    "attention__head_count": 32, "attention__head_count_kv": 8,
+}  # fmt: skip
+# 32 layers, 8 heads, 128 numbers for the key and as many for the value, two bytes each.
+CACHE = 32 * 8 * 256 * 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "context", "parallel", "cache"),
+    [
+        ({}, 4096, 1, 4096 * CACHE),
+        ({}, 4096, 3, 3 * 4096 * CACHE),
+        ({}, None, 1, 8192 * CACHE),
+        ({"attention__key_length": 64, "attention__value_length": 64}, 4096, 1, 4096 * CACHE // 2),
+        ({"attention__head_count_kv": [0, 8] * 16}, 4096, 1, 4096 * CACHE // 2),
+        ({"attention__head_count_kv": 32}, 4096, 1, 4096 * CACHE * 4),
+    ],
+    ids=["grouped heads", "slots", "the model's own window", "small heads", "a head count a layer", "all heads"],
+)
+def test_the_cache_is_estimated_from_metadata(
+    tmp_path: Path, keys: dict[str, Any], context: int | None, parallel: int, cache: int
+) -> None:
+    path = gguf(tmp_path / "m.gguf", 10 * MB, **{**LAYERS, **keys})
+    model = Model(name="m", runtime="llama.cpp", path=path, context_window=context)
+    model = replace(model, engine=replace(model.engine, parallel=parallel))
+    found = memory.estimate(model, on_gpu=False)
+    computing = memory.BATCH * 4 * (128_000 + 12 * 4096)
+    assert found == Footprint(memory.PROCESS + path.stat().st_size + cache + computing)
+    on_gpu = memory.estimate(model, on_gpu=True)
+    assert on_gpu.gpu == found.ram - memory.PROCESS
+    assert on_gpu.ram < found.ram
+
+
+def test_all_parts_of_a_split_model_count(tmp_path: Path) -> None:
+    for part in (1, 2, 3):
+        gguf(tmp_path / f"m-{part:05d}-of-00003.gguf", part * MB, **LAYERS)
+    (tmp_path / "other-00001-of-00003.gguf").write_bytes(b"x")
+    parts = memory.files(tmp_path / "m-00001-of-00003.gguf")
+    assert [path.name for path in parts] == [f"m-{part:05d}-of-00003.gguf" for part in (1, 2, 3)]
+
+
+def test_an_mlx_folder(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(MB))
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 8}
+    shape = {"num_hidden_layers": 32, "hidden_size": 4096, "vocab_size": 128_000, "max_position_embeddings": 8192}
+    (tmp_path / "config.json").write_text(json.dumps({**heads, **shape}))
+    model = Model(name="m", runtime="mlx", path=tmp_path, context_window=4096)
+    model = replace(model, engine=replace(model.engine, parallel=1))
+    computing = memory.BATCH * 4 * (128_000 + 12 * 4096)
+    assert memory.estimate(model, on_gpu=False).ram == memory.PROCESS + MB + 4096 * CACHE + computing
+
+
+def test_a_file_that_says_nothing_is_estimated_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"no gguf")
+    model = Model(name="m", runtime="llama.cpp", path=tmp_path / "m.gguf", context_window=1024)
+    assert memory.estimate(model, on_gpu=False).ram > memory.PROCESS
+
+
+# The process and the machine
+
+
+def test_a_process_and_what_it_used() -> None:
+    usage = memory.usage(os.getpid())
+    assert usage is not None
+    assert 0 < usage.anonymous <= usage.resident <= usage.peak
+    assert usage.cpu > 0
+
+
+def test_a_process_that_is_gone() -> None:
+    assert memory.usage(2**22 + 1) is None
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="compares with /proc")
+def test_ps_tells_the_same_as_proc() -> None:
+    here, there = memory.usage(os.getpid()), memory._usage_by_ps(os.getpid())
+    if not Path("/bin/ps").exists():
+        pytest.skip("there is no ps")
+    assert here is not None
+    assert there is not None
+    assert abs(here.resident - there.resident) < 20 * MB
+
+
+def test_the_machine_keeps_something_for_itself() -> None:
+    budget = memory.machine_budget()
+    assert 0 < budget.ram < memory.total_memory()
+    assert not budget.strict
+
+
+@pytest.mark.parametrize(
+    ("need", "holds"),
+    [
+        (Footprint(10), True),
+        (Footprint(11), False),
+        (Footprint(1, 5), True),
+        (Footprint(1, 6), False),
+    ],
+)
+def test_a_budget(need: Footprint, holds: bool) -> None:
+    assert Budget(10, 5).holds(need) is holds
+    assert Budget(10, None).holds(need) is (need.ram <= 10)
+
+
+# GPUs: what the tools print is from their manuals; the tools stand on a PATH of the test's own.
+
+NVIDIA = {
+    "--query-gpu=memory.total": "24564\n24564\n",
+    "--query-compute-apps=pid,used_gpu_memory": "1234, 8021\n1235, [N/A]\n1234, 100\n",
+}
+ROCM = {
+    "--showmeminfo": '{"card0": {"VRAM Total Memory (B)": "17163091968", "VRAM Total Used Memory (B)": "1"}}',
+    "--showpids": '{"system": {"PID77": "llama-server, 1, 4831838208, 0, 31"}}',
+}
+
+
+def tool(folder: Path, name: str, answers: dict[str, str]) -> None:
+    cases = "".join(f"  {key}) cat <<'END'\n{answer}\nEND\n  ;;\n" for key, answer in answers.items())
+    path = folder / name
+    path.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}  *) exit 9 ;;\nesac\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "total", "processes"),
+    [
+        ("nvidia-smi", NVIDIA, 2 * 24564 * MB, {1234: 8121 * MB}),
+        ("rocm-smi", ROCM, 17163091968, {77: 4831838208}),
+        ("nvidia-smi", {}, None, {}),
+        ("rocm-smi", {"--showmeminfo": "no json", "--showpids": "no json"}, None, {}),
+        ("other", {}, None, {}),
+    ],
+    ids=["nvidia", "rocm", "nvidia that fails", "rocm that says nothing", "no tool"],
+)
+def test_gpu_memory(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    answers: dict[str, str],
+    total: int | None,
+    processes: dict[int, int],
+) -> None:
+    tool(tmp_path, name, answers)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert gpu.total() == total
+    assert gpu.by_process() == processes
+    assert memory.machine_budget().gpu == (None if sys.platform == "darwin" else total)
+
+
+# What is learnt
+
+
+@pytest.fixture
+def model(test_model: Path) -> Model:
+    return Model(name="m", runtime="llama.cpp", path=test_model, context_window=512)
+
+
+def test_the_largest_peak_is_kept(tmp_path: Path, model: Model) -> None:
+    path = tmp_path / "deep/engines.json"
+    learnt = Learnt(path)
+    assert learnt.peak(model) is None
+    for ram, seconds in ((100 * MB, 2.0), (300 * MB, 1.0), (200 * MB, None)):
+        learnt.saw(model, Footprint(ram), seconds)
+    for each in (learnt, Learnt(path)):
+        peak = each.peak(model)
+        assert peak is not None
+        assert (peak.ram, peak.load_seconds) == (300 * MB, 1.0)
+
+
+def test_another_context_is_another_peak(tmp_path: Path, model: Model) -> None:
+    learnt = Learnt(tmp_path / "engines.json")
+    learnt.saw(model, Footprint(MB), 1.0)
+    other = replace(model, context_window=1024)
+    assert learnt.peak(other) is None
+    renamed = replace(model, name="other name", residence=Residence(pinned=True))
+    assert learnt.peak(renamed) is not None
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": {"ram": "much"}}'])
+def test_a_broken_file_is_learnt_anew(
+    tmp_path: Path, model: Model, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "engines.json"
+    path.write_text(text)
+    learnt = Learnt(path)
+    assert learnt.peak(model) is None
+    assert "is learnt anew" in caplog.text
+    learnt.saw(model, Footprint(MB), 1.0)
+    assert Learnt(path).peak(model) is not None

@@ -1,0 +1,93 @@
+"""What a stream says of a real engine while it waits: the queue, the loading, how far the prompt is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.engines.status import Progress, Waiting
+from tests.engines.served import served
+
+PROMPT = "What is the weather? " * 1500
+"""Some 9,000 tokens: long enough to be seen being read."""
+SERVER = {"progress_after_seconds": 0.02, "keep_alive_seconds": 0.02}
+
+
+def events(url: str, text: str, **fields: Any) -> tuple[int, list[str]]:
+    """Status, and the comments and payloads of a stream as they came."""
+    body = {"messages": [{"role": "user", "content": text}], "stream": True, "max_tokens": 4, **fields}
+    response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=100)
+    return response.status_code, [event for event in response.text.split("\n\n") if event]
+
+
+@contextmanager
+def engine(model: Mapping[str, Any], folder: Path, **environment: str) -> Iterator[str]:
+    config = {"active_model": "tiny", "models": {"tiny": model}, "server": SERVER}
+    with served(config, folder, **environment) as gateway:
+        yield gateway.url
+
+
+def read(comments: list[str]) -> list[tuple[int, int]]:
+    found = (re.fullmatch(r": ctxgate reading processed=(\d+) total=(\d+)", comment) for comment in comments)
+    return [(int(match[1]), int(match[2])) for match in found if match]
+
+
+def the_prompt_is_seen_being_read(url: str) -> None:
+    events(url, "Say hello.")  # it is loaded
+    status, came = events(url, PROMPT)
+    assert status == 200
+    first = next(at for at, event in enumerate(came) if event.startswith("data: "))
+    progress = read(came[:first])
+    assert progress, came[:first]
+    assert progress == sorted(progress)
+    assert {total for _, total in progress} == {progress[0][1]}
+    assert progress[0][1] > 5000
+    assert not read(came[first:])
+    chunks = [json.loads(event.removeprefix("data: ")) for event in came[first:] if event[:7] == "data: {"]
+    assert not any("prompt_progress" in chunk for chunk in chunks)
+    assert [c["choices"][0]["delta"].get("role") for c in chunks].count("assistant") == 1
+
+
+@pytest.mark.parametrize("format", ["native_json", "pythonic"])
+def test_llama_cpp_loads_and_reads(test_model: Path, tmp_path: Path, format: str) -> None:
+    pytest.importorskip("xllamacpp")
+    args = ["--verbosity", "1"]
+    model = {"runtime": "llama.cpp", "path": str(test_model), "context_window": 16384, "args": args}
+    with engine({**model, "tool_call_format": format}, tmp_path, PATH=os.defpath) as url:
+        _, came = events(url, "Say hello.")
+        assert came[0].startswith(": ctxgate loading"), came[:3]
+        the_prompt_is_seen_being_read(url)
+
+
+@pytest.mark.timeout(180)
+def test_mlx_reads(mlx_python: str, mlx_model: Path, tmp_path: Path) -> None:
+    from tests.conftest import ROOT
+
+    args = ["-P", str(ROOT / "gateway/engines/mlx_server.py"), "--model", "{model_path}", "--port", "{port}"]
+    args += ["--context-window", "{context_window}", "--max-tokens", "{context_window}"]
+    model = {"runtime": "mlx", "path": str(mlx_model), "command": mlx_python, "args": args, "context_window": 16384}
+    with engine(model, tmp_path) as url:
+        the_prompt_is_seen_being_read(url)
+
+
+@pytest.mark.parametrize(
+    ("phase", "loaded", "text"),
+    [
+        ("load", None, "loading"),
+        ("load", 0.404, "loading percent=40"),
+        ("load", 1.2, "loading percent=99"),
+        ("memory", None, "queued for=memory position=2 waiting=3"),
+        ("drain", 0.5, "queued for=drain position=2 waiting=3"),
+        ("back-off", None, "queued for=back-off position=2 waiting=3"),
+    ],
+)
+def test_the_words(phase: Waiting, loaded: float | None, text: str) -> None:
+    assert str(Progress(phase, 2, 3, loaded)) == text
