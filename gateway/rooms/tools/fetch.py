@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -72,6 +72,12 @@ async def system_resolver(host: str, port: int) -> list[str]:
     lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, lookup)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+@cache
+def _authorities() -> ssl.SSLContext:
+    """Those of the web; reading them takes a while."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 def web_transport(context: ssl.SSLContext) -> httpx.AsyncBaseTransport:
@@ -159,8 +165,7 @@ class Fetcher:
 
     async def _follow(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Fetched:
         if self._context is None:
-            # Reading the authorities takes a while.
-            self._context = await asyncio.to_thread(httpx.create_ssl_context, trust_env=False)
+            self._context = await asyncio.to_thread(_authorities)
         most = self._tools.fetch_timeout_seconds
         transport = Guarded(self._tools, self._resolver, self._transport(self._context))
         async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=most, headers=_DEFAULTS) as client:
