@@ -44,6 +44,12 @@ CASES: dict[str, tuple[Json, Script, list[str], str]] = {
         {}, said(*call(0, "call_1", "get_weather", '{"city":', '"Paris"}'), reason="tool_calls"), USE, "tool_use",
     ),
     "a call without arguments": ({}, said(*call(0, "c", "now"), reason="tool_calls"), USE, "tool_use"),
+    "two calls without arguments": (
+        {},
+        said(*call(0, "a", "now"), *call(1, "b", "now"), reason="tool_calls"),
+        [USE[0], USE[2], *USE],
+        "tool_use",
+    ),
     "two calls": (
         {},
         said(*call(0, "a", "get_weather", '{"city":"A"}'), *call(1, "b", "now", "{}"), reason="tool_calls"),

@@ -69,6 +69,10 @@ CASES: dict[str, tuple[Script, list[str]]] = {
         said(*call(0, "call_1", "get_weather", '{"city":', '"Paris"}'), reason="tool_calls"), [*START, *CALL],
     ),
     "a call without arguments": (said(*call(0, "call_1", "now"), reason="tool_calls"), [*START, *CALL]),
+    "two calls, the first without arguments": (
+        said(*call(0, "a", "now"), *call(1, "b", "get_weather", '{"city":"Rome"}'), reason="tool_calls"),
+        [*START, *CALL, *CALL],
+    ),
     "two calls": (
         said(
             *call(0, "call_1", "get_weather", '{"city":"Paris"}'),

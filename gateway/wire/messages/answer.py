@@ -71,6 +71,8 @@ class MessageEncoder:
         self._omitted = omitted
         self._open = False
         self._call: int | None = None
+        self._bare: set[int] = set()
+        """Calls that had no arguments when they ended; the stream's end still tells those, as `{}`."""
         self._texts: list[str] = []
         self._end = End("stop")
 
@@ -93,6 +95,8 @@ class MessageEncoder:
                     self._begin(events, {"type": "tool_use", "id": piece.id, "name": piece.name, "input": {}})
                     self._call = piece.index
                 case CallArguments():
+                    if self._call != piece.index and piece.index in self._bare and piece.json == "{}":
+                        continue
                     if self._call != piece.index:
                         raise ProviderInvalidResponse(f"the engine sent arguments for call {piece.index}, which ended")
                     self._say(events, piece.json, {"type": "input_json_delta", "partial_json": piece.json})
@@ -141,6 +145,8 @@ class MessageEncoder:
         text, self._texts = "".join(self._texts), []
         if block["type"] == "tool_use":
             block["input"] = _input(text)
+            if not text and self._call is not None:
+                self._bare.add(self._call)
         elif block["type"] == "thinking":
             block["thinking"] = text
             # Clients want one, to send it back.

@@ -33,6 +33,8 @@ class LineEncoder:
         self._generate = generate
         self._call: CallStart | None = None
         self._arguments: list[str] = []
+        self._bare: set[int] = set()
+        """Calls that had no arguments when they ended; the stream's end still tells those, as `{}`."""
         self._calls = 0
         self._end = End("stop")
         self._usage = Usage()
@@ -52,6 +54,8 @@ class LineEncoder:
                     self._call = piece
                 case CallArguments():
                     if self._call is None or self._call.index != piece.index:
+                        if piece.index in self._bare and piece.json == "{}":
+                            continue
                         raise ProviderInvalidResponse(f"the engine sent arguments for call {piece.index}, which ended")
                     self._arguments.append(piece.json)
                 case End():
@@ -102,6 +106,8 @@ class LineEncoder:
         if call is None:
             return []
         text, self._arguments = "".join(self._arguments), []
+        if not text:
+            self._bare.add(call.index)
         try:
             arguments = decode(text) if text else {}
         except msgspec.DecodeError as error:

@@ -107,6 +107,8 @@ class ResponseEncoder:
         self._id = id
         self._sequence = 0
         self._open: _Open | None = None
+        self._bare: set[int] = set()
+        """Calls that had no arguments when they ended; the stream's end still tells those, as `{}`."""
         self._end: End | None = None
 
     def opening(self) -> list[Event]:
@@ -182,13 +184,19 @@ class ResponseEncoder:
     def _arguments(self, events: list[Event], piece: CallArguments) -> None:
         current = self._open
         if not isinstance(current, _OpenCall) or current.index != piece.index:
+            if piece.index in self._bare and piece.json == "{}":
+                return
             raise ProviderInvalidResponse(f"the engine sent arguments for call {piece.index}, which has ended")
         events += current.more(piece.json)
 
     def _close(self, events: list[Event], status: str) -> None:
         current, self._open = self._open, None
-        if current is not None:
-            events += current.finish(status)
+        if current is None:
+            return
+        if isinstance(current, _OpenCall) and current.bare:
+            self._bare.add(current.index)
+            events += current.more("{}")
+        events += current.finish(status)
 
     def _add(self, item: Item) -> int:
         output: list[Item] = self.response["output"]
@@ -281,6 +289,11 @@ class _OpenCall(_Open):
         item = {"type": self.kind, "call_id": start.id, "name": name, self.field: ""}
         super().__init__(encoder, item if namespace is None else {**item, "namespace": namespace})
 
+    @property
+    def bare(self) -> bool:
+        """No arguments have come."""
+        return not self._parts
+
     def more(self, json: str) -> list[Event]:
         self._parts.append(json)
         return [self.event("response.function_call_arguments.delta", delta=json)]
@@ -301,6 +314,7 @@ class _OpenCustom(_OpenCall):
         self._input = InputReader()
 
     def more(self, json: str) -> list[Event]:
+        self._parts.append(json)
         text = self._input.feed(json)
         return [self.event("response.custom_tool_call_input.delta", delta=text)] if text else []
 

@@ -56,7 +56,7 @@ class InputReader:
             value: Any = decode(self._arguments)
         except msgspec.DecodeError:
             return "".join(self._texts) if self._at is not None else self._arguments
-        text = value.get("input") if isinstance(value, dict) else None
+        text = value.get("input", None if value else "") if isinstance(value, dict) else None
         return text if isinstance(text, str) else self._arguments
 
 
