@@ -154,9 +154,9 @@ class Client:
             raise AskFailed("bad_response", self._safe(str(error)), 200) from error
         speed = None
         tokens = answer.usage.get("completion_tokens")
-        # What comes in one piece has no speed.
-        if isinstance(tokens, int) and deltas > 1 and first_delta and last_delta and last_delta > first_delta:
-            speed = (tokens - 1) / (last_delta - first_delta)
+        # What comes in few pieces, as a call does that had to be read to its end first, shows no speed.
+        if isinstance(tokens, int) and deltas > max(1, tokens / 2) and first_delta and last_delta:
+            speed = (tokens - 1) / (last_delta - first_delta) if last_delta > first_delta else None
         return Reply(
             answer,
             _ms(began, time.perf_counter()),

@@ -1,0 +1,64 @@
+"""README.md's six steps: the first and the last two, as they stand there, around a real change of the model."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import environment, free_port, serving
+from tests.cli.test_commands import answering
+
+ROOT = Path(__file__).parents[2]
+SECTION = (ROOT / "README.md").read_text("utf-8").partition("## To change the model\n")[2].partition("\n## ")[0]
+COMMANDS = re.findall(r"^ *```sh\n *(.*)\n *```$", SECTION, re.MULTILINE)
+
+CONFIG = """\
+active_model: old
+models:
+  old: {{runtime: llama.cpp, path: {model}, context_window: 1024, tool_call_format: pythonic, max_tokens: 256}}
+  lfm25-1.2b: {{runtime: llama.cpp, path: {model}, context_window: 1024, tool_call_format: hermes, max_tokens: 256}}
+server: {{port: {port}}}
+"""
+
+
+def step(command: str, folder: Path, *more: str | Path) -> subprocess.CompletedProcess[str]:
+    """`scripts/model-test ...` without the installation that comes first, its files below `folder`."""
+    words = shlex.split(command)
+    assert words[0] == "scripts/model-test"
+    moved = [re.sub(r"^(runs|benchmarks/baselines)/", f"{folder}/", word) for word in words[1:]]
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.model_test", *moved, *map(str, more)],
+        cwd=ROOT,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(240)
+def test_six_steps(tmp_path: Path, test_model: Path) -> None:
+    """Step 2 has nothing to download here; step 4 is `ctxgate serve`. The change is for the worse, and is found."""
+    keep, _, edit, _, test, compare = COMMANDS
+    port = free_port()
+    config = tmp_path / "_models" / "config.yaml"
+    config.parent.mkdir()
+    config.write_text(CONFIG.format(model=test_model, port=port), "utf-8")
+    few = ("--config", config, "--suite", "smoke", "--quiet", "--no-png", "--max-tokens", "128")
+    done = step(keep, tmp_path, *few, "--baselines", tmp_path, "--out", tmp_path / "old")
+    assert (tmp_path / "before.json").is_file(), done.stderr
+    subprocess.run(["sh", "-c", edit], cwd=tmp_path, timeout=10, check=True)
+    with serving(tmp_path, "--config", config), answering(port):
+        done = step(test, tmp_path, *few)
+        assert done.returncode == 1, done.stderr
+        assert "must pass: " in done.stdout
+    done = step(compare, tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "REGRESSION" in done.stdout
+    assert "changed: target.tool_call_format: pythonic → hermes" in done.stdout
