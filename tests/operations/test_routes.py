@@ -1,0 +1,367 @@
+"""Which server a request goes to, and what is done where that one can't answer: real servers on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from gateway.backends import replicas
+from gateway.backends.openai import OpenAIBackend
+from gateway.backends.replicas import SLACK
+from gateway.config import Config, Model
+from gateway.core import Gateway
+from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit, ProviderUnavailable
+from gateway.wire.chat import ChatRequest, encode
+from tests.gateway.client import chat
+from tests.gateway.double import Double, Exchange, Script, answers, chunk, completion, endless, streams
+
+BUSY = answers({"error": {"message": "busy"}}, 503)
+LIMITED = answers({"error": {"message": "slow down"}}, 429)
+WRONG = answers({"error": {"message": "no such field"}}, 400)
+STREAM = streams(chunk("Hello"), chunk(reason="stop"))
+
+
+async def gone(exchange: Exchange) -> None:
+    """A script: the connection ends before the answer has begun."""
+    exchange.reset()
+
+
+async def cut(exchange: Exchange) -> None:
+    """A script: a stream is promised, and the connection ends before its first event."""
+    await exchange.start()
+    exchange.reset()
+
+
+@asynccontextmanager
+async def doubles(*scripts: tuple[Script, ...]) -> AsyncIterator[list[Double]]:
+    async with asyncio.timeout(30), AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Double(*each).serve()) for each in scripts]
+
+
+@asynccontextmanager
+async def gateway(*models: Model) -> AsyncIterator[Gateway]:
+    config = Config(source=Path("config.yaml"), active_model=models[0].name, models={m.name: m for m in models})
+    async with Gateway(config) as gateway:
+        yield gateway
+
+
+def model(double: Double | None = None, name: str = "m", **settings: Any) -> Model:
+    url = {"base_url": f"http://127.0.0.1:{double.address.port}"} if double is not None else {}
+    return Model(name=name, runtime="openai", **{**url, **settings})
+
+
+def several(found: list[Double], **settings: Any) -> Model:
+    return model(replicas=tuple(f"http://127.0.0.1:{double.address.port}" for double in found), **settings)
+
+
+def request(text: str = "Hi", **fields: Any) -> ChatRequest:
+    return ChatRequest.parse(encode(chat(text, **fields)))
+
+
+async def asked(gateway: Gateway, request: ChatRequest) -> list[bytes]:
+    with await gateway.chat(request) as run:
+        if not request.stream:
+            return [await run.whole()]
+        found: list[bytes] = []
+        while payloads := await run.payloads():
+            found += payloads
+        return found
+
+
+# Parameters
+
+
+@pytest.mark.parametrize(
+    ("settings", "sent", "came"),
+    [
+        ({"strip_params": ("seed",)}, {"seed": 1, "top_k": 2}, {"top_k": 2}),
+        ({"strip_params": ("seed",), "defaults": {"seed": 7}}, {"seed": 1}, {"seed": 7}),
+        ({"strip_params": ("max_tokens",)}, {"max_completion_tokens": 9}, {}),
+        ({"strip_params": ("stop", "max_tokens"), "defaults": {"max_tokens": 5}}, {"max_tokens": 9}, {"max_tokens": 5}),
+        ({"force_params": {"seed": 3}}, {"seed": 1}, {"seed": 3}),
+        ({"force_params": {"seed": 3}}, {}, {"seed": 3}),
+        ({"force_params": {"max_tokens": 4}}, {"max_completion_tokens": 9}, {"max_tokens": 4}),
+        ({"force_params": {"logit_bias": None}}, {}, {"logit_bias": None}),
+    ],
+)  # fmt: skip
+async def test_parameters_are_filtered(settings: dict[str, Any], sent: dict[str, Any], came: dict[str, Any]) -> None:
+    async with doubles((answers(),)) as (double,), gateway(model(double, **settings)) as running:
+        await asked(running, request(**sent))
+        assert double.requests[0].json == {"model": "m", **chat("Hi"), **came}
+
+
+async def test_an_alias_is_the_model() -> None:
+    async with doubles((answers(),)) as (double,), gateway(model(double, aliases=("gpt-4o",))) as running:
+        await asked(running, request(model="gpt-4o"))
+        assert double.requests[0].json["model"] == "m"
+
+
+# Retries and fallbacks
+
+
+@pytest.mark.parametrize(
+    ("failing", "stream"),
+    [(BUSY, False), (BUSY, True), (LIMITED, False), (LIMITED, True), (gone, False), (gone, True), (cut, True)],
+    ids=["503", "503 streamed", "429", "429 streamed", "gone", "gone streamed", "cut"],
+)
+async def test_what_may_pass_is_tried_again(failing: Script, stream: bool) -> None:
+    good = STREAM if stream else answers()
+    async with doubles((failing, failing, good)) as (double,), gateway(model(double, retries=2)) as running:
+        found = b"".join(await asked(running, request(stream=stream)))
+        assert b"Hello" in found
+        assert len(double.requests) == 3
+        assert dict(running.ledger.stats("m").outcomes)["ok"] == 1
+
+
+async def test_retries_are_bounded() -> None:
+    async with doubles((BUSY,)) as (double,), gateway(model(double, retries=1)) as running:
+        with pytest.raises(ProviderUnavailable, match="busy"):
+            await asked(running, request())
+        assert len(double.requests) == 2
+
+
+async def test_without_retries_nothing_is_tried_again() -> None:
+    async with doubles((BUSY,)) as (double,), gateway(model(double)) as running:
+        with pytest.raises(ProviderUnavailable):
+            await asked(running, request())
+        assert len(double.requests) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_fallbacks_are_asked_in_turn(stream: bool) -> None:
+    good = STREAM if stream else answers()
+    async with doubles((BUSY,), (LIMITED,), (good,)) as found:
+        first, second, third = found
+        models = (
+            model(first, fallbacks=("second", "third")),
+            model(second, "second"),
+            model(third, "third"),
+        )
+        async with gateway(*models) as running:
+            with await running.chat(request(stream=stream)) as run:
+                assert run.model.name == "third"
+                assert b"Hello" in (b"".join(await run.payloads()) if stream else await run.whole())
+            assert [len(double.requests) for double in found] == [1, 1, 1]
+            assert {name: dict(running.ledger.stats(name).outcomes) for name in running.routes} == {
+                "m": {"provider_unavailable": 1},
+                "second": {"provider_rate_limit": 1},
+                "third": {"client_left" if stream else "ok": 1},
+            }
+
+
+async def test_a_fallback_s_own_fallbacks_are_not_asked() -> None:
+    async with doubles((BUSY,), (BUSY,), (answers(),)) as (first, second, third):
+        models = (model(first, fallbacks=("b",)), model(second, "b", fallbacks=("c",)), model(third, "c"))
+        async with gateway(*models) as running:
+            with pytest.raises(ProviderUnavailable):
+                await asked(running, request())
+            assert len(third.requests) == 0
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 422])
+async def test_what_will_not_pass_is_told_at_once(status: int) -> None:
+    failing = answers({"error": {"message": "no"}}, status)
+    async with doubles((failing,), (answers(),)) as (first, second):
+        models = (model(first, retries=3, fallbacks=("b",)), model(second, "b"))
+        async with gateway(*models) as running:
+            with pytest.raises(GatewayError):
+                await asked(running, request())
+            assert (len(first.requests), len(second.requests)) == (1, 0)
+
+
+async def test_after_the_first_byte_nobody_else_is_asked() -> None:
+    async def breaks(exchange: Exchange) -> None:
+        await exchange.start()
+        await exchange.event(chunk("Hel"))
+        exchange.reset()
+
+    async with (
+        doubles((breaks,), (STREAM,)) as (first, second),
+        gateway(model(first, retries=2, fallbacks=("b",)), model(second, "b")) as running,
+    ):
+        with await running.chat(request(stream=True)) as run:
+            assert b"Hel" in b"".join(await run.payloads())
+            with pytest.raises(ProviderUnavailable):
+                await run.payloads()
+        assert (len(first.requests), len(second.requests)) == (1, 0)
+
+
+# Replicas
+
+
+async def test_the_least_busy_replica_is_asked() -> None:
+    async with doubles((endless,), (endless,), (endless,)) as found, gateway(several(found)) as running:
+        runs = [await running.chat(request(f"Question {n}", stream=True)) for n in range(6)]
+        assert [len(double.requests) for double in found] == [2, 2, 2]
+        for run in runs:
+            run.close()
+        assert [replica.in_flight for replica in running.routes["m"].replicas] == [0, 0, 0]
+
+
+async def test_a_conversation_stays_where_its_prompt_is_known() -> None:
+    async with doubles((answers(),), (answers(),)) as found, gateway(several(found)) as running:
+        talks = {who: [{"role": "user", "content": f"I am {who}"}] for who in ("Ada", "Bob", "Eve", "Joe")}
+        for _ in range(4):
+            for talk in talks.values():
+                await asked(running, ChatRequest.parse(encode({"messages": talk})))
+                talk += [{"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Go on"}]
+        for who in talks:
+            at = [index for index, double in enumerate(found) for each in double.requests if who in str(each.body)]
+            assert len(at) == 4
+            assert len({*at}) == 1, who
+        assert all(double.requests for double in found)
+
+
+async def test_a_cache_is_worth_a_short_queue_alone() -> None:
+    async with doubles((endless,), (endless,)) as found, gateway(several(found)) as running:
+        runs = [await running.chat(request("the same", stream=True)) for _ in range(2 * SLACK)]
+        # The first SLACK meet the cache; then the other is so much less busy that it reads the prompt, too.
+        assert [len(double.requests) for double in found] == [SLACK, SLACK]
+        for run in runs:
+            run.close()
+
+
+@pytest.mark.parametrize("failing", [BUSY, gone], ids=["503", "gone"])
+async def test_a_replica_that_fails_is_left_out_and_probed_again(
+    failing: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "PROBES", (0.05, 0.1))
+    back = asyncio.Event()
+
+    async def sick(exchange: Exchange) -> None:
+        if back.is_set():
+            await exchange.whole(completion("first") if exchange.method == "POST" else {"data": []})
+        else:
+            await failing(exchange)
+
+    async with doubles((sick,), (answers(completion("second")),)) as found, gateway(several(found)) as running:
+        for number in range(4):
+            assert b"second" in (await asked(running, request(f"{number}")))[0]
+        posts = [each for each in found[0].requests if each.method == "POST"]
+        assert len(posts) == 1, "left out after its first failure"
+        assert [replica.healthy for replica in running.routes["m"].replicas] == [False, True]
+        back.set()
+        while not running.routes["m"].replicas[0].healthy:  # noqa: ASYNC110  a probe of its own accord ends it
+            await asyncio.sleep(0.01)
+        answered = [(await asked(running, request(f"again {number}")))[0] for number in range(4)]
+        assert any(b"first" in each for each in answered)
+
+
+async def test_a_replica_that_says_slow_down_is_no_sick_one() -> None:
+    async with doubles((LIMITED,), (answers(),)) as found, gateway(several(found)) as running:
+        for _ in range(3):
+            await asked(running, request())
+        assert all(replica.healthy for replica in running.routes["m"].replicas)
+
+
+async def test_all_replicas_failing_tell_what_the_last_one_says() -> None:
+    async with doubles((BUSY,), (LIMITED,)) as found, gateway(several(found)) as running:
+        with pytest.raises(ProviderRateLimit, match="slow down"):
+            await asked(running, request())
+        # Nobody is left, so the sick one is asked all the same.
+        with pytest.raises((ProviderRateLimit, ProviderUnavailable)):
+            await asked(running, request())
+        assert [len([e for e in double.requests if e.method == "POST"]) for double in found] == [2, 2]
+
+
+async def test_a_bad_request_is_not_sent_twice() -> None:
+    async with doubles((WRONG,), (answers(),)) as found, gateway(several(found)) as running:
+        with pytest.raises(ProviderInvalidRequest):
+            await asked(running, request())
+        assert [len(double.requests) for double in found] == [1, 0]
+
+
+async def test_a_replica_that_breaks_in_mid_stream_is_left_out() -> None:
+    async def breaks(exchange: Exchange) -> None:
+        await exchange.start()
+        await exchange.event(chunk("Hel"))
+        exchange.reset()
+
+    async with doubles((breaks,), (STREAM,)) as found, gateway(several(found)) as running:
+        with await running.chat(request(stream=True)) as run:
+            assert await run.payloads()
+            with pytest.raises(ProviderUnavailable):
+                await run.payloads()
+        assert [replica.healthy for replica in running.routes["m"].replicas] == [False, True]
+
+
+# HTTPS
+
+
+def openssl(*args: str | Path) -> None:
+    subprocess.run(["openssl", *map(str, args)], check=True, capture_output=True, timeout=30)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `ca.pem`, the authority's certificate, and `server.pem`, the key and certificate of localhost."""
+    folder = tmp_path_factory.mktemp("tls")
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    ca_key, ca = folder / "ca.key", folder / "ca.pem"
+    openssl("req", "-x509", *key, "-keyout", ca_key, "-out", ca, "-subj", "/CN=An authority", "-days", "2")
+    asked, names = folder / "server.csr", folder / "names"
+    names.write_text("subjectAltName=DNS:localhost\nauthorityKeyIdentifier=keyid\n")
+    openssl("req", *key, "-keyout", folder / "server.key", "-out", asked, "-subj", "/CN=localhost")
+    openssl("x509", "-req", "-in", asked, "-CA", ca, "-CAkey", ca_key, "-CAcreateserial", "-days", "2",
+            "-extfile", names, "-out", folder / "server.crt")  # fmt: skip
+    both = (folder / "server.key").read_text() + (folder / "server.crt").read_text()
+    (folder / "server.pem").write_text(both)
+    return folder
+
+
+@asynccontextmanager
+async def secure(authority: Path, *scripts: Script) -> AsyncIterator[tuple[Double, Model]]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority / "server.pem")
+    async with asyncio.timeout(30), Double(*scripts).serve(ssl=context) as double:
+        url = f"https://localhost:{double.address.port}"
+        yield double, Model(name="m", runtime="openai", base_url=url, api_key=SecretStr("sesame"))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_https_with_a_private_authority(stream: bool, authority: Path) -> None:
+    script = STREAM if stream else answers()
+    async with secure(authority, script) as (double, plain):
+        async with gateway(replace(plain, ca_file=authority / "ca.pem")) as running:
+            for _ in range(2):
+                assert b"Hello" in b"".join(await asked(running, request(stream=stream)))
+        assert [each.headers["authorization"] for each in double.requests] == ["Bearer sesame"] * 2
+        assert double.connections == 1
+
+
+async def test_an_unknown_authority_is_told_with_its_cure(authority: Path) -> None:
+    async with secure(authority, answers()) as (double, plain), gateway(plain) as running:
+        with pytest.raises(ProviderUnavailable, match=r"can't be trusted .*; ca_file names the authority"):
+            await asked(running, request())
+        assert not double.requests
+
+
+async def test_a_certificate_of_another_host_is_refused(authority: Path) -> None:
+    async with secure(authority, answers()) as (double, plain):
+        url = f"https://127.0.0.1:{double.address.port}"
+        async with gateway(replace(plain, base_url=url, ca_file=authority / "ca.pem")) as running:
+            with pytest.raises(ProviderUnavailable, match="can't be trusted"):
+                await asked(running, request())
+
+
+async def test_a_ca_file_that_isn_t_there(authority: Path) -> None:
+    missing = Model(name="m", runtime="openai", base_url="https://localhost:1", ca_file=Path("/nowhere.pem"))
+    async with gateway(missing) as running:
+        with pytest.raises(ProviderUnavailable, match=r"ca_file /nowhere.pem can't be read: No such file"):
+            await asked(running, request())
+
+
+async def test_replicas_have_what_their_kind_of_server_has() -> None:
+    async with doubles((answers(),), (answers(),)) as found, gateway(several(found)) as running:
+        backend = await running.routes["m"].backend()
+        for name in ("open_raw", "post", "count_tokens"):
+            assert hasattr(backend, name) == hasattr(OpenAIBackend, name), name
