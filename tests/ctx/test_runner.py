@@ -1,0 +1,274 @@
+"""Executing an object: exit codes, texts, interrupts, terminals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.ctx.served import SECONDS, Tree, tree
+from tests.ctx.test_clients import Words, with_engine
+from tests.gateway.double import Double, answers, chunk, streams
+
+MODELS = {
+    "echo": {"runtime": "echo"},
+    "gone": {"runtime": "openai", "port": 1},
+    "keyless": {"runtime": "openai", "base_url": "https://far.example"},
+}
+CONFIG = {
+    "active_model": "echo",
+    "models": MODELS,
+    "ctx": {"models": {"keyless": {"credential": "far-off"}, "gone": {"object": "acme/gone"}}},
+}
+
+
+@pytest.fixture(scope="module")
+def echo(module_short: Path) -> Iterator[Tree]:
+    with tree(module_short, CONFIG) as made:
+        yield made
+
+
+def last(printed: str) -> list[dict[str, Any]]:
+    """The error and what follows it."""
+    frames = [json.loads(line) for line in printed.splitlines()]
+    return [frame for frame in frames if frame["type"] in ("error", "done")]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "exit_code"),
+    [
+        ("/ctx/model/debug/echo ''", "EINVAL", 2),
+        ("/ctx/model/debug/echo < /dev/null", "EINVAL", 2),
+        ("printf '\\377' | /ctx/model/debug/echo", "EINVAL", 2),
+        ("/ctx/model/debug/echo $(printf '\\377')", "EINVAL", 2),
+        ("CTX_RUN_ID='r 1' /ctx/model/debug/echo hello", "EINVAL", 2),
+        ("head -c 1048577 /dev/zero | tr '\\0' x | /ctx/model/debug/echo", "EMSGSIZE", 2),
+        ("head -c 1048576 /dev/zero | tr '\\0' x | /ctx/model/debug/echo", "EMSGSIZE", 2),
+        ("""/ctx/model/debug/echo '{"messages": []}'""", "EINVAL", 2),
+        ("""/ctx/model/debug/echo '{"messages": 7}'""", "EINVAL", 2),
+        ("""/ctx/model/debug/echo '{"messages": [{"role": "user", "content": "a"}], "n": 2}'""", "EINVAL", 2),
+        ("/ctx/model/far.example/keyless hello", "EACCES", 13),
+        ("/ctx/model/acme/gone hello", "EHOSTDOWN", 69),
+        ("cp /ctx/model/debug/echo /tmp/$$ && /tmp/$$ hello; a=$?; rm /tmp/$$; exit $a", "ENOENT", 1),
+        ("cd /ctx/model/ && cp debug/echo debug/bare && debug/bare hello; a=$?; rm debug/bare; exit $a", "EINVAL", 2),
+    ],
+)
+def test_exit_codes(command: str, code: str, exit_code: int, echo: Tree) -> None:
+    done = echo.sh(command)
+    assert (done.returncode, done.stderr) == (exit_code, ""), done.stdout
+    error, end = last(done.stdout)
+    assert (error["code"], end["status"]) == (code, "error")
+    assert error["message"]
+
+
+def test_a_megabyte_less_what_a_frame_needs(echo: Tree) -> None:
+    done = echo.sh("head -c 1044000 /dev/zero | tr '\\0' x | /ctx/model/debug/echo | tail -1")
+    assert done.stdout == '{"type":"done","run":"r1","status":"ok"}\n'
+
+
+def test_control_characters_are_part_of_the_input(echo: Tree) -> None:
+    done = echo.sh("printf 'a\\001\\033b' | /ctx/model/debug/echo")
+    assert json.loads(done.stdout.splitlines()[1])["text"] == "a\x01\x1bb"
+    done = echo.sh("printf 'a\\001\\033b' | /ctx/model/debug/echo --text")
+    assert done.stdout == "a\ufffd\ufffdb\n"
+
+
+def test_json_that_is_no_request_is_text(echo: Tree) -> None:
+    done = echo.sh("""echo '{"a": [1, 2' | /ctx/model/debug/echo --text""")
+    assert done.stdout == '{"a": [1, 2\n'
+
+
+@pytest.mark.parametrize(
+    ("command", "stdout", "stderr", "exit_code"),
+    [
+        ("/ctx/model/debug/echo --text hello   there", "hello there\n", "", 0),
+        ("echo hello | /ctx/model/debug/echo --text", "hello\n", "", 0),
+        ("/ctx/model/debug/echo --text -- --text", "--text\n", "", 0),
+        ("/ctx/model/debug/echo --text ''", "", "EINVAL: input: there is nothing in it\n", 2),
+        ("/ctx/model/debug/echo hello | true", "", "", 0),
+    ],
+)
+def test_text(command: str, stdout: str, stderr: str, exit_code: int, echo: Tree) -> None:
+    done = echo.sh(command)
+    assert (done.stdout, done.stderr, done.returncode) == (stdout, stderr, exit_code)
+
+
+def test_help(echo: Tree) -> None:
+    done = echo.sh("/ctx/model/debug/echo --help")
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: echo [--text | --jsonl] [INPUT ...]\n")
+
+
+def test_no_gateway(short: Path) -> None:
+    with tree(short, CONFIG, start=False) as made:
+        assert made.ctxgate("ctx", "sync", "--config", made.config).returncode == 0
+        done = made.sh("/ctx/model/debug/echo hello")
+        assert (done.returncode, done.stderr) == (69, "")
+        assert last(done.stdout)[0]["code"] == "EHOSTDOWN"
+        done = made.sh("/ctx/model/debug/echo --text hello")
+        assert (done.returncode, done.stdout) == (69, "")
+        assert "start it" in done.stderr
+
+
+async def executed(made: Tree, double: Double) -> tuple[subprocess.Popen[bytes], bytes]:
+    """A process of the object acme/m, which has printed its first delta."""
+    process = subprocess.Popen(  # noqa: ASYNC220 - its pipe is read in a thread
+        [made.object("acme/m"), "hello"], env=made.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    lines = b""
+    while b'"delta"' not in lines:
+        lines += await asyncio.to_thread(process.stdout.readline)
+    return process, lines
+
+
+async def test_an_interrupt_cancels_and_the_second_one_ends(short: Path) -> None:
+    engine = Words()
+    engine.permits.release()
+    async with Double(engine.script).serve() as double:
+        with tree(short, with_engine(double), start=False) as made:
+            async with asyncio.timeout(SECONDS):
+                await asyncio.to_thread(made.start)
+                process, _ = await executed(made, double)
+                process.send_signal(signal.SIGINT)
+                rest, _ = await asyncio.to_thread(process.communicate)
+                assert json.loads(rest.splitlines()[-1]) == {"type": "done", "run": "r1", "status": "cancelled"}
+                assert process.returncode == 1
+                # The engine is free again.
+                await double.requests[0].gone
+
+                # A gateway that doesn't answer: only the second interrupt ends the process.
+                engine.permits.release()
+                process, _ = await executed(made, double)
+                assert made.process is not None
+                made.process.send_signal(signal.SIGSTOP)
+                try:
+                    process.send_signal(signal.SIGINT)
+                    with pytest.raises(subprocess.TimeoutExpired):
+                        await asyncio.to_thread(process.wait, 0.3)
+                    process.send_signal(signal.SIGINT)
+                    assert await asyncio.to_thread(process.wait, SECONDS) == 1
+                finally:
+                    made.process.send_signal(signal.SIGCONT)
+                assert process.stdout is not None
+                process.stdout.close()
+                # It is gone, so nobody is answered any more.
+                await double.requests[1].gone
+
+
+async def test_an_engine_that_fails_after_the_first_frame(short: Path) -> None:
+    """The error is a frame of the stream."""
+    async with Double(streams(chunk("Hel"), {"error": {"message": "broken"}}), answers({}, 401)).serve() as double:
+        with tree(short, with_engine(double), start=False) as made:
+            await asyncio.to_thread(made.start)
+            done = await asyncio.to_thread(made.sh, "/ctx/model/acme/m hello")
+            frames = [json.loads(line) for line in done.stdout.splitlines()]
+            assert [frame["type"] for frame in frames] == ["start", "delta", "error", "done"]
+            assert (frames[2]["code"], done.returncode) == ("EHOSTDOWN", 69)
+            done = await asyncio.to_thread(made.sh, "/ctx/model/acme/m hello")
+            assert [frame.get("code", frame["type"]) for frame in map(json.loads, done.stdout.splitlines())] == [
+                *("start", "EACCES", "done")
+            ]
+            assert done.returncode == 13
+
+
+# Terminals
+
+
+@contextmanager
+def terminal(made: Tree, *arguments: str) -> Iterator[int]:
+    """An object executed on a terminal of its own; the other end's descriptor."""
+    process, descriptor = pty.fork()
+    if process == 0:
+        os.execve(made.object("debug/echo"), [str(made.object("debug/echo")), *arguments], made.env)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def until(descriptor: int, expected: bytes) -> bytes:
+    """What comes up to the expected text."""
+    found = b""
+    end = time.monotonic() + SECONDS
+    while expected not in found:
+        assert select.select([descriptor], [], [], max(0, end - time.monotonic()))[0], found
+        try:
+            found += os.read(descriptor, 1024)
+        except OSError:  # the other end is closed
+            assert expected in found, found
+    return found
+
+
+def test_a_terminal_sees_text(echo: Tree) -> None:
+    with terminal(echo, "hello there") as descriptor:
+        assert b"{" not in until(descriptor, b"hello there\r\n")
+
+
+def test_a_conversation(echo: Tree) -> None:
+    with terminal(echo) as descriptor:
+        until(descriptor, b"> ")
+        os.write(descriptor, b"one two\r")
+        until(descriptor, b"one two\r\n")
+        assert b"one two" in until(descriptor, b"> ")
+        os.write(descriptor, b"three\r")
+        until(descriptor, b"three\r\n")
+        assert b"three" in until(descriptor, b"> ")
+        os.write(descriptor, b"\x04")
+        until(descriptor, b"\r\n")
+
+
+# The runner itself
+
+HEAVY = ("asyncio", "enum", "json", "msgspec", "re", "signal", "site", "socket", "typing")
+
+
+def test_the_runner_imports_next_to_nothing(echo: Tree) -> None:
+    script = (
+        f"import sys; sys.path.append({str(ROOT)!r}); import gateway.ctx.runner as runner\n"
+        f"code = runner.run({str(echo.root)!r}, {str(echo.object('debug/echo'))!r}, ['hello'])\n"
+        "sys.stderr.write(' '.join(sorted(sys.modules))); sys.exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script], env=echo.env, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.returncode == 0
+    assert not set(HEAVY) & set(done.stderr.split())
+    assert len(done.stderr.split()) < 50
+
+
+def test_a_python_in_a_folder_with_a_space(short: Path) -> None:
+    """A shebang can't name it."""
+    folder = short / "a b"
+    folder.mkdir()
+    (folder / "python").symlink_to(os.path.realpath(sys.executable))
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from gateway.ctx import sync\n"
+        "sys.executable = sys.argv[2]; sys.stdout.buffer.write(sync.launcher())"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", script, str(ROOT), str(folder / "python")],
+        capture_output=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    runner = short / "runner"
+    runner.write_bytes(made.stdout)
+    runner.chmod(0o500)
+    done = subprocess.run([runner], capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stderr) == (2, f"usage: {runner} OBJECT [INPUT ...]\n")
