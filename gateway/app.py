@@ -38,6 +38,7 @@ FACES: dict[str, str] = {
         (f"/api/{name}" for name in ("chat", "generate", "embed", "embeddings", "tags", "ps", "show", "version")),
         "gateway.api.ollama:OllamaFace",
     ),
+    "/openapi.json": "gateway.description:DescriptionFace",
     **dict.fromkeys(("/-", "/metrics"), "gateway.api.operations:OperationsFace"),
     **dict.fromkeys(("/llm/room", "/api/user"), "gateway.rooms.app:build"),
 }

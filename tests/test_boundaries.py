@@ -65,7 +65,9 @@ OURS: dict[str, set[str]] = {
         *("gateway.engines", "gateway.services", "gateway.store"),
     },
     "gateway.pull": {"gateway.errors", "gateway.config"},
+    "gateway.description": {"gateway", "gateway.api"},
     "gateway.app": {
+        "gateway.description",
         *("gateway.config", "gateway.core", "gateway.api", "gateway.rooms", "gateway.services", "normalizers"),
         *("gateway.ctx", "gateway.reload", "gateway.logs"),
     },
@@ -73,6 +75,7 @@ OURS: dict[str, set[str]] = {
         *("gateway", "gateway.errors", "gateway.config", "gateway.keys", "gateway.pull", "gateway.app"),
         *("gateway.backends", "gateway.core", "gateway.ctx", "normalizers"),
         *("gateway.wire", "gateway.normalize", "gateway.engines"),
+        *("gateway.rooms", "gateway.services", "gateway.store"),
     },
     "gateway.__main__": {"gateway.cli"},
 }
@@ -137,6 +140,7 @@ WITHOUT: dict[str, set[str]] = {
     "gateway.wire.chat": HEAVY | {"asyncio", "pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.cli.main": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.app": HEAVY,
+    "gateway.rooms.tools": HEAVY - {"httpx"},
     "gateway.ctx.live": HEAVY,
     "gateway.ctx.runner": HEAVY
     | {"asyncio", "enum", "json", "msgspec", "pydantic", "re", "signal", "socket", "typing", "uvicorn", "yaml"},
