@@ -40,7 +40,7 @@ from gateway.normalize import Answer, EngineError
 from gateway.prompting import calls_into_text, tools_into_prompt
 from gateway.recording import RecordedAnswer
 from gateway.upstream import EngineGone
-from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.chat import ChatRequest, encode, waiting
 from normalizers import FormatSpec, detect, registry
 from normalizers.base import Mended
 
@@ -151,7 +151,9 @@ class Route:
             backend = ready
             engine.in_flight += 1
         else:
+            request.standing = lambda: str(engine.progress(request) or "waiting")
             backend = await engine.join(request)
+            request.standing = waiting
         try:
             if self._undetected:
                 await self._detect(backend)

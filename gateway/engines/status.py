@@ -25,6 +25,12 @@ class Progress:
     waiting: int
     loaded: float | None
 
+    def __str__(self) -> str:
+        """As in the comments of a stream."""
+        if self.phase == "load":
+            return "loading" if self.loaded is None else f"loading percent={min(99, int(100 * self.loaded))}"
+        return f"queued for={self.phase} position={self.position} waiting={self.waiting}"
+
 
 @dataclass(frozen=True, slots=True)
 class Status:

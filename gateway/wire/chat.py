@@ -59,7 +59,8 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
-def _waiting() -> str:
+def waiting() -> str:
+    """`ChatRequest.standing` of a request that an engine has, of which no more is known."""
     return "waiting"
 
 
@@ -93,7 +94,7 @@ class ChatRequest:
         self.parallel_tool_calls = known.parallel_tool_calls is not False
         self.tool_choice = known.tool_choice
         self.response_format = known.response_format
-        self.standing: Callable[[], str] = _waiting
+        self.standing: Callable[[], str] = waiting
 
     def where(self) -> str:
         """Where the request stands: a word, and key=value pairs."""
