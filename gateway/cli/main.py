@@ -43,6 +43,7 @@ COMMANDS = {
     "chat": ("gateway.cli.chat", "try a model in the terminal"),
     "ctx": ("gateway.cli.ctx", "models as files: executable, with sockets and control files"),
     "room": ("gateway.cli.room", "rent a room, talk to it, watch it, release it"),
+    "records": ("gateway.cli.records", "define the models of records that rooms work on"),
     "keys": ("gateway.cli.keys", "make, list and revoke the keys of callers"),
 }
 """A command's module, and what it is for. Only the module of the command that was asked for is imported."""

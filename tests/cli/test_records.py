@@ -1,0 +1,39 @@
+"""`ctxgate records`: what it writes, the tools of a room find."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.commands import config, ctxgate
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+def test_models_and_filters(tmp_path: Path) -> None:
+    config(tmp_path, f"active_model: m\nmodels: {{m: {{runtime: echo}}}}\nstate_dir: {tmp_path / 'state'}\n")
+    (tmp_path / "s.json").write_text(json.dumps(SCHEMA))
+    done = ctxgate("records", "define", "person", "s.json", "--description", "People.", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "ctxgate: local has the model person\n")
+    query = '{"where": {"name": "Ann"}}'
+    done = ctxgate("records", "filter", "person", "ann", "-", cwd=tmp_path, stdin=query)
+    assert (done.returncode, done.stderr) == (0, "ctxgate: person has the filter ann\n")
+    assert ctxgate("records", "models", cwd=tmp_path).stdout == "person  People.\n"
+    listed = json.loads(ctxgate("records", "models", "--json", cwd=tmp_path).stdout)
+    assert listed == {"models": [{"name": "person", "description": "People.", "schema": SCHEMA}]}
+    assert ctxgate("records", "models", "--tenant", "other", cwd=tmp_path).stdout == ""
+    assert ctxgate("records", "find", "person", cwd=tmp_path).stdout == ""
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    config(tmp_path, f"active_model: m\nmodels: {{m: {{runtime: echo}}}}\nstate_dir: {tmp_path / 'state'}\n")
+    cases = {
+        ("define", "person", "none.json"): "none.json can't be read",
+        ("define", "person", "-"): "- isn't JSON",
+        ("find", "person", "--query", "[]"): "--query must be a JSON object",
+        ("find", "person"): "there is no such model; there are: none",
+    }
+    for arguments, told in cases.items():
+        done = ctxgate("records", *arguments, cwd=tmp_path)
+        assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+        assert "Traceback" not in done.stderr
