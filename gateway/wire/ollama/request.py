@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any
 
 import msgspec
@@ -215,7 +214,7 @@ def _content(message: Message, place: str) -> str | list[dict[str, Any]]:
 def _image(data: str, place: str) -> dict[str, Any]:
     try:
         head = base64.b64decode(data[:64], validate=True)
-    except binascii.Error:
+    except ValueError:
         raise ProviderInvalidRequest(f"{place}: a picture in base64 is needed", param=place) from None
     kind = next((kind for start, kind in KINDS if head.startswith(start)), "png")
     return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}"}}
