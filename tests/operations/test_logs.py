@@ -1,0 +1,75 @@
+"""What is told on standard error."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from gateway import logs
+from gateway.config import Config, Model, Server
+from gateway.config.values import Log
+
+log = logging.getLogger("ctxgate")
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    kept = [
+        (logger, logger.handlers, logger.level, logger.propagate) for logger in map(logging.getLogger, logs.LOGGERS)
+    ]
+    yield
+    for logger, handlers, level, propagate in kept:
+        logger.handlers, logger.propagate = handlers, propagate
+        logger.setLevel(level)
+
+
+def configured(**settings: Any) -> io.StringIO:
+    stream = io.StringIO()
+    models = {"m": Model(name="m", runtime="openai", base_url="http://a:1", api_key=SecretStr("sesame"))}
+    server = Server(api_keys=(SecretStr("open-sesame"),))
+    config = Config(source=Path("c"), active_model="m", models=models, server=server, log=Log(**settings))
+    logs.configure(config, stream)
+    return stream
+
+
+def test_text() -> None:
+    stream = configured()
+    log.info("hello %s", "you")
+    log.debug("not this")
+    assert stream.getvalue() == "ctxgate: hello you\n"
+
+
+def test_json_lines() -> None:
+    stream = configured(format="json", level="debug")
+    log.debug("one\ntwo")
+    try:
+        raise ValueError("with sesame")
+    except ValueError:
+        log.exception("three")
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert (first["level"], first["logger"], first["message"]) == ("debug", "ctxgate", "one\ntwo")
+    assert first["time"].endswith("Z")
+    assert (second["level"], second["message"]) == ("error", "three")
+    assert second["error"].endswith("ValueError: with [secret]")
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_secrets_are_never_told(format: str) -> None:
+    stream = configured(format=format)
+    log.warning("a key sesame, another one %s", "open-sesame")
+    assert "sesame" not in stream.getvalue()
+    assert stream.getvalue().count("[secret]") == 2
+
+
+def test_another_configuration_replaces_the_first() -> None:
+    first, second = configured(), configured(level="error")
+    log.warning("too little")
+    log.error("enough")
+    assert (first.getvalue(), second.getvalue()) == ("", "ctxgate: enough\n")
