@@ -28,8 +28,8 @@ class CompletionReply(HTTPReply):
         self.reasoning_open = reasoning_open
         self.by_grammar = by_grammar
 
-    async def whole(self) -> bytes:
-        body = _object(await super().whole())
+    async def _read(self) -> bytes:
+        body = _object(await super()._read())
         if "error" in body:
             return encode(body)
         choices = []

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.backends import completion, messages
+from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Endpoint, RawText
 from gateway.backends.context import context_length_exceeded, may_exceed
@@ -73,8 +73,10 @@ class LlamaCppBackend(OpenAIBackend):
             _only_the_named(choice, fields)
         await self._must_fit(fields)
         prefill = Prefill.asked(request, fields)
+        if not request.stream:
+            fields |= collect.ASKED
         reply = await super().open(request, fields)
-        reply.prefill = prefill
+        reply.prefill, reply.collects = prefill, not request.stream
         return reply
 
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> HTTPReply:
@@ -107,15 +109,17 @@ class LlamaCppBackend(OpenAIBackend):
         prefill = Prefill.asked(request, fields)
         if prefill is not None:
             asked["return_progress"] = fields["return_progress"]
+        if not request.stream:
+            asked |= collect.ASKED
         response = await self.accepted(self._completion_head, asked)
         reply = completion.CompletionReply(
             response,
-            usage=request.include_usage,
+            usage=request.include_usage or not request.stream,
             reasoning_open=pair is not None,
             # A grammar of the client's own wins.
             by_grammar=raw.grammar is not None and "grammar" not in fields,
         )
-        reply.prefill = prefill
+        reply.prefill, reply.collects = prefill, not request.stream
         return reply
 
     async def _must_fit(self, fields: dict[str, Raw], prompt: str | None = None) -> None:

@@ -10,6 +10,7 @@ from msgspec import Raw
 
 from gateway.backends.about import UNKNOWN, About, about
 from gateway.backends.base import Address, Endpoint, Mender, Taker
+from gateway.backends.collect import Collector
 from gateway.backends.context import exceeded
 from gateway.backends.prefill import Prefill
 from gateway.config import Model
@@ -35,12 +36,14 @@ class HTTPReply:
 
     reasoning_open = by_grammar = False
 
-    __slots__ = ("_ended", "_reader", "_response", "_seen", "done", "mender", "prefill")
+    __slots__ = ("_ended", "_reader", "_response", "_seen", "collects", "done", "mender", "prefill")
 
     def __init__(self, response: Response, mender: Mender | None) -> None:
         self.mender = mender
         self.prefill: Prefill | None = None
         """Takes what stands before the first token."""
+        self.collects = False
+        """A whole answer, that was asked for as a stream; see `gateway.backends.collect`."""
         self._response = response
         self._reader = SSEReader()
         self._seen = False
@@ -48,6 +51,17 @@ class HTTPReply:
         self.done = False
 
     async def whole(self) -> bytes:
+        if not self.collects or b"event-stream" not in self._response.headers.get(b"content-type", b""):
+            return await self._read()
+        collector = Collector()
+        while payloads := await self.payloads():
+            for payload in payloads:
+                if not collector.feed(payload):
+                    return payload
+        return collector.body(done=self.done)
+
+    async def _read(self) -> bytes:
+        """The body of an answer that is no stream."""
         return await self._response.read()
 
     async def payloads(self) -> list[bytes]:
