@@ -1,0 +1,183 @@
+"""Control files: read strictly, every mistake named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.config import Model
+from gateway.ctx.control import (
+    BadControlFile,
+    Routes,
+    defaults_text,
+    parse_capabilities,
+    parse_defaults,
+    parse_session,
+)
+from gateway.ctx.metadata import projected
+from gateway.ctx.objects import ObjectName, Triple, name_at
+from gateway.errors import ProviderInvalidModel
+
+TABLE = "default=openai-chat\nexec=openai-chat\nsocket=openai-chat\nagent=openai-responses,openai-chat\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "exec", "agent"),
+    [
+        ("debug\n", ("debug",), ("debug",)),
+        ("debug", ("debug",), ("debug",)),
+        ("\n# a comment\n debug \n", ("debug",), ("debug",)),
+        (TABLE, ("openai-chat",), ("openai-responses", "openai-chat")),
+        ("exec = a , b\ndefault=b,c\n", ("a", "b", "c"), ("b", "c")),
+        ("agent=a\n", (), ("a",)),
+    ],
+)
+def test_drivers(text: str, exec: tuple[str, ...], agent: tuple[str, ...]) -> None:
+    """The use's own route first, then the default."""
+    routes = Routes.parse(text)
+    assert (routes.drivers("exec"), routes.drivers("agent")) == (exec, agent)
+    assert Routes.parse(routes.text()) == routes
+
+
+def test_the_table_is_written_as_the_abi_prints_it() -> None:
+    assert Routes.parse(TABLE).text() == TABLE
+    assert Routes.parse("debug").text() == "debug\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "mistakes"),
+    [
+        ("", ["Empty"]),
+        ("# nothing\n\n", ["Empty"]),
+        ("default=a\nsmall=b\n", ["line 2: UnknownUseCase 'small'"]),
+        ("default=a\nb\n", ["line 2: UnknownUseCase 'b'"]),
+        ("a\nb\n", ["line 1: UnknownUseCase 'a'", "line 2: UnknownUseCase 'b'"]),
+        ("exec=a\nexec=b\n", ["line 2: DuplicateUseCase 'exec'"]),
+        ("exec=\n", ["line 1: EmptyDriver 'exec'"]),
+        ("exec=a,,b\n", ["line 1: EmptyDriver 'exec'"]),
+        ("exec=a b\n", ["line 1: InvalidDriverName 'a b'"]),
+        ("../x\n", ["line 1: InvalidDriverName '../x'"]),
+        (
+            "exec=a\nexec=,-b\nsmall=x.d\n",
+            [
+                "line 2: DuplicateUseCase 'exec'",
+                "line 2: EmptyDriver 'exec'",
+                "line 2: InvalidDriverName '-b'",
+                "line 3: UnknownUseCase 'small'",
+                "line 3: InvalidDriverName 'x.d'",
+            ],
+        ),
+    ],
+)
+def test_mistakes_in_drivers(text: str, mistakes: list[str]) -> None:
+    with pytest.raises(BadControlFile) as caught:
+        Routes.parse(text)
+    assert [str(mistake) for mistake in caught.value.mistakes] == mistakes
+    assert str(caught.value) == f"driver: {'; '.join(mistakes)}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("temperature=0.7\nmax_tokens=64\n", {"temperature": 0.7, "max_tokens": 64}),
+        ('stop=["a", "b"]\nuser=me\n', {"stop": ["a", "b"], "user": "me"}),
+        ('a = "1" \nb=true\nc=null\nd==\n', {"a": "1", "b": True, "c": None, "d": "="}),
+    ],
+)
+def test_defaults(text: str, expected: dict[str, Any]) -> None:
+    assert parse_defaults(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "mistakes"),
+    [
+        ("temperature", ["line 1: NoValue 'temperature'"]),
+        ("=1\n", ["line 1: InvalidKey"]),
+        ("a b=1", ["line 1: InvalidKey 'a b'"]),
+        ("messages=[]\nmodel=x", ["line 1: InvalidKey 'messages'", "line 2: InvalidKey 'model'"]),
+        ("a=1\na=2", ["line 2: DuplicateKey 'a'"]),
+    ],
+)
+def test_mistakes_in_defaults(text: str, mistakes: list[str]) -> None:
+    with pytest.raises(BadControlFile) as caught:
+        parse_defaults(text)
+    assert [str(mistake) for mistake in caught.value.mistakes] == mistakes
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+numbers = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)
+values = st.recursive(
+    st.none() | st.booleans() | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["temperature", "stop", "x.y", "extra-1"]), values))
+def test_defaults_come_back_as_they_were(fields: dict[str, Any]) -> None:
+    assert parse_defaults(defaults_text(fields)) == fields
+
+
+@pytest.mark.parametrize("word", ["openai_responses", "anthropic_messages", "native_thread", "chat stream", "Chat"])
+def test_capabilities_are_stable_words(word: str) -> None:
+    assert parse_capabilities("chat\nstream\n") == ("chat", "stream")
+    with pytest.raises(BadControlFile, match="line 2: UnknownCapability"):
+        parse_capabilities(f"chat\n{word}\n")
+
+
+@pytest.mark.parametrize("text", ["", "Socket", "native", "none socket"])
+def test_sessions(text: str) -> None:
+    assert (parse_session("none\n"), parse_session("socket")) == ("none", "socket")
+    with pytest.raises(BadControlFile, match="UnknownSession"):
+        parse_session(text)
+
+
+# Objects of any kind
+
+
+@pytest.mark.parametrize("text", ["model/openai/gpt-4o", "agent/coder", "tool/fs.read"])
+def test_names_of_objects(text: str, tmp_path: Any) -> None:
+    name = ObjectName.parse(text)
+    assert str(name) == text
+    triple = Triple.of(tmp_path, name)
+    assert (triple.entry, triple.sock, triple.control) == tuple(
+        tmp_path / f"{text}{end}" for end in ("", ".sock", ".d")
+    )
+    triple.entry.parent.mkdir(parents=True)
+    triple.entry.touch()
+    (tmp_path / "alias").symlink_to(triple.entry)
+    assert name_at(tmp_path, tmp_path / "alias") == name
+
+
+@pytest.mark.parametrize(
+    "text", ["model/gpt-4o", "model/a/b/c", "agent/a/b", "tool/", "tool/x.d", "tool/x.sock", "room/x", "", "model/../x"]
+)
+def test_what_is_no_name_of_an_object(text: str) -> None:
+    with pytest.raises(ProviderInvalidModel):
+        ObjectName.parse(text)
+
+
+def test_metadata_is_of_one_line_each_and_has_no_secret() -> None:
+    model = Model(
+        name="m",
+        runtime="openai",
+        base_url="https://far.example",
+        display_name="two\nlines",
+        defaults={"api_key": "s3cret", "token": "s3cret", "max_tokens": 5, "access_token": "s3cret"},
+    )
+    made = projected(ObjectName.parse("model/acme/m"), model, {}, "none", 7)
+    assert made.defaults == {"max_tokens": 5}
+    lines = made.metadata("/x").splitlines()
+    assert lines[:6] == [
+        "#!/x",
+        "# cortexfs.id=acme/m",
+        "# cortexfs.name=two lines",
+        "# cortexfs.description=two lines, served by ctxgate with openai",
+        "# cortexfs.type=chat",
+        "# cortexfs.created_at=7",
+    ]
+    assert "session" not in made.capabilities

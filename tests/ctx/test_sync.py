@@ -1,0 +1,227 @@
+"""The tree on the disk: idempotent, whole, and never more than its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from gateway.config import Config, Model
+from gateway.config.values import Ctx, CtxModel
+from gateway.ctx.sync import sync
+from gateway.ctx.tree import MAX_ROOT, find_root, objects
+from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from tests.conftest import ROOT
+
+
+def config(*names: str, **ctx: Any) -> Config:
+    models = {name: Model(name=name, runtime="mlx", path=Path(f"/nowhere/{name}")) for name in names}
+    return Config(source=Path("x"), active_model=names[0], models=models, ctx=Ctx(enabled=True, **ctx))
+
+
+def listing(root: Path) -> dict[str, str]:
+    """Every path with its mode and content."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if ".ctxgate" in path.parts:
+            continue
+        content = f"-> {os.readlink(path)}" if path.is_symlink() else path.read_text() if path.is_file() else ""
+        found[str(path.relative_to(root))] = f"{path.lstat().st_mode:o} {content}"
+    return found
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "t"
+
+
+def test_again_changes_nothing(root: Path) -> None:
+    first = sync(root, config("qwen", "mine"))
+    assert "model/qwen/qwen" in first.made
+    before, manifest = listing(root), (root / ".ctxgate/manifest.json").read_text()
+    again = sync(root, config("qwen", "mine"))
+    assert (again.made, again.changed, again.removed, again.kept) == ([], [], [], [])
+    assert listing(root) == before
+    assert (root / ".ctxgate/manifest.json").read_text() == manifest
+    assert list((root / ".ctxgate").glob("aside*")) == []
+
+
+def test_what_changes_is_changed_and_what_goes_is_removed(root: Path) -> None:
+    sync(root, config("qwen", "mine"))
+    report = sync(root, config("mine", aliases={"code": "mine"}))
+    assert report.made == ["model/code"]
+    assert report.changed == ["model/main", "model/helper", f"home/{os.geteuid()}/model/main"]
+    assert "model/qwen" in report.removed
+    assert not (root / "model/qwen").exists()
+    fresh = root.with_name("fresh")
+    sync(fresh, config("mine", aliases={"code": "mine"}))
+    assert {path: text.replace(str(fresh), str(root)) for path, text in listing(fresh).items()} == listing(root)
+
+
+def test_what_a_person_made_or_changed_is_kept(root: Path) -> None:
+    sync(root, config("qwen", "mine"))
+    control = root / "model/qwen/qwen.d"
+    (control / "default").write_text("temperature=0\n")
+    (control / "note").write_text("mine")
+    (root / "model/own").mkdir()
+    (root / "model/own/thing").write_text("mine")
+    (root / "model/fast").symlink_to(root / "model/qwen/qwen")
+    report = sync(root, config("qwen", "mine", aliases={"fast": "mine"}))
+    assert report.kept == ["model/qwen/qwen.d/default", "model/fast"]
+    assert (control / "default").read_text() == "temperature=0\n"
+    assert os.readlink(root / "model/fast") == str(root / "model/qwen/qwen")
+    # The model goes, and what isn't ours stays.
+    report = sync(root, config("mine"))
+    assert report.kept == ["model/qwen/qwen.d/default", "model/qwen/qwen.d", "model/qwen"]
+    assert sorted(path.name for path in control.iterdir()) == ["default", "note"]
+    assert (root / "model/own/thing").read_text() == "mine"
+    assert sync(root, config("mine")).kept == []
+
+
+def test_an_edit_that_is_undone_is_ours_again(root: Path) -> None:
+    sync(root, config("qwen"))
+    driver = root / "model/qwen/qwen.d/driver"
+    before = driver.read_text()
+    driver.write_text("debug\n")
+    assert sync(root, config("qwen")).kept == ["model/qwen/qwen.d/driver"]
+    driver.write_text(before)
+    assert sync(root, config("qwen")).kept == []
+    model = CtxModel(driver={"default": ("debug",)})
+    assert sync(root, config("qwen", models={"qwen": model})).changed == ["model/qwen/qwen", "model/qwen/qwen.d/driver"]
+
+
+def test_objects_of_one_s_own_are_found(root: Path) -> None:
+    sync(root, config("qwen"))
+    (root / "model/qwen/tuned").write_text("x")
+    (root / "model/qwen/tuned.d").mkdir()
+    (root / "model/qwen/alone.d").mkdir()
+    (root / "model/qwen/a b").write_text("x")
+    (root / "model/qwen/a b.d").mkdir()
+    assert [str(triple.name) for triple in objects(root)] == ["model/debug/echo", "model/qwen/qwen", "model/qwen/tuned"]
+
+
+SYNC = """
+import sys
+from pathlib import Path
+from tests.ctx.test_sync import config
+from gateway.ctx import sync, tree
+left = int(sys.argv[2])
+whole = tree.write
+
+def write(*args):
+    global left
+    left -= 1
+    if not left:
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+    whole(*args)
+
+sync.write = write
+sync.sync(Path(sys.argv[1]), config(*sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize("after", [1, 2, 5, 12, 20])
+def test_killed_in_the_middle(after: int, root: Path) -> None:
+    """The next one finishes what was begun, and takes all of it for its own."""
+    sync(root, config("qwen", "mine"))
+    command = [sys.executable, "-c", SYNC, str(root), str(after), "gpt", "mine", "gemma"]
+    subprocess.run(command, cwd=ROOT, timeout=30, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert all(path.read_bytes() for path in root.glob("model/*/*") if path.is_file())
+    report = sync(root, config("gpt", "mine", "gemma"))
+    assert report.kept == []
+    fresh = root.with_name("fresh")
+    sync(fresh, config("gpt", "mine", "gemma"))
+    assert {path: text.replace(str(fresh), str(root)) for path, text in listing(fresh).items()} == listing(root)
+
+
+def test_two_at_once(root: Path) -> None:
+    command = [sys.executable, "-c", SYNC, str(root), "0", *(f"qwen{number}" for number in range(20))]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    both = [subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE) for _ in range(2)]
+    for process in both:
+        _, told = process.communicate(timeout=40)
+        assert (process.returncode, told) == (0, b"")
+    assert sync(root, config(*(f"qwen{number}" for number in range(20)))).made == []
+
+
+# What is refused
+
+
+def test_what_cant_be_projected(root: Path) -> None:
+    with pytest.raises(ProviderInvalidRequest, match=r"a:b can't be an object of /ctx as mlx/a:b\n    name it in ctx"):
+        sync(root, config("a:b"))
+    assert not root.exists()
+
+
+def test_a_root_that_everyone_can_write(root: Path) -> None:
+    root.mkdir()
+    root.chmod(0o777)
+    with pytest.raises(ProviderInvalidRequest, match="isn't safe"):
+        sync(root, config("qwen"))
+
+
+def test_a_symlink_in_the_place_of_a_folder(root: Path, tmp_path: Path) -> None:
+    root.mkdir(mode=0o700)
+    (tmp_path / "elsewhere").mkdir()
+    (root / "model").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ProviderInvalidRequest, match="is in the way"):
+        sync(root, config("qwen"))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_root_that_can_t_be_written() -> None:
+    with pytest.raises(ProviderUnavailable, match="can't be written"):
+        sync(Path("/proc/ctx"), config("qwen"))
+
+
+def test_a_damaged_manifest(root: Path) -> None:
+    sync(root, config("qwen"))
+    (root / ".ctxgate/manifest.json").write_text("{")
+    with pytest.raises(ProviderUnavailable, match="is damaged: remove it"):
+        sync(root, config("qwen"))
+
+
+def test_no_secret_in_any_file(root: Path) -> None:
+    model = Model(
+        name="m", runtime="openai", base_url="https://far.example", api_key=SecretStr("s3cret"),
+        defaults={"api_key": "s3cret", "temperature": 1},
+    )  # fmt: skip
+    sync(root, replace(config("m"), models={"m": model}))
+    assert not any(b"s3cret" in path.read_bytes() for path in root.rglob("*") if path.is_file())
+
+
+# Where
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "named", "expected"),
+    [
+        ("/a", {"CTX_ROOT": "/b", "XDG_RUNTIME_DIR": "/d"}, "/c", "/a"),
+        (None, {"CTX_ROOT": "/b", "XDG_RUNTIME_DIR": "/d"}, "/c", "/b"),
+        (None, {"CTX_ROOT": "", "XDG_RUNTIME_DIR": "/d"}, "/c", "/c"),
+        (None, {"XDG_RUNTIME_DIR": "/d"}, None, "/ctx" if os.access("/ctx", os.W_OK) else "/d/ctx"),
+    ],
+)
+def test_where_the_tree_is(given: str | None, environ: dict[str, str], named: str | None, expected: str) -> None:
+    settings = config("qwen", root=Path(named) if named else None)
+    assert find_root(Path(given) if given else None, settings, environ) == Path(expected)
+
+
+def test_nowhere() -> None:
+    if os.access("/ctx", os.W_OK):
+        pytest.skip("this machine has a /ctx that can be written")
+    with pytest.raises(ProviderInvalidRequest, match="there is no place"):
+        find_root(None, config("qwen"), {})
+
+
+@pytest.mark.parametrize("path", ["/a b", "/" + "a" * MAX_ROOT])
+def test_a_path_that_can_t_be_a_root(path: str) -> None:
+    with pytest.raises(ProviderInvalidRequest, match="can't be the root"):
+        find_root(Path(path), config("qwen"), {})
