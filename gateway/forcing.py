@@ -17,6 +17,7 @@ from normalizers.grammar import MAX_CALLS, grammar
 def raw_text(request: ChatRequest, spec: FormatSpec, *, answer: bytes | None = None) -> RawText | None:
     """How the model's text is asked for; `tool_choice` "required" or with a tool's name becomes a grammar.
 
+    Where the model decides, a call that it begins is held to the tools' schemas if one of them is strict.
     answer: a JSON Schema that the text has to conform to where no call is forced. None where the answer is to be held
     to something and the format has no grammar: then the engine must see to it.
     Raises ProviderInvalidRequest for a tool that isn't declared.
@@ -24,9 +25,12 @@ def raw_text(request: ChatRequest, spec: FormatSpec, *, answer: bytes | None = N
     names = forced(request)
     free = _free(spec)
     if names is None:
-        if answer is None:
-            return free
         calls = MAX_CALLS if request.parallel_tool_calls else 1
+        if answer is None:
+            if not spec.open or not _strict(request.tools or b"[]"):
+                return free
+            text = _grammar(spec, request.tools or b"[]", (), calls)
+            return free if text is None else replace(free, grammar=text, trigger=spec.open[0])
         text = _grammar(spec, request.tools or b"[]", (), calls, answer)
         return None if text is None else replace(free, grammar=text)
     # A named tool is called once.
@@ -76,6 +80,11 @@ def tool_name(tool: Any) -> object:
 @lru_cache(maxsize=64)
 def _free(spec: FormatSpec) -> RawText:
     return RawText(spec.markers if spec.keep_special else (), spec.think)
+
+
+@lru_cache(maxsize=64)
+def _strict(tools: bytes) -> bool:
+    return any(tool.get("function", tool).get("strict") is True for tool in decode(tools))
 
 
 @lru_cache(maxsize=64)

@@ -75,12 +75,13 @@ class RawText:
     """How an answer is asked for as the model wrote it, read by no parser of the engine's.
 
     markers: special tokens that stay in the text. think: the pairs of marks around reasoning. grammar: GBNF that the
-    answer is held to.
+    answer is held to; trigger: only from these words on, with which the grammar begins.
     """
 
     markers: tuple[str, ...] = ()
     think: tuple[tuple[str, str], ...] = ()
     grammar: str | None = None
+    trigger: str | None = None
 
 
 class Reply(Protocol):

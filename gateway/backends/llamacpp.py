@@ -40,6 +40,9 @@ BAD_INPUT = (
 """What a 500 says if the request is to blame."""
 
 
+TRIGGER_WORD = 1
+"""llama.cpp's number for a trigger that is a word, or a token where the word is one."""
+
 SURELY_FITS = 512
 """Bytes of messages for which no server is asked how large its window is."""
 
@@ -85,9 +88,9 @@ class LlamaCppBackend(OpenAIBackend):
         Pictures and sound, structured output and logprobs take the chat endpoint, and so does everything on a server
         without `/apply-template`; there a grammar goes along where llama.cpp allows it, that is without `tools`.
         """
-        grammar = {"grammar": Raw(encode(raw.grammar))} if raw.grammar is not None else {}
+        grammar = {"grammar": Raw(encode(raw.grammar))} if raw.grammar is not None and raw.trigger is None else {}
         prompt, format = None, None
-        if raw.grammar is not None:
+        if raw.grammar is not None and raw.trigger is None:
             format = fields.pop("response_format", None)
         if self._templates and not _only_chat(fields):
             self.adapt(fields)
@@ -98,13 +101,20 @@ class LlamaCppBackend(OpenAIBackend):
                 fields["response_format"] = format
             return await self.open(request, fields if "tools" in fields else {**grammar, **fields})
         pair = next((pair for pair in raw.think if prompt.rstrip().endswith(pair[0])), None)
-        if pair is not None and raw.grammar is not None:
+        if pair is not None and grammar:
             # A call within the reasoning is none: the reasoning ends before it begins.
             prompt, pair = prompt.rstrip() + "\n\n" + pair[1] + "\n\n", None
         asked = {name: value for name, value in fields.items() if name not in CHAT_FIELDS}
         asked = {**grammar, **asked, "model": self._name, "prompt": Raw(encode(prompt))}
-        if raw.markers:
-            asked["preserved_tokens"] = Raw(encode(raw.markers))
+        markers = raw.markers
+        if raw.trigger is not None and pair is None and "grammar" not in fields:
+            # In reasoning the words don't begin a call.
+            markers = (*markers, raw.trigger)
+            trigger = {"type": TRIGGER_WORD, "value": raw.trigger}
+            asked["grammar"], asked["grammar_lazy"] = Raw(encode(raw.grammar)), Raw(b"true")
+            asked["grammar_triggers"] = Raw(encode([trigger]))
+        if markers:
+            asked["preserved_tokens"] = Raw(encode(markers))
         await self._must_fit(fields, prompt)
         prefill = Prefill.asked(request, fields)
         if prefill is not None:
@@ -117,7 +127,7 @@ class LlamaCppBackend(OpenAIBackend):
             usage=request.include_usage or not request.stream,
             reasoning_open=pair is not None,
             # A grammar of the client's own wins.
-            by_grammar=raw.grammar is not None and "grammar" not in fields,
+            by_grammar=raw.trigger is None and raw.grammar is not None and "grammar" not in fields,
         )
         reply.prefill, reply.collects = prefill, not request.stream
         return reply

@@ -123,6 +123,24 @@ async def test_olmo_writes_its_calls_one_a_line(serve: Serve, test_model: Path) 
     assert said.parsed == [("now", {}), ("then", {})]
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_strict_tool_is_called_by_its_schema_though_the_model_decides(llama_cpp: str, stream: bool) -> None:
+    """The model would say Paris; it is not allowed to. Where it calls nothing, nothing holds it."""
+    city = {"type": "string", "enum": ["London", "Rome"]}
+    function = {**WEATHER, "parameters": {**WEATHER["parameters"], "properties": {"city": city}}, "strict": True}
+    loose = {**function, "strict": False}
+    async with Gateway(config(external(llama_cpp, "pythonic"))) as gateway:
+        free = await ask(gateway, ASK, tools=[tool(loose)], stream=stream)
+        said = await ask(gateway, ASK, tools=[tool(function)], stream=stream)
+        words = await ask(gateway, HELLO, tools=[tool(function)], stream=stream)
+    assert free.parsed[0][1]["city"] == "Paris"
+    ((name, arguments),) = said.parsed
+    assert name == "get_weather"
+    assert arguments["city"] in ("London", "Rome")
+    assert words.content
+    assert not words.calls
+
+
 @pytest.mark.parametrize(
     ("choice", "tools"),
     [
