@@ -117,6 +117,7 @@ class Ledger:
         self, event_type: str, payload: Mapping[str, Any], *, agent: str | None = None, message: str | None = None
     ) -> None:
         self._event_seq += 1
+        self.updated_at = now()
         self.events.append(
             Event(
                 id=f"{self.id}:{self._event_seq}",
@@ -125,7 +126,7 @@ class Ledger:
                 agent_key=agent,
                 message_id=message,
                 payload=dict(payload),
-                created_at=now(),
+                created_at=self.updated_at,
             )
         )
 
@@ -173,7 +174,6 @@ class Ledger:
             for row in rows:
                 del row["id"]
             self.connection.execute(insert(EVENTS), rows)
-        self.updated_at = now()
         values = {
             "status": self.status,
             "updated_at": self.updated_at,

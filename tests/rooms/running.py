@@ -31,7 +31,7 @@ class House:
     engine: Double
     http: httpx.AsyncClient
 
-    async def call(self, method: str, path: str, status: int, body: Json | None = None, **headers: str) -> Any:
+    async def call(self, method: str, path: str, status: int, body: Json | None = None, /, **headers: str) -> Any:
         """The envelope's data; of an error the whole envelope."""
         answer = await self.http.request(method, path, json=body, headers=headers)
         envelope = answer.json()

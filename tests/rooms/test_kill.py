@@ -108,15 +108,14 @@ async def converse(gateway: Gateway, seen: Seen, turns: int) -> None:
             rented = await ask("POST", "/llm/room", {"tool_policy": {"access": "edit"}})
             seen.room = rented["data"]["id"]
         path = f"/llm/room/{seen.room}"
-        for number in range(turns):
-            said = await ask("POST", f"{path}/messages", {"content": f"{number}"})
-            if not said["success"]:
-                # The one before was acknowledged to nobody, and is there all the same; or the room has failed.
-                assert said["code"] in ("message_queued", "room_failed"), said
-                if said["code"] == "room_failed":
-                    await ask("POST", f"{path}/wake")
-            else:
+        while len(seen.acknowledged) < turns:
+            said = await ask("POST", f"{path}/messages", {"content": f"{len(seen.acknowledged)}"})
+            if said["success"]:
                 seen.acknowledged.append(said["data"]["id"])
+            elif said["code"] == "room_failed":
+                await ask("POST", f"{path}/wake")
+            else:  # the one before was acknowledged to nobody, and is there all the same
+                assert said["code"] == "message_queued", said
             await settled(http, seen)
 
 

@@ -189,7 +189,7 @@ async def do(rooms: Rooms, room: str, verb: str) -> None:
         case "interrupt":
             await rooms.interrupt("t", room, None)
         case "graceful" | "immediate":
-            await rooms.release("t", room, Release(mode=verb))  # type: ignore[arg-type]
+            await rooms.release("t", room, Release(mode=verb))
         case _:
             policy = DonePolicy(after_turn="sleep" if verb == "sleep" else "idle")
             await rooms.update("t", room, Update(done_policy=policy))
