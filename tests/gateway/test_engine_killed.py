@@ -104,7 +104,7 @@ async def test_a_whole_answer_that_loses_its_engine_is_asked_once_more(test_mode
             kill(engine)
         answers = sorted(await asyncio.gather(*asking))
         assert [status for status, _ in answers] == [200 if kills == 1 else 502] * 3
-        assert all("went away before it answered" in message for status, message in answers if status == 502)
+        assert all("went away" in message for status, message in answers if status == 502)
         assert await asyncio.gather(*(ask(port, **SHORT) for _ in range(4))) == [(200, "chat.completion")] * 4
 
 
