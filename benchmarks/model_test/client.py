@@ -140,13 +140,13 @@ class Client:
     ) -> Reply:
         stream = Stream()
         first_delta = last_delta = first_call = None
-        deltas = 0
+        reads: set[int] = set()
         try:
-            async for data in _events(response):
+            async for data, read in _events(response):
                 if stream.feed(data):
                     last_delta = time.perf_counter()
                     first_delta = first_delta or last_delta
-                    deltas += 1
+                    reads.add(read)
                     if first_call is None and stream.complete_calls():
                         first_call = last_delta
             answer = stream.answer(forced=forced)
@@ -155,7 +155,7 @@ class Client:
         speed = None
         tokens = answer.usage.get("completion_tokens")
         # What comes in few pieces, as a call does that had to be read to its end first, shows no speed.
-        if isinstance(tokens, int) and deltas > max(1, tokens / 2) and first_delta and last_delta:
+        if isinstance(tokens, int) and len(reads) > max(2, tokens / 4) and first_delta and last_delta:
             speed = (tokens - 1) / (last_delta - first_delta) if last_delta > first_delta else None
         return Reply(
             answer,
@@ -184,21 +184,26 @@ class Client:
         return text
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[str]:
-    """The data of each server-sent event."""
+async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, int]]:
+    """The data of each server-sent event, and with which read of the connection it came to its end."""
     data: list[str] = []
-    size = 0
-    async for line in response.aiter_lines():
-        size += len(line)
+    rest = b""
+    size = read = 0
+    async for part in response.aiter_bytes():
+        size += len(part)
+        read += 1
         if size > MAX_ANSWER:
             raise NotAnAnswer(f"more than {MAX_ANSWER} bytes")
-        if line.startswith("data:"):
-            data.append(line[5:].removeprefix(" "))
-        elif not line and data:
-            yield "\n".join(data)
-            data = []
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            line = line.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                data.append(line[5:].removeprefix(b" ").decode("utf-8", "replace"))
+            elif not line and data:
+                yield "\n".join(data), read
+                data = []
     if data:
-        yield "\n".join(data)
+        yield "\n".join(data), read
 
 
 def _ms(began: float, ended: float) -> float:

@@ -21,7 +21,8 @@ h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .6
 .good { background: #2e7d4f; } .bad { background: #b3382c; } .none { background: #5b6875; }
 pre { background: #f4f6f8; padding: .8rem; overflow-x: auto; font-size: 12.5px; line-height: 1.4; }
 table { border-collapse: collapse; width: 100%; } td, th { border-bottom: 1px solid #dde3e9; padding: .35rem .5rem;
-text-align: left; vertical-align: top; } td pre { margin: 0; padding: .4rem; white-space: pre-wrap; }
+text-align: left; vertical-align: top; }
+td:first-child { white-space: nowrap; } td pre { margin: 0; padding: .4rem; white-space: pre-wrap; }
 svg text { font: 12px system-ui, sans-serif; fill: #1d2733; } .muted { color: #5b6875; }
 """
 
@@ -137,7 +138,8 @@ def times(now: Mapping[str, Json], before: Mapping[str, Json] | None) -> str:
             points += [(x, points[-1][1]), (x, height - height * rank / len(values))]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         made.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        made.append(f'<text x="{left + 20}" y="{22 + 18 * index}" style="fill:{colour}">{name}</text>')
+        place = f'x="{left + width - 8}" y="{height - 12 - 18 * index}" text-anchor="end"'
+        made.append(f'<text {place} style="fill:{colour}">{name}</text>')
     return _svg(left + width + 40, height + 28, made)
 
 

@@ -53,7 +53,7 @@ def _accuracy(axes: Any, now: Json, before: Json | None) -> None:
     axes.set_xlim(0, 100)
     axes.set_xlabel("passed, %, with 95 % intervals")
     if before:
-        axes.legend(loc="lower right")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.07), ncols=2, frameon=False)
 
 
 def _failures(axes: Any, kinds: Mapping[str, int]) -> None:
