@@ -13,12 +13,11 @@ import msgspec
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
 from gateway.rooms import ledger as history
 from gateway.rooms.agent import Agent, check_actors
-from gateway.rooms.feed import frame
+from gateway.rooms.feed import Frame, frame
 from gateway.rooms.ledger import Ledger
 from gateway.rooms.room import LiveRoom, finish
 from gateway.rooms.shapes import (
     Actor,
-    Event,
     History,
     Message,
     Release,
@@ -284,14 +283,13 @@ class Rooms:
         await self.open()
         room = self._room(room_id)
         news = room.feed.news
-        frames: list[tuple[Event, bytes]] | None
+        frames: list[Frame] | None
         frames, status = await self._replay(tenant, room_id, after)
         while True:
-            for event, data in frames:
-                yield data
-                after = event.seq
-                if event.event_type.startswith("room:"):
-                    status = _STATUS_AFTER.get(event.event_type, status)
+            for made in frames:
+                yield made.data
+                after = made.seq
+                status = _STATUS_AFTER.get(made.event_type, status)
             if not frames:
                 if not tail or status in DETACHED:
                     return
@@ -305,11 +303,11 @@ class Rooms:
             if frames is None:
                 frames, status = await self._replay(tenant, room_id, after)
 
-    async def _replay(self, tenant: str, room_id: str, after: int) -> tuple[list[tuple[Event, bytes]], State]:
-        def work(connection: Connection) -> tuple[list[tuple[Event, bytes]], State]:
+    async def _replay(self, tenant: str, room_id: str, after: int) -> tuple[list[Frame], State]:
+        def work(connection: Connection) -> tuple[list[Frame], State]:
             found = history.find(connection, room_id, tenant)
             events = history.events(connection, room_id, after, REPLAY)
-            return [(event, frame(event)) for event in events], found.status
+            return [frame(event) for event in events], found.status
 
         return await self.store.read(work)
 
