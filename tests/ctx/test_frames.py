@@ -6,8 +6,7 @@ import asyncio
 import errno
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.config import Config, Model
-from gateway.config.values import Ctx
-from gateway.core import Gateway
 from gateway.ctx.errors import code
 from gateway.ctx.frames import MAX_FRAME, Cancel, Exec, Ping, Resume, Send, parse, parse_exec
-from gateway.ctx.live import LiveTree
 from gateway.errors import GatewayError
-from gateway.services import Services
 from gateway.wire.jsonl import TOO_LONG, LineReader
-
-SECONDS = 40
+from tests.ctx.kept import SECONDS, keeping
 
 
 def outcome(frame: bytes | Any) -> str:
@@ -196,30 +189,6 @@ def test_the_limit_counts_the_newline() -> None:
 # On a real socket
 
 
-@asynccontextmanager
-async def serving(folder: Path) -> AsyncIterator[LiveTree]:
-    """A tree with the echo, kept in this process."""
-    config = Config(
-        source=folder / "config.yaml",
-        active_model="echo",
-        models={"echo": Model(name="echo", runtime="echo")},
-        ctx=Ctx(enabled=True, root=folder / "t"),
-        state_dir=folder / "state",
-    )
-    services = Services(Gateway(config))
-    tree = LiveTree(services)
-    running = asyncio.create_task(tree.run())
-    try:
-        async with asyncio.timeout(SECONDS):
-            await tree.ready.wait()
-        yield tree
-    finally:
-        tree.stop.set()
-        await running
-        await services.aclose()
-        await services.gateway.aclose()
-
-
 @pytest.fixture(scope="module")
 def kept(module_short: Path) -> Iterator[Path]:
     """The root of a tree that is kept beside the tests."""
@@ -227,7 +196,7 @@ def kept(module_short: Path) -> Iterator[Path]:
     ready = threading.Event()
 
     async def keep() -> None:
-        async with serving(module_short):
+        async with keeping(module_short):
             ready.set()
             await asyncio.to_thread(stop.wait)
 

@@ -41,14 +41,19 @@ class ChatAnswering:
         self._run = run
         self._reader = EventReader(ask.run, ask.limit)
         self._ended = False
+        self._failed: TooLong | None = None
 
     async def events(self) -> list[Event]:
         while not self._ended:
+            if self._failed is not None:
+                raise self._failed
             payloads = await self._run.payloads()
             try:
                 events = self._reader.feed(payloads) if payloads else self._reader.finish()
             except AnswerTooLong as error:
-                raise TooLong(str(error)) from error
+                # What came with it is told first.
+                self._failed = TooLong(str(error))
+                events = self._reader.take()
             self._ended = not payloads
             if events:
                 return events

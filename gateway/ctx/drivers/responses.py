@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from gateway.backends.openai import OpenAIBackend
 from gateway.core import Gateway
@@ -72,22 +72,31 @@ class ResponsesAnswering:
         self._sse = SSEReader()
         self._reader = StreamReader(EventWriter(ask.run, ask.limit), backend)
         self._closed = False
+        self._failed: GatewayError | None = None
 
     async def events(self) -> list[Event]:
-        try:
-            while not self._reader.ended:
-                data = await self._response.receive()
-                for payload in self._sse.feed(data) if data else self._sse.finish():
-                    self._reader.feed(payload)
-                if not data and not self._reader.ended:
-                    raise ProviderUnavailable("the engine's stream ended before the answer did", status=502)
-                if events := self._reader.take():
-                    return events
-        except EventTooLarge as error:
-            raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from error
-        except AnswerTooLong as error:
-            raise TooLong(str(error)) from error
+        while not self._reader.ended:
+            if self._failed is not None:
+                raise self._failed
+            try:
+                await self._read()
+            except EventTooLarge as error:
+                self._failed = ProviderInvalidResponse(f"the engine's answer is malformed: {error}")
+            except AnswerTooLong as error:
+                self._failed = TooLong(str(error))
+            except GatewayError as error:
+                self._failed = error
+            # What came before a failure is told first.
+            if events := self._reader.take():
+                return events
         return []
+
+    async def _read(self) -> None:
+        data = await self._response.receive()
+        for payload in self._sse.feed(data) if data else self._sse.finish():
+            self._reader.feed(payload)
+        if not data and not self._reader.ended:
+            raise ProviderUnavailable("the engine's stream ended before the answer did", status=502)
 
     def close(self) -> None:
         if not self._closed:
@@ -118,7 +127,7 @@ class _Usage(Struct):
 
 class _Answer(Struct):
     usage: _Usage | None = None
-    error: Raw | None = None
+    error: Any = None
 
 
 class _Told(Struct):
