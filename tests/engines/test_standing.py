@@ -13,9 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.api.pulse import KEEP_ALIVE
+from gateway.backends.prefill import Prefill
 from gateway.engines.status import Progress, Waiting
+from tests.conftest import ROOT
 from tests.engines.served import served
 
+DOCS = ROOT / "docs/guarantees.md"
 PROMPT = "What is the weather? " * 190
 """Nearly all that fits into the test model's context; it reads that in a tenth of a second."""
 SERVER = {"progress_after_seconds": 0.005, "keep_alive_seconds": 0.005}
@@ -78,13 +82,18 @@ def test_llama_server_reads_batch_by_batch(llama_server: Path, test_model: Path,
 
 @pytest.mark.timeout(180)
 def test_mlx_reads(mlx_python: str, mlx_model: Path, tmp_path: Path) -> None:
-    from tests.conftest import ROOT
-
     args = ["-P", str(ROOT / "gateway/engines/mlx_server.py"), "--model", "{model_path}", "--port", "{port}"]
     args += ["--context-window", "{context_window}", "--max-tokens", "{context_window}"]
     model = {"runtime": "mlx", "path": str(mlx_model), "command": mlx_python, "args": args, "context_window": 1024}
     with engine(model, tmp_path) as url:
         the_prompt_is_seen_being_read(url)
+
+
+def test_the_examples_in_the_docs() -> None:
+    prefill = Prefill()
+    prefill.comment(b": keepalive 2048/7210")
+    said = (str(Progress("load", 1, 1, 0.4)), prefill.standing(), KEEP_ALIVE)
+    assert "\n".join(f": ctxgate {text}" for text in said) in DOCS.read_text("utf-8")
 
 
 @pytest.mark.parametrize(

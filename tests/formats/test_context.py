@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.context import SPARE_TOKENS, exceeded, may_exceed
+from gateway.backends.context import SPARE_TOKENS, context_length_exceeded, exceeded, may_exceed
 from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest
+from tests.conftest import ROOT
 from tests.formats.asking import ASK, WEATHER, Json, ask, chat_request, tool
 from tests.formats.conftest import WINDOW, Serve, config, external
 from tests.gateway.double import Double, Exchange, completion
@@ -143,6 +144,13 @@ def test_what_engines_say(message: str, prompt: int | None, window: int | None) 
     assert error is not None
     assert error.details == {"prompt_tokens": prompt, "context_window": window}
     assert str(window) in str(error)
+
+
+def test_the_example_in_the_docs() -> None:
+    text = (ROOT / "docs/guarantees.md").read_text("utf-8")
+    (example,) = (json.loads(line) for line in text.splitlines() if line.startswith('{"error": '))
+    made = context_length_exceeded(2417, 1024).body()["error"]
+    assert example["error"] == {name: made[name] for name in example["error"]}
 
 
 def test_the_bound() -> None:

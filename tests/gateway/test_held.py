@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.gateway.accumulator import from_stream
 from tests.gateway.client import Answer, chat
 from tests.gateway.double import Exchange, Json, Script, chunk, completion, streams
@@ -61,6 +62,15 @@ def folded(answer: Answer) -> tuple[str, list[tuple[str, str]], Json]:
 
 
 PROSE = says("It is one.")
+
+
+async def test_the_examples_in_the_docs() -> None:
+    lines = (ROOT / "docs/guarantees.md").read_text("utf-8").splitlines()
+    async with running(PROSE, says(GOOD)) as gateway:
+        answer = await gateway.ask(chat(response_format=BY_SCHEMA))
+    assert f"x-ctxgate-enforced: {answer.headers['x-ctxgate-enforced']}" in lines
+    assert json.dumps({"ctxgate": answer.json["ctxgate"]}) in lines
+
 
 CONFORMING: dict[str, tuple[Json, list[Script], str, list[tuple[str, str]], int]] = {
     "at once": ({"response_format": BY_SCHEMA}, [says(GOOD)], GOOD, [], 1),
