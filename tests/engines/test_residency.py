@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Config, Engines, Model, Residence
+from gateway.config import Config, Engines, Model, Residence, load
 from gateway.core import Gateway, Run
 from gateway.engines import Engine, memory
 from gateway.engines.recipe import Machine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit
 from gateway.wire.chat import ChatRequest
+from tests.conftest import ROOT
 
 EACH = 60 * memory.MB
 """More than one engine of the test model holds, by a third."""
@@ -296,6 +297,15 @@ async def test_a_drain_has_an_end(model: Model, xllamacpp: Callable[[], Machine]
             assert b"chat.completion" in await whole(gateway, "two")
             with pytest.raises(GatewayError, match="went away in the middle"):
                 await rest(run)
+
+
+def test_the_example_of_the_documentation_loads(tmp_path: Path) -> None:
+    page = (ROOT / "docs/engines.md").read_text(encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0], encoding="utf-8")
+    config = load(tmp_path / "config.yaml", {})
+    assert config.models["small"].residence.pinned
+    assert config.models["other"].residence.memory == 14 * 10**9
+    assert config.engines.excludes == {"large": frozenset({"large"})}
 
 
 async def test_what_it_needs_is_learnt_and_kept(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ async def test_in_mid_stream_it_is_an_error_frame_then_done_and_the_next_request
 async def test_a_whole_answer_that_loses_its_engine_is_asked_once_more(test_model: Path, http: str, kills: int) -> None:
     async with real(test_model, http) as (port, engine):
         assert (await ask(port, **SHORT))[0] == 200
-        asking = [asyncio.create_task(ask(port, **LONG)) for _ in range(3)]
+        asking = [asyncio.create_task(ask(port, **{**LONG, "max_tokens": 500})) for _ in range(3)]
         killed: Address | None = None
         for _ in range(kills):
             # The engine doesn't tell what it was asked; that it has three connections is seen from outside.
