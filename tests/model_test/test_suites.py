@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.model_test import oracle
+from benchmarks.model_test import CHECKER, oracle, results
 from benchmarks.model_test.cases import SUITES, BadSuite, Case, choose, load, picks
+from benchmarks.model_test.cli import BASELINES
 from benchmarks.model_test.judge import judge
 
 CORE = load(SUITES / "core")
+
+TEST_MODEL = "29cf157cf9009b15a671f656d641b7bfe28771d893a148baba107b1f6bdb6e4c"
 
 CATEGORIES = {
     *("single", "select", "many-tools", "parallel-same", "parallel-mixed", "abstain", "missing-param", "optional"),
@@ -79,3 +82,13 @@ def test_bad_cases_are_explained(tmp_path: Path, case: str, says: str) -> None:
     with pytest.raises(BadSuite, match=r"a\.yaml: case x") as caught:
         load(tmp_path)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("file", sorted(BASELINES.glob("*.json")), ids=lambda file: file.stem)
+def test_committed_baselines_fit_the_cases(file: Path) -> None:
+    """Where this fails a case, or the judge, was changed: run the suite again with `--save-baseline`."""
+    kept = results.read(file)
+    known = {case.id: case.hash[:16] for case in CORE.cases}
+    assert {id: case["h"] for id, case in kept["cases"].items()} == {id: known[id] for id in kept["cases"]}
+    assert (kept["checker"], kept["target"]["file_sha256"]) == (CHECKER, TEST_MODEL)
+    assert kept["summary"] == results.summary(kept["cases"])

@@ -60,7 +60,9 @@ def test_configuration_of_ten_lines(tmp_path: Path) -> None:
     assert load(file, {}).resolve(None).port == 8080
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/engines.md", "docs/provider.md", "docs/ctx.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/engines.md", "docs/provider.md", "docs/ctx.md", "docs/model-test.md"]
+)
 def test_links_lead_somewhere(page: str) -> None:
     file = ROOT / page
     local = [link for link in re.findall(r"\]\(([^)#]+)\)", file.read_text("utf-8")) if "://" not in link]
