@@ -457,9 +457,9 @@ class Run:
                 return clean
 
     @property
-    def enforced_by(self) -> str | None:
-        """How the answer is held to what the request constrains it to; None: it constrains it to nothing."""
-        return None if self.enforced is None else self.enforced.way
+    def enforced_by(self) -> str:
+        """How the answer is held to what the request constrains it to; "" where that is nothing."""
+        return "" if self.enforced is None else self.enforced.way
 
     @property
     def mended(self) -> Mended:
@@ -587,7 +587,7 @@ class HeldRun(Run):
         self._original = request
 
     @property
-    def enforced_by(self) -> str | None:
+    def enforced_by(self) -> str:
         by = super().enforced_by
         return by if self._attempt == 1 else f"{by}; attempts={self._attempt}"
 

@@ -40,6 +40,9 @@ BAD_INPUT = (
 """What a 500 says if the request is to blame."""
 
 
+DENSE_BYTES = 2
+"""For each token, in a prompt of few letters a token. What is denser still llama.cpp refuses later by itself."""
+
 TRIGGER_WORD = 1
 """llama.cpp's number for a trigger that is a word, or a token where the word is one."""
 
@@ -140,7 +143,7 @@ class LlamaCppBackend(OpenAIBackend):
         """
         if len(bytes(fields["messages"])) < SURELY_FITS or (window := await self._window()) is None:
             return
-        if not may_exceed(fields, window):
+        if not may_exceed(fields, DENSE_BYTES * window):
             return
         if prompt is None and self._templates:
             self.adapt(fields)

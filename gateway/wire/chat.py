@@ -59,6 +59,10 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
+FREE = ("auto", "none")
+"""Values of `tool_choice` that leave it to the model whether it answers in words."""
+
+
 def waiting() -> str:
     """`ChatRequest.standing` of a request that an engine has, of which no more is known."""
     return "waiting"
@@ -69,10 +73,12 @@ class ChatRequest:
 
     fields: every field of the request object as JSON bytes, unknown ones included; a copy is given
     to the backend, which may change it. tools: the JSON array of tools, or None where none is declared.
+    constrained: the answer is to hold to more than words; `gateway.enforcement` says to what.
     standing: says where the request stands while nothing of its answer has come; whoever works on it sets it.
     """
 
     __slots__ = (
+        "constrained",
         "fields",
         "include_usage",
         "model",
@@ -94,16 +100,13 @@ class ChatRequest:
         self.parallel_tool_calls = known.parallel_tool_calls is not False
         self.tool_choice = known.tool_choice
         self.response_format = known.response_format
+        choice = known.tool_choice
+        self.constrained = known.response_format is not None or (choice is not None and choice not in FREE)
         self.standing: Callable[[], str] = waiting
 
     def where(self) -> str:
         """Where the request stands: a word, and key=value pairs."""
         return self.standing()
-
-    @property
-    def constrained(self) -> bool:
-        """Whether the answer is to hold to more than words: `gateway.enforcement` says to what."""
-        return self.response_format is not None or self.tool_choice not in (None, "auto", "none")
 
     def continued(self, messages: list[dict[str, Any]]) -> ChatRequest:
         """The same request with further messages at its end."""

@@ -103,9 +103,9 @@ async def test_a_prompt_that_surely_fits_costs_no_further_request() -> None:
     ):
         for size, paths in (
             (400, ["/v1/chat/completions"]),
-            (1600, ["/props", "/v1/chat/completions"]),
-            (1600, ["/v1/chat/completions"]),
-            (2400, ["/apply-template", "/tokenize", "/v1/chat/completions"]),
+            (3200, ["/props", "/v1/chat/completions"]),
+            (3200, ["/v1/chat/completions"]),
+            (4400, ["/apply-template", "/tokenize", "/v1/chat/completions"]),
         ):
             double.requests.clear()
             await ask(gateway, {"role": "user", "content": "x" * size})
