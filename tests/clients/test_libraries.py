@@ -1,0 +1,43 @@
+"""Libraries that people use, unpatched, with the real engine and the project's real model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+PYTHON = sorted(path.stem for path in PROGRAMS.glob("*_*.py"))
+LIMIT = 90
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(120)]
+
+
+def run(command: list[str | Path], environment: dict[str, str]) -> str:
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def holds(output: str) -> None:
+    said = json.loads(output.strip().splitlines()[-1])
+    assert said["plain"] == "Hello! How can I help you?"
+    assert said["streamed"] == said["plain"]
+    assert said["called"] == {"city": "Paris", "unit": "celsius"}
+    assert said["result"] == "The result is 21."
+
+
+@pytest.mark.parametrize("program", PYTHON)
+def test_python(program: str, real: str, clients: Path, environment: dict[str, str]) -> None:
+    python = clients / "python/bin/python"
+    if not python.exists():
+        pytest.skip("the Python clients are not installed: scripts/clients python does it")
+    holds(run([python, PROGRAMS / f"{program}.py", real], environment))
+
+
+def test_node(real: str, clients: Path, environment: dict[str, str]) -> None:
+    if not (clients / "node/node_modules/openai").is_dir():
+        pytest.skip("the node clients are not installed: scripts/clients node does it")
+    holds(run(["node", PROGRAMS / "openai_node.mjs", real, clients], environment))

@@ -1,0 +1,134 @@
+"""Coding agents that people use, unpatched, configured as docs/clients says.
+
+Their prompts are too much for the small model: the engine is scripted. It writes its calls in a native dialect, so all
+of the gateway's way is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGKILL
+from typing import Any
+
+import pytest
+
+from tests.clients.pages import configured
+from tests.faces.asking import said
+from tests.gateway.double import Exchange, Json, Script, chunk
+from tests.gateway.running import running
+
+LIMIT = 75
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(100)]
+
+TOLD = "hello-from-tool"
+
+
+@dataclass(frozen=True)
+class Program:
+    """page: of docs/clients, whose files and variables it is run with. call: what the model writes to call its shell.
+    text: what of its output a person reads."""
+
+    page: str
+    command: tuple[str, ...]
+    call: str
+    text: Callable[[list[Json]], str]
+
+
+def _of_codex(lines: list[Json]) -> str:
+    items = [line["item"] for line in lines if line["type"] == "item.completed"]
+    return "".join(item["text"] for item in items if item["type"] == "agent_message")
+
+
+def _of_claude(lines: list[Json]) -> str:
+    return str(lines[-1]["result"])
+
+
+def _of_opencode(lines: list[Json]) -> str:
+    return "".join(line["part"]["text"] for line in lines if line["type"] == "text")
+
+
+PROGRAMS = {
+    "codex": Program(
+        "codex",
+        ("codex", "exec", "--skip-git-repo-check", "--json"),
+        f'exec_command(cmd="echo {TOLD}")',
+        _of_codex,
+    ),
+    "claude": Program(
+        "claude-code",
+        ("claude", "--output-format", "stream-json", "--verbose", "--allowedTools", "Bash", "-p"),
+        f'Bash(command="echo {TOLD}", description="Say it")',
+        _of_claude,
+    ),
+    "opencode": Program(
+        "opencode",
+        ("opencode", "run", "--format", "json"),
+        f'bash(command="echo {TOLD}", description="Say it")',
+        _of_opencode,
+    ),
+}
+
+
+def engine(call: str | None) -> Script:
+    """Answers the first turn with the call, if there is one, and what comes after it with a text."""
+
+    async def script(exchange: Exchange) -> None:
+        asked = exchange.json
+        past = [message["role"] for message in asked["messages"]]
+        if call is not None and asked.get("tools") and "tool" not in past:
+            await said(chunk("<|tool_call_start|>"), chunk(f"[{call}]"), chunk("<|tool_call_end|>"))(exchange)
+        else:
+            await said(chunk("All "), chunk("is "), chunk("done."))(exchange)
+
+    return script
+
+
+async def run(command: list[str], environment: dict[str, str], folder: Path) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=folder,
+        env=environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(LIMIT):
+            out, errors = await process.communicate()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, SIGKILL)
+        await process.wait()
+    assert process.returncode == 0, (out + errors).decode()
+    return out.decode()
+
+
+@pytest.mark.parametrize("turn", ["a text", "a tool"])
+@pytest.mark.parametrize("name", PROGRAMS)
+async def test_a_turn(
+    name: str, turn: str, clients: Path, home: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    program = PROGRAMS[name]
+    binary = clients / "node/node_modules/.bin" / program.command[0]
+    if not binary.exists():
+        pytest.skip(f"{program.command[0]} is not installed: scripts/clients node does it")
+    folder = tmp_path / "work"
+    folder.mkdir()
+    calls = turn == "a tool"
+    async with running(engine(program.call if calls else None), tool_call_format="pythonic") as gateway:
+        environment |= configured(program.page, gateway.url, "m", home)
+        output = await run([str(binary), *program.command[1:], "Do it."], environment, folder)
+        asked: list[Any] = [exchange.json for exchange in gateway.engine.requests]
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    assert program.text(lines) == "All is done."
+    assert all(request["stream"] for request in asked)
+    results = [m["content"] for request in asked for m in request["messages"] if m["role"] == "tool"]
+    assert (TOLD in results[-1]) if calls else not results
