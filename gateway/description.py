@@ -11,7 +11,7 @@ from gateway.api import face
 from gateway.api.chat import Client
 from gateway.api.face import Request, Row
 
-PARTS = ("gateway.api.description",)
+PARTS = ("gateway.api.description", "gateway.rooms.openapi")
 """Modules with `PATHS`, path → OpenAPI path item, and `schemas()`, name → JSON Schema."""
 
 

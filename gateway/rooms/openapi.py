@@ -1,4 +1,4 @@
-"""The routes of this face for `/openapi.json`: `paths()` and `schemas()` as OpenAPI 3.1 has them."""
+"""The routes of this face for `/openapi.json`: `PATHS` and `schemas()` as OpenAPI 3.1 has them."""
 
 from __future__ import annotations
 
@@ -168,3 +168,6 @@ def _query(name: str, schema: dict[str, Any], description: str) -> dict[str, Any
 
 def _id() -> dict[str, Any]:
     return {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "format": "uuid"}}
+
+
+PATHS = paths()

@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from gateway.config import Config
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
 from gateway.rooms import ledger as history
 from gateway.rooms.agent import Agent, check_actors
@@ -54,16 +55,22 @@ class Rooms:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._config = services.gateway.config
-        self._keep_alive = self._config.server.keep_alive_seconds
         self._live: WeakValueDictionary[str, LiveRoom] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[None] | None = None
         self._closed = False
-        self.idle_seconds = self._config.rooms.idle_seconds
         self.store: Store
         self.vault: Vault
         self.agent: Agent
+
+    @property
+    def _config(self) -> Config:
+        """As it is now: it may be read anew."""
+        return self._services.gateway.config
+
+    @property
+    def idle_seconds(self) -> float:
+        return self._config.rooms.idle_seconds
 
     # Life
 
@@ -294,7 +301,7 @@ class Rooms:
                 if not tail or status in DETACHED:
                     return
                 try:
-                    async with asyncio.timeout(self._keep_alive):
+                    async with asyncio.timeout(self._config.server.keep_alive_seconds):
                         await news.wait()
                 except TimeoutError:
                     yield b": keep-alive\n\n"
