@@ -1,0 +1,92 @@
+"""The examples of docs/operations.md, run as they stand against a real gateway."""
+
+from __future__ import annotations
+
+import doctest
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from gateway import ledger, metrics, recording
+from gateway.backends import replicas
+from gateway.config import load
+from gateway.config.diff import AT_START
+from tests.cli.commands import environment
+from tests.conftest import ROOT
+from tests.operations.test_reload import Gateway, gateway
+from tests.operations.test_seeing import QUESTION
+
+PAGE = (ROOT / "docs/operations.md").read_text("utf-8")
+FILES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+CONSOLES = re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+COMMANDS = [part for console in CONSOLES for part in re.split(r"^(?=\$ )", console, flags=re.MULTILINE) if part]
+EXAMPLES = [re.match(r"\$ (.*)\n((?s:.*))", command) for command in COMMANDS]
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+@pytest.fixture(scope="module")
+def running(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    if find_spec("xllamacpp") is None:
+        pytest.skip("xllamacpp is not installed")
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "_models/test").mkdir(parents=True)
+    (folder / "_models/test/ctxgate-test-tools.gguf").symlink_to(test_model)
+    with gateway(folder, FILES[0]) as running:
+        asked = {key: value for key, value in QUESTION.items() if key != "model"}
+        assert running.http.post("/v1/chat/completions", json=asked).status_code == 200
+        yield running
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the examples need curl")
+@pytest.mark.timeout(120)
+def test_the_examples_give_what_the_page_shows(running: Gateway) -> None:
+    """In the page's order: each finds what the ones before it have left."""
+    folder = running.file.parents[1]
+    url = str(running.http.base_url).rstrip("/")
+    programs = folder / "bin"
+    programs.mkdir()
+    program = programs / "ctxgate"
+    program.write_text(f'#!/bin/sh\ncommand=$1; shift\nexec {sys.executable} -m gateway "$command" --url {url} "$@"\n')
+    program.chmod(0o755)
+    env = environment(folder, XDG_STATE_HOME=os.environ["XDG_STATE_HOME"])
+    env["PATH"] = f"{programs}:{env['PATH']}"
+    assert len(EXAMPLES) == 7
+    for example in EXAMPLES:
+        assert example is not None
+        command = example[1].replace("http://127.0.0.1:4000", url)
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=40, check=False
+        )
+        printed, wanted = done.stdout + done.stderr, example[2]
+        if not doctest.OutputChecker().check_output(wanted, printed, FLAGS):
+            pytest.fail(f"$ {command}\n{printed}\n\nwanted:\n{wanted}")
+
+
+@pytest.mark.parametrize("text", FILES, ids=["first", "routes"])
+def test_the_files_are_right(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+    assert load(file, {}).notes == ()
+
+
+def test_the_page_names_every_metric() -> None:
+    source = Path(metrics.__file__).read_text("utf-8")
+    for name in re.findall(r'"(ctxgate_\w+)"', source):
+        assert name in PAGE or re.search(r"\^ctxgate_\(.*\b" + name.removeprefix("ctxgate_") + r"\b", PAGE), name
+
+
+def test_the_page_s_numbers_are_the_code_s() -> None:
+    for key in AT_START:
+        assert key in PAGE or key.removeprefix("server.") in PAGE, key
+    assert f"up to {recording.MAX_RECORDING >> 20} MB each and {ledger.MAX_RECORDED >> 20} MB together" in PAGE
+    first, most = replicas.PROBES
+    assert f"probed after {first} s, then less often, {most:g} s at the most" in PAGE
+    assert replicas.SLACK == 2
+    assert "a difference of\n  two requests" in PAGE
