@@ -76,6 +76,8 @@ class LiveTree:
         self._look = asyncio.Event()
         self._servers: dict[Path, asyncio.Server] = {}
         self._clients: dict[asyncio.Task[None], Wire] = {}
+        self._models: dict[str, str] = {}
+        """By the path of an object's status file, what its `id` says."""
         self._statuses: dict[str, str] = {}
         self._watched: set[int] = set()
         self._numbers = count()
@@ -116,13 +118,17 @@ class LiveTree:
                             log.warning("/ctx: changed by hand and kept: %s", ", ".join(report.kept))
                     except GatewayError as error:
                         log.error("/ctx: %s", error)
-                changed = await asyncio.to_thread(_changed_at, root / MANIFEST)
-                if changed != seen:
-                    seen = changed
-                    await self._sockets()
-                await self._refresh()
-                self.ready.set()
                 self._look.clear()
+                try:
+                    changed = await asyncio.to_thread(_changed_at, root / MANIFEST)
+                    if changed != seen:
+                        await self._sockets()
+                        seen = changed
+                    await self._refresh()
+                    self.ready.set()
+                except OSError as error:
+                    # A full disk, or a tree that someone has removed: it may be better at the next look.
+                    log.error("/ctx: %s", error)
                 looking = asyncio.create_task(self._look.wait())
                 await asyncio.wait({stopping, looking}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 looking.cancel()
@@ -152,13 +158,19 @@ class LiveTree:
     async def _sockets(self) -> None:
         """Opens and closes what the tree declares by now."""
         declared: dict[Path, Triple] = {}
+        models: dict[str, str] = {}
         for triple in await asyncio.to_thread(lambda: [*objects(self._root)]):
+            status = f"{triple.name}.d/status"
+            models[status] = ""
             try:
-                if (await asyncio.to_thread(read_control, triple)).session == "socket":
+                control = await asyncio.to_thread(read_control, triple)
+                models[status] = control.id
+                if control.session == "socket":
                     declared[triple.sock] = triple
             except GatewayError as error:
                 log.error("/ctx: %s: %s", triple.name, error)
-            self._statuses.setdefault(f"{triple.name}.d/status", "")
+        self._models = models
+        self._statuses = {path: said for path, said in self._statuses.items() if path in models or path == "status"}
         for path in [*self._servers]:
             if path not in declared and path != self._root / EXEC_SOCKET:
                 self._servers.pop(path).close()
@@ -244,11 +256,8 @@ class LiveTree:
 
     async def _refresh(self) -> None:
         gateway = self._services.gateway
-        models = projection(gateway.config).objects
-        now = {"status": READY}
-        for path in self._statuses:
-            if path != "status":
-                now[path] = word(gateway, models, path.removeprefix("model/").removesuffix(".d/status"))
+        objects = projection(gateway.config).objects
+        now = {"status": READY} | {path: word(gateway, objects, model) for path, model in self._models.items()}
         changed = {path: status for path, status in now.items() if self._statuses.get(path) != status}
         self._statuses |= changed
         if changed or self._log.waiting:

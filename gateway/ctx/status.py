@@ -22,7 +22,9 @@ def word(gateway: Gateway, objects: Mapping[str, str | None], name: str) -> str:
     settings, model = config.ctx.models.get(of), config.models[of]
     if settings is not None and settings.credential is not None and model.api_key is None:
         return UNCONFIGURED
-    route = gateway.routes[of]
+    route = gateway.routes.get(of)
+    if route is None:
+        return OFFLINE  # a reload is under way
     if route.engine is not None and route.engine.state != "ready":
         return route.engine.state
     return BUSY if route.in_flight else READY

@@ -147,4 +147,8 @@ def write(root: Path, path: str, content: bytes, mode: int) -> None:
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         os.fchmod(file.fileno(), mode)
         file.write(content)
-    os.replace(aside, root / path)
+    try:
+        os.replace(aside, root / path)
+    except OSError:
+        aside.unlink()
+        raise

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.ctx.connection import MAX_FOLLOWING
+from gateway.ctx.sync import sync
 from tests.ctx.kept import SECONDS, eventually, keeping
 from tests.ctx.served import text, types
 from tests.ctx.test_clients import Words
@@ -302,6 +304,42 @@ async def test_status_and_log_are_live(short: Path) -> None:
         }  # fmt: skip
         assert "secret" not in (control / "log").read_text()
     assert (control / "status").read_text() == "offline\n"
+
+
+async def test_a_reload_changes_the_tree(short: Path) -> None:
+    """Services has another configuration then; who is connected stays connected."""
+    async with Double(streams(chunk("Hello"))).serve() as double, keeping(short, double) as kept:
+        async with kept.connect("debug/echo") as client:
+            config = kept.gateway.config
+            without = {name: model for name, model in config.models.items() if name != "m"}
+            kept.gateway.config = replace(config, models=without, ctx=replace(config.ctx, aliases={"code": "echo"}))
+            await eventually(lambda: (kept.root / "model/code").is_symlink())
+            await eventually(lambda: not (kept.root / "model/acme").exists())
+            await client.ask(op="ping")
+            assert await client.frame() == {"type": "pong"}
+        kept.gateway.config = config
+        await eventually(lambda: (kept.root / "model/acme/m.sock").is_socket())
+        assert not (kept.root / "model/code").is_symlink()
+        async with kept.connect() as client:
+            await client.ask(op="send", id="m1", input="hello")
+            assert text(await client.until()) == "Hello"
+
+
+async def test_an_object_of_one_s_own_gets_its_socket(short: Path) -> None:
+    """At the next sync, whoever runs it."""
+    async with keeping(short) as kept:
+        control = kept.root / "model/debug/mine.d"
+        control.mkdir()
+        for file, said in (("id", "debug/echo"), ("driver", "debug"), ("session", "socket"), ("status", "")):
+            (control / file).write_text(said)
+        (kept.root / "model/debug/mine").write_text((kept.root / "model/debug/echo").read_text())
+        await asyncio.to_thread(sync, kept.root, kept.gateway.config)
+        await eventually(lambda: (kept.root / "model/debug/mine.sock").is_socket())
+        async with kept.connect("debug/mine") as client:
+            await client.ask(op="send", id="m1", input="hello")
+            told = await client.until()
+        assert (told[0]["model"], text(told)) == ("debug/mine", "hello")
+        await eventually(lambda: (control / "status").read_text() == "ready\n")
 
 
 def test_a_log_stays_short(tmp_path: Path) -> None:
