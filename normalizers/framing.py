@@ -196,7 +196,7 @@ class Framing(Normalizer):
 
     def _read_text(self, text: str, pos: int, reason: str | None) -> int:
         size = len(text)
-        start = pos
+        start = begin = pos
         if self._gap:
             # White space beside a call or reasoning is layout of the markup, not content.
             space = _SPACE.match(text, pos)
@@ -236,7 +236,7 @@ class Framing(Normalizer):
             elif literal == "\n":
                 self._at_line_start = True
             elif literal in ("[", "{"):
-                ticked = text[at - 1] == "`" if at else self._ticked
+                ticked = text[at - 1] == "`" if at > begin else self._ticked
                 hidden = self._fenced or ticked or self._brackets
                 verdict = "" if hidden else self._bare_bracket(text, at, reason)
                 if verdict == "wait":
@@ -401,6 +401,7 @@ class Framing(Normalizer):
             self._turn(self._read_text)
             self._gap = "call"
             self._at_line_start = self._lines
+            self._ticked = False
             self._echo = "".join(self._body or ()).lstrip()
             self._body = None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from normalizers import fold, get, names
+from normalizers import Warn, coalesce, fold, get, names
 from tests.normalizers.splits import parse, run, splits, tool
 
 Calls = list[tuple[str, dict[str, Any]]]
@@ -598,6 +598,17 @@ def test_every_format_has_a_table() -> None:
 def test_kimi_keeps_the_models_ids() -> None:
     message = parse("kimi_k2", KIMI["two"][0], TOOLS)
     assert [call.id for call in message.tool_calls] == ["functions.get_weather:0", "functions.ping:1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("phi4", '``````functools{""}]{"name":'), ("auto", '<｜tool▁call▁begin｜>```{"name":')],
+)
+def test_a_backtick_before_or_in_a_region_hides_nothing_behind_it(name: str, text: str) -> None:
+    whole = coalesce(run(name, [text], TOOLS))
+    assert "unfinished_call" in [event.code for event in whole if isinstance(event, Warn)]
+    for pieces in splits(text, random_splits=5):
+        assert coalesce(run(name, pieces, TOOLS)) == whole
 
 
 def test_white_space_behind_reasoning_is_layout_also_behind_a_stray_marker() -> None:
