@@ -32,6 +32,7 @@ class Command(Protocol):
 COMMANDS = {
     "serve": ("gateway.cli.serve", "serve the models of config.yaml"),
     "check": ("gateway.cli.check", "is config.yaml right?"),
+    "doctor": ("gateway.cli.doctor", "look over all that serving needs; try what a client would ask"),
     "plan": ("gateway.cli.plan", "show what a changed config.yaml would change"),
     "status": ("gateway.cli.status", "show what the running gateway does"),
     "logs": ("gateway.cli.logs", "show what a model's engine has written"),

@@ -1,0 +1,271 @@
+"""What well-known clients ask of a gateway, and how they are pointed at it: data for `ctxgate doctor --client`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+ADDRESS, MODEL, WINDOW = "http://127.0.0.1:4000", "MODEL", "32768"
+"""What stands in a snippet for the gateway's address, the model and its context window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One request as the client makes it, and what it could not do without in the answer.
+
+    has: keys of a whole answer. first, last: of a stream, the type of its first and last event, or in chats what the
+    payload holds; `last` may name several that are right.
+    """
+
+    method: str
+    path: str
+    body: Json | None = None
+    has: tuple[str, ...] = ()
+    first: str | None = None
+    last: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """place: the file, or the dialog, that takes the snippet."""
+
+    place: str
+    snippet: str
+    steps: tuple[Step, ...]
+
+
+SCHEMA: Json = {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}
+FUNCTION: Json = {"name": "shell", "description": "Runs a command.", "parameters": SCHEMA}
+TOOLS: list[Json] = [{"type": "function", "function": FUNCTION}]
+SAY = {"role": "user", "content": "Say hi."}
+
+
+def _chat(**fields: Any) -> Step:
+    """A streamed chat, which ends with its usage and `[DONE]`."""
+    body = {"messages": [SAY], "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 8, **fields}
+    return Step("POST", "/v1/chat/completions", body, first="choices", last=("usage",))
+
+
+def _item(role: str, text: str) -> Json:
+    return {"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}
+
+
+RESPONSES_END = ("response.completed", "response.incomplete")
+
+CODEX_TOOLS: list[Json] = [
+    {"type": "function", **FUNCTION, "strict": False},
+    {"type": "custom", "name": "apply_patch", "description": "Edits files.", "format": {"type": "text"}},
+    {
+        "type": "namespace",
+        "name": "agents",
+        "tools": [{"type": "function", "name": "close", "parameters": SCHEMA, "strict": False}],
+    },
+    {"type": "web_search", "external_web_access": False},
+]
+
+CLAUDE: Json = {
+    "max_tokens": 8,
+    "system": [{"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "Say hi."}]},
+        {"role": "system", "content": [{"type": "text", "text": "# Environment"}]},
+    ],
+    "tools": [
+        {"name": "Bash", "description": "Runs a command.", "input_schema": SCHEMA},
+        {"name": "Later", "input_schema": SCHEMA, "defer_loading": True},
+    ],
+    "thinking": {"type": "adaptive", "display": "omitted"},
+    "output_config": {"effort": "high"},
+    "metadata": {"user_id": "x"},
+}
+
+CONTRACTS: Mapping[str, Contract] = {
+    "codex": Contract(
+        "~/.codex/config.toml",
+        """\
+model = "MODEL"
+model_provider = "ctxgate"
+model_context_window = 32768
+
+[model_providers.ctxgate]
+name = "ctxgate"
+base_url = "http://127.0.0.1:4000/v1"
+wire_api = "responses"
+""",
+        (
+            Step(
+                "POST",
+                "/v1/responses",
+                {
+                    "input": [
+                        _item("developer", "You are Codex."),
+                        _item("developer", "Skills."),
+                        _item("user", "<environment_context/>"),
+                        _item("user", "Say hi."),
+                    ],
+                    "tools": CODEX_TOOLS,
+                    "tool_choice": "auto",
+                    "parallel_tool_calls": True,
+                    "reasoning": {"summary": "auto"},
+                    "store": False,
+                    "stream": True,
+                    "include": ["reasoning.encrypted_content"],
+                    "prompt_cache_key": "x",
+                    "max_output_tokens": 8,
+                },
+                first="response.created",
+                last=RESPONSES_END,
+            ),
+        ),
+    ),
+    "claude-code": Contract(
+        "the environment",
+        """\
+export ANTHROPIC_BASE_URL=http://127.0.0.1:4000
+export ANTHROPIC_AUTH_TOKEN=unused
+export ANTHROPIC_MODEL=MODEL
+export ANTHROPIC_DEFAULT_OPUS_MODEL=MODEL
+export ANTHROPIC_DEFAULT_SONNET_MODEL=MODEL
+export ANTHROPIC_DEFAULT_HAIKU_MODEL=MODEL
+export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
+export DISABLE_AUTOUPDATER=1
+claude
+""",
+        (
+            Step("HEAD", "/"),
+            Step(
+                "POST",
+                "/v1/messages?beta=true",
+                {**CLAUDE, "stream": True},
+                first="message_start",
+                last=("message_stop",),
+            ),
+            Step("POST", "/v1/messages/count_tokens?beta=true", {"messages": [SAY]}, has=("input_tokens",)),
+        ),
+    ),
+    "opencode": Contract(
+        "~/.config/opencode/opencode.json",
+        """\
+{
+  "$schema": "https://opencode.ai/config.json",
+  "autoupdate": false,
+  "share": "disabled",
+  "model": "ctxgate/MODEL",
+  "small_model": "ctxgate/MODEL",
+  "provider": {
+    "ctxgate": {
+      "npm": "@ai-sdk/openai-compatible",
+      "name": "ctxgate",
+      "options": { "baseURL": "http://127.0.0.1:4000/v1", "apiKey": "unused" },
+      "models": {
+        "MODEL": { "name": "local", "tool_call": true, "limit": { "context": 32768, "output": 4096 } }
+      }
+    }
+  }
+}
+""",
+        (_chat(tools=TOOLS, tool_choice="auto"),),
+    ),
+    "openai-agents": Contract(
+        "your program",
+        """\
+from agents import set_default_openai_client, set_tracing_disabled
+from openai import AsyncOpenAI
+
+set_default_openai_client(AsyncOpenAI(base_url="http://127.0.0.1:4000/v1", api_key="unused"))
+set_tracing_disabled(True)
+""",
+        (
+            Step(
+                "POST",
+                "/v1/responses",
+                {"input": [SAY], "tools": [CODEX_TOOLS[0]], "max_output_tokens": 8, "include": []},
+                has=("id", "output", "usage", "status"),
+            ),
+        ),
+    ),
+    "langchain": Contract(
+        "your program",
+        """\
+from langchain_openai import ChatOpenAI
+
+model = ChatOpenAI(model="MODEL", base_url="http://127.0.0.1:4000/v1", api_key="unused", stream_usage=True)
+""",
+        (
+            Step("POST", "/v1/chat/completions", {"messages": [SAY], "max_tokens": 8}, has=("choices", "usage")),
+            _chat(tools=TOOLS),
+        ),
+    ),
+    "cline": Contract(
+        "Cline's settings",
+        """\
+API Provider: OpenAI Compatible
+Base URL: http://127.0.0.1:4000/v1
+OpenAI Compatible API Key: unused
+Model ID: MODEL
+Context Window Size: 32768
+""",
+        (
+            _chat(
+                messages=[
+                    {"role": "system", "content": "You are Cline."},
+                    {"role": "user", "content": [{"type": "text", "text": "Say hi."}]},
+                ],
+                temperature=0,
+            ),
+        ),
+    ),
+    "continue": Contract(
+        "~/.continue/config.yaml",
+        """\
+name: ctxgate
+version: 1.0.0
+schema: v1
+models:
+  - name: local
+    provider: openai
+    model: MODEL
+    apiBase: http://127.0.0.1:4000/v1
+    apiKey: unused
+    roles: [chat, edit, apply, autocomplete]
+    capabilities: [tool_use]
+    useLegacyCompletionsEndpoint: false
+    defaultCompletionOptions:
+      contextLength: 32768
+""",
+        (
+            Step("GET", "/v1/models", has=("data",)),
+            _chat(tools=TOOLS),
+            Step(
+                "POST",
+                "/v1/completions",
+                {"prompt": "def add(a, b):", "max_tokens": 8, "stream": True, "stop": ["\n\n"]},
+                first="choices",
+                last=("choices", "usage"),
+            ),
+        ),
+    ),
+    "open-webui": Contract(
+        "the environment",
+        """\
+export ENABLE_OLLAMA_API=false
+export OPENAI_API_BASE_URL=http://127.0.0.1:4000/v1
+export OPENAI_API_KEY=unused
+open-webui serve
+""",
+        (
+            Step("GET", "/v1/models", has=("data",)),
+            _chat(),
+            Step("GET", "/api/version", has=("version",)),
+            Step("GET", "/api/tags", has=("models",)),
+        ),
+    ),
+}
+
+
+def snippet(contract: Contract, address: str, model: str, window: int | None) -> str:
+    text = contract.snippet.replace(ADDRESS, address).replace(MODEL, model)
+    return text if window is None else text.replace(WINDOW, str(window))

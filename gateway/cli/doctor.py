@@ -1,0 +1,252 @@
+"""`ctxgate doctor`"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NoReturn
+
+from gateway.cli.common import PROBE_SECONDS, base_url, configuration, headers, transport
+from gateway.cli.contracts import CONTRACTS, Contract, Step, snippet
+from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
+
+if TYPE_CHECKING:
+    import httpx
+
+    from gateway.backends import Address
+    from gateway.config import Config, Model
+
+DESCRIPTION = """\
+Looks over everything that serving needs: the configuration, engines, ports, disk and memory. With --client, asks the
+running gateway what that client would ask, and prints how to point the client at it."""
+EXAMPLES = """\
+examples:
+  ctxgate doctor
+  ctxgate doctor --client codex
+  ctxgate doctor --client claude-code --model lfm25-24b
+"""
+
+ANSWER_SECONDS = 120
+"""For one request of a client: its engine may have to be started."""
+SPARE_DISK = 1 << 30
+"""Bytes that should stay free where logs and the store are."""
+
+State = Literal["ok", "note", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """about: what was looked at. cure: what to do; empty where there is nothing to do."""
+
+    state: State
+    about: str
+    text: str
+    cure: str = ""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--client", choices=sorted(CONTRACTS), help="ask what this client would ask")
+    parser.add_argument("--model", help="the model for --client (default: the active one)")
+
+
+def run(args: argparse.Namespace) -> int:
+    config = configuration(args)
+    if args.client is not None:
+        model = config.resolve(args.model, "chat")
+        contract = CONTRACTS[args.client]
+        window = model.context_window
+        print(f"# {contract.place}\n{snippet(contract, base_url(config.server), model.name, window)}")
+        findings = _replayed(contract, config, model)
+    else:
+        findings = _looked(config)
+    wrong = False
+    for found in findings:
+        wrong = wrong or found.state == "wrong"
+        print(f"{found.state:<6} {found.about}: {found.text}")
+        if found.cure:
+            print(f"       {found.cure}")
+    return ProviderUnavailable.exit_code if wrong else 0
+
+
+# What serving needs
+
+
+def _looked(config: Config) -> Iterator[Finding]:
+    yield Finding("ok", "config", f"{config.source}, active: {config.active_model}")
+    for note in config.notes:
+        yield Finding("note", "config", str(note))
+    yield from _gateway(config)
+    for model in config.models.values():
+        yield _model(config, model)
+    yield _disk(config)
+    yield _memory(config)
+
+
+def _gateway(config: Config) -> Iterator[Finding]:
+    import httpx
+
+    server = config.server
+    address = str(server.uds) if server.uds is not None else base_url(server)
+    try:
+        with httpx.Client(transport=transport(server), base_url=base_url(server), timeout=PROBE_SECONDS) as client:
+            health = client.get("/health")
+        if health.status_code == 200 and "active_model" in health.text:
+            yield Finding("ok", "gateway", f"runs at {address}")
+        else:
+            cure = "end it, or give the gateway another port: server.port"
+            yield Finding("wrong", "port", f"something else answers at {address}", cure)
+    except (httpx.TimeoutException, httpx.ProtocolError):
+        cure = "end it, or give the gateway another port: server.port"
+        yield Finding("wrong", "port", f"something else holds {address} and doesn't answer", cure)
+    except httpx.TransportError:
+        yield Finding("note", "gateway", f"doesn't run at {address}", "start it: ctxgate serve")
+
+
+def _model(config: Config, model: Model) -> Finding:
+    from gateway.engines.machine import this_machine
+    from gateway.engines.recipe import recipe
+
+    active = model.name == config.active_model
+    bad: State = "wrong" if active else "note"
+    about = f"model {model.name}" + (" (active)" if active else "")
+    if model.runtime == "echo":
+        return Finding("ok", about, "built in")
+    if model.path is None and model.engine.command is None:
+        return _server(model, about, bad)
+    if model.path is not None and not model.path.exists():
+        cure = f"fetch it: ctxgate pull {model.name}" if model.pull is not None else "put the file there, or mend path:"
+        return Finding(bad, about, f"no weights at {model.path}", cure)
+    try:
+        engine = recipe(model, this_machine(), model.port).engine
+    except GatewayError as error:
+        return Finding(bad, about, "its engine isn't installed", error.message)
+    if model.port is not None and _listens("127.0.0.1", model.port):
+        return Finding("ok", about, f"a server listens on port {model.port}; it is used if it is healthy")
+    return Finding("ok", about, f"can be started by {engine}")
+
+
+def _server(model: Model, about: str, bad: State) -> Finding:
+    from gateway.core import address_of
+
+    address = address_of(model)
+    if address is None:
+        return Finding("ok", about, f"runtime {model.runtime}")
+    if _reachable(address):
+        return Finding("ok", about, f"its server listens at {address}")
+    return Finding(bad, about, f"nothing listens at {address}", "start its server, or mend base_url: or port:")
+
+
+def _reachable(address: Address) -> bool:
+    if address.uds is None:
+        return _listens(address.host, address.port)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(PROBE_SECONDS)
+        return sock.connect_ex(address.uds) == 0
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), PROBE_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+def _disk(config: Config) -> Finding:
+    folder = config.state_dir
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    free = shutil.disk_usage(there).free
+    text = f"{_gigabytes(free)} free at {folder}"
+    if free >= SPARE_DISK:
+        return Finding("ok", "disk", text)
+    return Finding("wrong", "disk", text, "free some space, or move state_dir: elsewhere")
+
+
+def _memory(config: Config) -> Finding:
+    from gateway.engines.memory import estimate, machine_budget
+
+    active = config.models[config.active_model]
+    budget = config.engines.memory_budget or machine_budget().ram
+    if active.path is None or not active.path.exists():
+        return Finding("ok", "memory", f"{_gigabytes(budget)} for engines")
+    needed = active.residence.memory or estimate(active, on_gpu=False).ram
+    text = f"{active.name} needs about {_gigabytes(needed)} of {_gigabytes(budget)} for engines"
+    if needed <= budget:
+        return Finding("ok", "memory", text)
+    return Finding("wrong", "memory", text, "lower its context_window or parallel, or choose a smaller model")
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB"
+
+
+# What a client asks
+
+
+def _replayed(contract: Contract, config: Config, model: Model) -> Iterator[Finding]:
+    import httpx
+
+    server = config.server
+    with httpx.Client(
+        transport=transport(server), base_url=base_url(server), headers=headers(server), timeout=ANSWER_SECONDS
+    ) as client:
+        for step in contract.steps:
+            about = f"{step.method} {step.path}"
+            try:
+                yield Finding("ok", about, _step(client, step, model.name))
+            except GatewayError as error:
+                yield Finding("wrong", about, error.message)
+            except httpx.ConnectError:
+                yield Finding("wrong", about, "the gateway doesn't run", "start it: ctxgate serve")
+                return
+            except httpx.TransportError as error:
+                yield Finding("wrong", about, f"the connection broke: {error or type(error).__name__}")
+
+
+def _step(client: httpx.Client, step: Step, model: str) -> str:
+    """What came. Raises ProviderInvalidResponse for anything that the client could not use."""
+    body = {"model": model, **step.body} if step.body is not None else None
+    answer = client.request(step.method, step.path, json=body)
+    if answer.status_code != 200:
+        _fail(f"status {answer.status_code}: {answer.text[:300]}")
+    if step.first is None:
+        if step.has:
+            found = answer.json()
+            for key in step.has:
+                if not isinstance(found, dict) or found.get(key) is None:
+                    _fail(f"the answer has no {key}")
+        return "as it should be"
+    if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+        _fail("the answer is no stream of server-sent events")
+    names, payloads = [], []
+    for frame in answer.text.split("\n\n"):
+        lines = frame.splitlines()
+        names += [line[7:] for line in lines if line.startswith("event: ")]
+        payloads += [line[6:] for line in lines if line.startswith("data: ")]
+    if not payloads:
+        _fail("the stream holds no event")
+    if names:
+        return _between(names[0], names[-1], step, len(names))
+    if payloads.pop() != "[DONE]":
+        _fail("the stream doesn't end with [DONE]")
+    first, last = json.loads(payloads[0]), json.loads(payloads[-1])
+    if "error" in last:
+        _fail(f"the stream ends with an error: {last['error'].get('message')}")
+    named = next((key for key in step.last if last.get(key)), "")
+    return _between(step.first if step.first in first else "", named, step, len(payloads))
+
+
+def _between(first: str, last: str, step: Step, count: int) -> str:
+    if first != step.first or last not in step.last:
+        _fail(
+            f"the stream goes from {first or '?'} to {last or '?'}, not from {step.first} to {' or '.join(step.last)}"
+        )
+    return f"{count} events, {first} to {last}"
+
+
+def _fail(message: str) -> NoReturn:
+    raise ProviderInvalidResponse(message)

@@ -1,0 +1,108 @@
+"""`ctxgate doctor`: what it finds, and clients' contracts against a running gateway with the real model."""
+
+from __future__ import annotations
+
+import json
+import socket
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from gateway.cli.contracts import CONTRACTS
+from tests.cli.commands import ctxgate, free_port
+from tests.engines.served import served
+
+
+def written(folder: Path, **more: Any) -> Path:
+    file = folder / "doctor.yaml"
+    content = {"active_model": "echo", "models": {"echo": {"runtime": "echo"}}, **more}
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory, test_model: Path) -> Iterator[Path]:
+    """The configuration of a gateway that runs."""
+    pytest.importorskip("xllamacpp")
+    folder = tmp_path_factory.mktemp("doctor")
+    tiny = {"runtime": "llama.cpp", "path": str(test_model), "tool_call_format": "pythonic", "threads": 1}
+    content = {"active_model": "tiny", "models": {"tiny": {**tiny, "context_window": 2048}}}
+    with served(content, folder, PATH="") as gateway:
+        yield written(folder, **content, server={"port": urlsplit(gateway.url).port})
+
+
+@pytest.mark.parametrize("client", sorted(CONTRACTS))
+def test_a_client(client: str, running: Path) -> None:
+    done = ctxgate("doctor", "--config", running, "--client", client, cwd=running.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    findings = [line for line in done.stdout.splitlines() if line.startswith("ok ")]
+    assert len(findings) == len(CONTRACTS[client].steps)
+    port = yaml.safe_load(running.read_text())["server"]["port"]
+    head, _, rest = done.stdout.partition("\n")
+    assert head == f"# {CONTRACTS[client].place}"
+    assert f"http://127.0.0.1:{port}" in rest
+    assert "MODEL\n" not in rest
+    text = rest.partition("\n\nok ")[0]
+    reads: dict[str, Any] = {"codex": tomllib.loads, "opencode": json.loads, "continue": yaml.safe_load}
+    if client in reads:
+        assert "2048" in str(reads[client](text))
+
+
+def test_a_running_gateway(running: Path) -> None:
+    done = ctxgate("doctor", "--config", running, cwd=running.parent)
+    assert done.returncode == 0, done.stdout
+    assert "ok     gateway: runs at" in done.stdout
+    assert "ok     model tiny (active): can be started by xllamacpp" in done.stdout
+    assert "tiny needs about" in done.stdout
+
+
+def test_no_gateway(tmp_path: Path) -> None:
+    file = written(tmp_path, server={"port": free_port()})
+    assert "note   gateway: doesn't run" in ctxgate("doctor", "--config", file, cwd=tmp_path).stdout
+    done = ctxgate("doctor", "--config", file, "--client", "codex", cwd=tmp_path)
+    assert done.returncode == 69
+    assert "the gateway doesn't run\n       start it: ctxgate serve" in done.stdout
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no weights": (
+        {"active_model": "a", "models": {"a": {"runtime": "llama.cpp", "path": "nowhere.gguf"}}},
+        "put the file there, or mend path:",
+    ),
+    "no server": (
+        {"active_model": "a", "models": {"a": {"runtime": "openai", "base_url": "http://127.0.0.1:9"}}},
+        "nothing listens at http://127.0.0.1:9",
+    ),
+    "no engine": (
+        {"active_model": "a", "models": {"a": {"runtime": "llama.cpp", "path": "x", "command": "nowhere-to-be"}}},
+        "its engine isn't installed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong(name: str, tmp_path: Path) -> None:
+    """With the active model it is an error, else a note."""
+    content, text = WRONG[name]
+    (tmp_path / "x").touch()
+    port = {"server": {"port": free_port()}}
+    done = ctxgate("doctor", "--config", written(tmp_path, **content, **port), cwd=tmp_path)
+    assert done.returncode == 69
+    assert text in done.stdout
+    content = {"active_model": "echo", "models": {"echo": {"runtime": "echo"}, **content["models"]}}
+    done = ctxgate("doctor", "--config", written(tmp_path, **content, **port), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert text in done.stdout
+
+
+def test_a_port_that_another_program_holds(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        file = written(tmp_path, server={"port": other.getsockname()[1]})
+        done = ctxgate("doctor", "--config", file, cwd=tmp_path)
+    assert done.returncode == 69
+    assert "wrong  port: something else holds" in done.stdout
