@@ -58,6 +58,10 @@ def build(config: Config, load: Load | None = None) -> API:
 
     load: reads the configuration anew; None: it stays as it is.
     """
+    return _wired(config, load)[0]
+
+
+def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
     gateway = Gateway(config)
     reloader = Reloader(gateway, load) if load is not None else None
     services = Services(gateway, reloader)
@@ -78,7 +82,8 @@ def build(config: Config, load: Load | None = None) -> API:
         face: Face = _imported(factory)(services)
         return face
 
-    return API(gateway, {prefix: partial(made, factory) for prefix, factory in FACES.items()}, background, reloader)
+    faces = {prefix: partial(made, factory) for prefix, factory in FACES.items()}
+    return API(gateway, faces, background, reloader), services
 
 
 @asynccontextmanager
@@ -114,7 +119,7 @@ def _imported(name: str) -> Callable[[Services], Any]:
 def serve(config: Config, load: Load) -> None:
     """Serves until SIGINT or SIGTERM, then lets answers in flight end, at most GRACE_SECONDS. SIGHUP reloads."""
     server = config.server
-    app = build(config, load)
+    app, services = _wired(config, load)
     settings = uvicorn.Config(
         app,
         host=server.host,
@@ -130,15 +135,16 @@ def serve(config: Config, load: Load) -> None:
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     active = config.resolve(None)
-    _Server(settings, app.reloader, [active.custom_format or active.tool_call_format]).run()
+    _Server(settings, services, [active.custom_format or active.tool_call_format]).run()
 
 
 class _Server(uvicorn.Server):
     """Listens first, and then loads what the first call of a format would load, beside the loop."""
 
-    def __init__(self, config: uvicorn.Config, reloader: Reloader | None, formats: list[str | FormatSpec]) -> None:
+    def __init__(self, config: uvicorn.Config, services: Services, formats: list[str | FormatSpec]) -> None:
         super().__init__(config)
-        self._reloader = reloader
+        self._services = services
+        self._reloader = services.reloader
         self._formats = formats
         self._on_terminal = sys.stderr.isatty()
 
@@ -149,6 +155,10 @@ class _Server(uvicorn.Server):
             os.chmod(self.config.uds, 0o600)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
         self._warming = asyncio.get_running_loop().run_in_executor(None, self._warm)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._services.ending.set()
+        await super().shutdown(sockets)
 
     def _hung_up(self) -> None:
         """A terminal that closes ends what it started; everybody else who says SIGHUP wants a reload."""

@@ -29,6 +29,8 @@ class Services:
         """reloader: None for a gateway that wasn't started from a file."""
         self.gateway = gateway
         self.reloader = reloader
+        self.ending = asyncio.Event()
+        """Set once the server takes no more requests: streams without an end of their own end then."""
         self._opening: asyncio.Task[Store] | None = None
         self._shared: dict[object, Any] = {}
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar, get_args
 from urllib.parse import parse_qs
 
 import msgspec
 
-from gateway.errors import GatewayError, ProviderInvalidRequest
+from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest
 from gateway.principal import SCOPE_KEY, Principal
 from gateway.rooms.service import Rooms
 from gateway.rooms.shapes import Interrupt, Release, Rent, Say, Secret, Update, Wake, encode
@@ -37,6 +38,9 @@ EVENT_STREAM = (
 )
 RETRY = b"retry: 1000\n\n"
 """Milliseconds until a client that lost the stream asks again."""
+
+
+log = logging.getLogger("ctxgate")
 
 
 class Request:
@@ -233,11 +237,13 @@ class RoomsFace:
 
     def __init__(self, services: Services) -> None:
         self._rooms = services.shared(Rooms)
+        self._gateway = services.gateway
         self._max_body = services.gateway.config.server.max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send, self._max_body)
         handler, id = _route(request)
+        _check_origin(request, self._gateway.config.server.cors_origins)
         try:
             done = await handler(self._rooms, request, id)
         except ClientGone:
@@ -264,11 +270,18 @@ def build(services: Services) -> RoomsFace:
 async def resume(services: Services) -> AsyncIterator[None]:
     """Takes up the rooms that an earlier process left, beside the start."""
     rooms = services.shared(Rooms)
-    rooms.spawn(rooms.open(), "take up the rooms")
+    rooms.spawn(_take_up(rooms), "take up the rooms")
     try:
         yield
     finally:
         await rooms.aclose()
+
+
+async def _take_up(rooms: Rooms) -> None:
+    try:
+        await rooms.open()
+    except GatewayError as error:
+        log.warning("rooms can't be taken up yet: %s", error)
 
 
 def _route(request: Request) -> tuple[Handler, str]:
@@ -280,6 +293,15 @@ def _route(request: Request) -> tuple[Handler, str]:
             message = f"{request.method} {request.path}: use {' or '.join(handlers)}"
             raise ProviderInvalidRequest(message, code="method_not_allowed", status=405)
     raise ProviderInvalidRequest(f"{request.method} {request.path}: no such endpoint", code="not_found", status=404)
+
+
+def _check_origin(request: Request, allowed: Sequence[str]) -> None:
+    """A browser sends some writes of any page without asking first, and a room's tools act. Raises
+    ProviderAuthentication (403)."""
+    origin = request.header(b"origin")
+    if request.method != "GET" and origin is not None and not {"*", origin} & set(allowed):
+        message = "a web page may change rooms only if its origin is one of server.cors_origins"
+        raise ProviderAuthentication(message, code="origin_not_allowed", status=403)
 
 
 async def _whole(send: Send, status: int, body: bytes) -> None:

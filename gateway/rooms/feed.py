@@ -44,8 +44,12 @@ class Feed:
         while len(self._frames) > MAX_EVENTS or self._size > MAX_BYTES:
             self._size -= len(self._frames.popleft().data)
         if events:
-            self.news.set()
-            self.news = asyncio.Event()
+            self.wake()
+
+    def wake(self) -> None:
+        """Those who wait look again."""
+        self.news.set()
+        self.news = asyncio.Event()
 
     def since(self, seq: int) -> list[Frame] | None:
         """What came after number `seq`; None where the ring doesn't reach so far back."""

@@ -250,7 +250,7 @@ class LiveRoom:
         elif status in ("done", "limited"):
             ledger.data.last_error = None
         mode, policy = self._wishes.release_mode, ledger.data.done_policy.after_turn
-        if ledger.status == "active" and (mode is not None or policy == "release"):
+        if ledger.status == "active" and (mode is not None or (policy == "release" and ledger.queued is None)):
             ledger.to("release", mode=mode or "graceful", by="done_policy" if mode is None else "agent")
         if ledger.status == "releasing":
             finish(ledger)

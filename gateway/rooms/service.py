@@ -91,12 +91,18 @@ class Rooms:
         file = self._config.rooms.secret_key_file
         self.vault = Vault(self.store, key_of_keychain if file is None else lambda: key_of_file(file))
         self.agent = Agent(self._services.gateway, self.store, self.vault)
+        self.spawn(self._end_streams(), "end the streams")
         await asyncio.to_thread(self._mark)
         left = await self.store.read(lambda connection: history.in_state(connection, ("active", "releasing", "idle")))
         for room_id in left:
             room = self._room(room_id)
             if await room.commit(_left_behind) in ("active", "releasing"):
                 room.attach()
+
+    async def _end_streams(self) -> None:
+        await self._services.ending.wait()
+        for room in list(self._live.values()):
+            room.feed.wake()
 
     def _mark(self) -> None:
         self._config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -298,7 +304,7 @@ class Rooms:
                 after = made.seq
                 status = _STATUS_AFTER.get(made.event_type, status)
             if not frames:
-                if not tail or status in DETACHED:
+                if not tail or status in DETACHED or self._services.ending.is_set():
                     return
                 try:
                     async with asyncio.timeout(self._config.server.keep_alive_seconds):

@@ -164,6 +164,16 @@ async def test_messages_of_parts(tmp_path: Path) -> None:
         assert rooms.engine.requests[0].json["messages"][-1]["content"] == "one two"
 
 
+async def test_no_web_page_changes_a_room_unasked(tmp_path: Path) -> None:
+    """A browser lets any page send a POST of plain text without asking first."""
+    async with house(tmp_path, speaks("Hi")) as rooms:
+        room = await rooms.rent()
+        for method, path, body in [("POST", "/llm/room", {}), *((m, p, b) for m, p, b in ROUTES if m != "GET")]:
+            refused = await rooms.call(method, path.format(id=room), 403, body, origin="https://evil.example")
+            assert refused["code"] == "origin_not_allowed"
+        assert await rooms.types(room) == ["room:rented"]
+
+
 # Events
 
 

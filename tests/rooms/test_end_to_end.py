@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -84,6 +85,22 @@ async def test_the_commands(rooms: House, tmp_path: Path) -> None:
     assert released.stdout == "released\n"
     gone = await asyncio.to_thread(ctxgate, "room", "say", "talk", "Hello", cwd=tmp_path)
     assert (gone.returncode, "no rooms are named 'talk'" in gone.stderr) == (2, True)
+
+
+async def test_a_gateway_that_ends_ends_its_followers(tmp_path: Path) -> None:
+    port = free_port()
+    echo = "active_model: e\nmodels: {e: {runtime: echo}}\n"
+    config(tmp_path, f"{echo}state_dir: {tmp_path}/state\nserver: {{port: {port}}}\n")
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=LIMIT) as http:
+        with serving(tmp_path) as process, answering(port):
+            rooms = House(None, None, http)  # type: ignore[arg-type]
+            room = await rooms.rent()
+            seen = []
+            async for event in rooms.follow(room):
+                seen.append(event["event_type"])
+                process.send_signal(signal.SIGTERM)
+            # The stream came to its end, and didn't break.
+            assert seen == ["room:rented"]
 
 
 def test_no_gateway_is_said(tmp_path: Path) -> None:
