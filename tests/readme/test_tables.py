@@ -61,7 +61,16 @@ def test_configuration_of_ten_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "docs/engines.md", "docs/provider.md", "docs/ctx.md", "docs/model-test.md"]
+    "page",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/engines.md",
+        "docs/operations.md",
+        "docs/provider.md",
+        "docs/ctx.md",
+        "docs/model-test.md",
+    ],
 )
 def test_links_lead_somewhere(page: str) -> None:
     file = ROOT / page
