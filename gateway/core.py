@@ -782,6 +782,7 @@ class Gateway:
         for leaving in self.leaving:
             leaving.cancel()
         results = await asyncio.gather(*(route.aclose() for route in routes), return_exceptions=True)
+        self.residency.close()
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             raise BaseExceptionGroup("while closing", failures)

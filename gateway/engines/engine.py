@@ -690,8 +690,7 @@ class Engine:
 
     async def _watch(self, process: Process) -> None:
         """As long as the process runs, and its end."""
-        model = self.model
-        watchdog = Watchdog(model.residence.stall_timeout_seconds, max(1.0, model.request_timeout - 2 * TICK_SECONDS))
+        watchdog = Watchdog(*self._patience())
         ticks = 0
         await self._measure()
         while not await process.wait(TICK_SECONDS):
@@ -710,6 +709,11 @@ class Engine:
         if self.state in ("ready", "draining"):
             await self._crashed(process)
 
+    def _patience(self) -> tuple[float, float]:
+        """Before the backend gives each answer up by itself."""
+        model = self.model
+        return model.residence.stall_timeout_seconds, max(1.0, model.request_timeout - 2 * TICK_SECONDS)
+
     async def _stuck_now(self, watchdog: Watchdog) -> str | None:
         loop = asyncio.get_running_loop()
         backend, pid = self._backend, self.pid
@@ -718,10 +722,13 @@ class Engine:
         if last is None or pid is None:
             watchdog.rest()
             return None
+        watchdog.limits(*self._patience())
+        soon = min(PROBE_SECONDS, watchdog.stall / 4)
+        if watchdog.silent(loop.time()) < soon:
+            return watchdog.stuck(loop.time(), Signs(last))
         told = None
         progress = getattr(backend, "progress", None)
-        soon = min(PROBE_SECONDS, watchdog.stall / 4)
-        if progress is not None and watchdog.silent(loop.time()) >= soon:
+        if progress is not None:
             try:
                 async with asyncio.timeout(soon):
                     told = await progress()

@@ -29,12 +29,16 @@ class Watchdog:
     """
 
     def __init__(self, stall: float, patience: float) -> None:
-        self.stall = stall
-        self.patience = max(patience, stall)
+        self.limits(stall, patience)
         self._progress: float | None = None
         self._worked = 0.0
         self._told: Hashable | None = None
         self._cpu: tuple[float, float] | None = None
+
+    def limits(self, stall: float, patience: float) -> None:
+        """From now on."""
+        self.stall = stall
+        self.patience = max(patience, stall)
 
     def rest(self) -> None:
         """The engine has nothing to answer, or its clients don't listen."""
