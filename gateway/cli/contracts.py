@@ -8,7 +8,7 @@ from typing import Any
 
 Json = dict[str, Any]
 
-ADDRESS, MODEL, WINDOW = "http://127.0.0.1:4000", "MODEL", "32768"
+ADDRESS, MODEL, WINDOW = "http://127.0.0.1:4000", "<model>", "32768"
 """What stands in a snippet for the gateway's address, the model and its context window."""
 
 
@@ -86,7 +86,7 @@ CONTRACTS: Mapping[str, Contract] = {
     "codex": Contract(
         "~/.codex/config.toml",
         """\
-model = "MODEL"
+model = "<model>"
 model_provider = "ctxgate"
 model_context_window = 32768
 
@@ -126,10 +126,10 @@ wire_api = "responses"
         """\
 export ANTHROPIC_BASE_URL=http://127.0.0.1:4000
 export ANTHROPIC_AUTH_TOKEN=unused
-export ANTHROPIC_MODEL=MODEL
-export ANTHROPIC_DEFAULT_OPUS_MODEL=MODEL
-export ANTHROPIC_DEFAULT_SONNET_MODEL=MODEL
-export ANTHROPIC_DEFAULT_HAIKU_MODEL=MODEL
+export ANTHROPIC_MODEL=<model>
+export ANTHROPIC_DEFAULT_OPUS_MODEL=<model>
+export ANTHROPIC_DEFAULT_SONNET_MODEL=<model>
+export ANTHROPIC_DEFAULT_HAIKU_MODEL=<model>
 export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
 export DISABLE_AUTOUPDATER=1
 claude
@@ -153,15 +153,15 @@ claude
   "$schema": "https://opencode.ai/config.json",
   "autoupdate": false,
   "share": "disabled",
-  "model": "ctxgate/MODEL",
-  "small_model": "ctxgate/MODEL",
+  "model": "ctxgate/<model>",
+  "small_model": "ctxgate/<model>",
   "provider": {
     "ctxgate": {
       "npm": "@ai-sdk/openai-compatible",
       "name": "ctxgate",
       "options": { "baseURL": "http://127.0.0.1:4000/v1", "apiKey": "unused" },
       "models": {
-        "MODEL": { "name": "local", "tool_call": true, "limit": { "context": 32768, "output": 4096 } }
+        "<model>": { "name": "local", "tool_call": true, "limit": { "context": 32768, "output": 4096 } }
       }
     }
   }
@@ -192,7 +192,9 @@ set_tracing_disabled(True)
         """\
 from langchain_openai import ChatOpenAI
 
-model = ChatOpenAI(model="MODEL", base_url="http://127.0.0.1:4000/v1", api_key="unused", stream_usage=True)
+model = ChatOpenAI(
+    model="<model>", base_url="http://127.0.0.1:4000/v1", api_key="unused", stream_usage=True
+)
 """,
         (
             Step("POST", "/v1/chat/completions", {"messages": [SAY], "max_tokens": 8}, has=("choices", "usage")),
@@ -205,7 +207,7 @@ model = ChatOpenAI(model="MODEL", base_url="http://127.0.0.1:4000/v1", api_key="
 API Provider: OpenAI Compatible
 Base URL: http://127.0.0.1:4000/v1
 OpenAI Compatible API Key: unused
-Model ID: MODEL
+Model ID: <model>
 Context Window Size: 32768
 """,
         (
@@ -227,7 +229,7 @@ schema: v1
 models:
   - name: local
     provider: openai
-    model: MODEL
+    model: <model>
     apiBase: http://127.0.0.1:4000/v1
     apiKey: unused
     roles: [chat, edit, apply, autocomplete]

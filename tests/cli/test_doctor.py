@@ -46,7 +46,7 @@ def test_a_client(client: str, running: Path) -> None:
     head, _, rest = done.stdout.partition("\n")
     assert head == f"# {CONTRACTS[client].place}"
     assert f"http://127.0.0.1:{port}" in rest
-    assert "MODEL\n" not in rest
+    assert "<model>" not in rest
     text = rest.partition("\n\nok ")[0]
     reads: dict[str, Any] = {"codex": tomllib.loads, "opencode": json.loads, "continue": yaml.safe_load}
     if client in reads:
