@@ -142,8 +142,7 @@ WITHOUT: dict[str, set[str]] = {
     "gateway.app": HEAVY,
     "gateway.rooms.tools": HEAVY - {"httpx"},
     "gateway.ctx.live": HEAVY,
-    "gateway.ctx.runner": HEAVY
-    | {"asyncio", "enum", "json", "msgspec", "pydantic", "re", "signal", "socket", "typing", "uvicorn", "yaml"},
+    "gateway.ctx.runner": HEAVY | {"asyncio", "json", "msgspec", "pydantic", "starlette", "uvicorn", "yaml"},
 }
 
 

@@ -427,8 +427,8 @@ class CtxEntry(Entry):
     )
     root: Text | None = Field(
         default=None,
-        description="Folder of the tree; not given: $CTX_ROOT, else /ctx where it can be written, else ctx in "
-        "$XDG_RUNTIME_DIR.",
+        description="Folder of the tree, unless $CTX_ROOT names one; not given: /ctx where it can be written, else ctx "
+        "in $XDG_RUNTIME_DIR.",
     )
     aliases: dict[Text, Text] | None = Field(
         default=None, description="Names in model/ that lead to a model of this file, or to an object."

@@ -254,7 +254,7 @@ class Ctx:
     enabled: bool = False
     """Whether the gateway keeps the tree true and answers what its objects are asked."""
     root: Path | None = None
-    """None: $CTX_ROOT, else /ctx where it can be written, else ctx in the user's runtime folder."""
+    """Unless $CTX_ROOT names one. None: /ctx where it can be written, else ctx in the user's runtime folder."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Name in `model/` → model of the file, or object; `main` is the active model unless it is named here."""
     users: Mapping[int, Mapping[str, str]] = field(default_factory=dict)

@@ -20,6 +20,8 @@ from sqlalchemy import (
     Row,
     Table,
     Text,
+    and_,
+    func,
     insert,
     select,
     update,
@@ -196,27 +198,22 @@ def find(connection: Connection, whose: Whose, name: str, scope: Scope | None) -
     return None
 
 
-def after(connection: Connection, session: int, number: int, until: int, count: int, size: int) -> list[Event]:
-    """The events with numbers above `number`, up to `until`: at most `count`, and about `size` bytes."""
-    rows = connection.execute(
-        select(event_table.c.number, event_table.c.frame)
-        .where(
-            event_table.c.session == session,
-            event_table.c.number > number,
-            event_table.c.number <= min(until, number + count),
-        )
-        .order_by(event_table.c.number)
-    )
-    found: list[Event] = []
-    taken = 0
-    for row in rows:
-        frame = row.frame.encode()
-        if found and taken + len(frame) > size:
+def after(connection: Connection, session: int, number: int, last: int, count: int, size: int) -> list[Event]:
+    """The events with numbers above `number`, up to `last`: at most `count`, and about `size` bytes."""
+    table = event_table
+    there = table.c.session == session
+    window = and_(there, table.c.number > number, table.c.number <= min(last, number + count))
+    # A driver may fetch all that a query finds, and frames can be long.
+    sizes = connection.execute(
+        select(table.c.number, func.length(table.c.frame)).where(window).order_by(table.c.number)
+    ).all()
+    end, taken = number, 0
+    for at, length in sizes:
+        if taken and taken + length > size:
             break
-        found.append((int(row.number), frame))
-        taken += len(frame)
-    rows.close()
-    return found
+        end, taken = int(at), taken + int(length)
+    frames = select(table.c.number, table.c.frame).where(there, table.c.number > number, table.c.number <= end)
+    return [(int(row.number), row.frame.encode()) for row in connection.execute(frames.order_by(table.c.number))]
 
 
 def recover(connection: Connection, keeper: str, living: Collection[str]) -> int:

@@ -176,7 +176,7 @@ class Sessions:
                 events = live.recent(after) if live is not None else []
                 if not events:
                     events = await store.read(
-                        partial(journal.after, session=session, number=after, until=last, count=PAGE, size=BATCH)
+                        partial(journal.after, session=session, number=after, last=last, count=PAGE, size=BATCH)
                     )
                 after = events[-1][0]
                 yield [frame for _, frame in events]

@@ -16,9 +16,9 @@ from tests.gateway.double import Double, Exchange, chunk
 
 ECHO = {"active_model": "echo", "models": {"echo": {"runtime": "echo"}}}
 
-READERS, TALKERS, FAST = 40, 20, 140
+READERS, TALKERS, FAST = 52, 20, 128
 """Slow clients that resume a long session, slow ones that are answered in a temporary session, and fast ones."""
-TURNS, LONG, SHORT = 40, 50_000, 5_000
+TURNS, LONG, SHORT = 24, 60_000, 5_000
 """Of the long session; bytes that a slow client has echoed, and a fast one."""
 HELD = 48 * 1024 * 1024
 """Bytes that the gateway may grow by. What the slow clients have not read yet is more than three times that."""

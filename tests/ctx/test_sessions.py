@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.config.values import CtxModel
 from gateway.ctx.connection import MAX_FOLLOWING
 from gateway.ctx.sync import sync
 from tests.ctx.kept import SECONDS, eventually, keeping
@@ -340,6 +341,16 @@ async def test_an_object_of_one_s_own_gets_its_socket(short: Path) -> None:
             told = await client.until()
         assert (told[0]["model"], text(told)) == ("debug/mine", "hello")
         await eventually(lambda: (control / "status").read_text() == "ready\n")
+
+
+async def test_an_object_without_sessions_has_no_socket(short: Path) -> None:
+    """One that only reports errors is bad ABI."""
+    object = CtxModel(object="acme/m", session="none")
+    async with Double(streams(chunk("Hello"))).serve() as double, keeping(short, double, object=object) as kept:
+        assert not (kept.root / "model/acme/m.sock").exists()
+        assert (kept.root / "model/acme/m.d/session").read_text() == "none\n"
+        assert "session" not in (kept.root / "model/acme/m.d/cap").read_text().split()
+        assert (await kept.execute("acme/m", "hello"))[1] == 0
 
 
 def test_a_log_stays_short(tmp_path: Path) -> None:

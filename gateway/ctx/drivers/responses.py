@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.backends.openai import OpenAIBackend
-from gateway.core import Gateway
+from gateway.core import Gateway, Route
 from gateway.ctx.drivers import Ask, NotOffered
 from gateway.ctx.errors import TooLong
 from gateway.engines import Engine
@@ -37,7 +37,12 @@ class OpenAIResponses:
         # As strict with a request as the other driver.
         ChatRequest.parse(encode({**ask.fields, "model": ask.model.name}))
         engine = route.engine
-        backend = await (engine.join() if engine is not None else route.backend())
+        route.hold()
+        try:
+            backend = await (engine.join() if engine is not None else route.backend())
+        except BaseException:
+            route.release()
+            raise
         try:
             if not isinstance(backend, OpenAIBackend):
                 raise NotOffered(f"a {ask.model.runtime} server has no Responses API")
@@ -46,8 +51,9 @@ class OpenAIResponses:
         except BaseException:
             if engine is not None:
                 engine.leave()
+            route.release()
             raise
-        return ResponsesAnswering(response, backend, engine, ask)
+        return ResponsesAnswering(response, backend, route, engine, ask)
 
 
 async def _accepted(backend: OpenAIBackend, body: bytes) -> Response:
@@ -65,9 +71,12 @@ async def _accepted(backend: OpenAIBackend, body: bytes) -> Response:
 
 
 class ResponsesAnswering:
-    def __init__(self, response: Response, backend: OpenAIBackend, engine: Engine | None, ask: Ask) -> None:
+    def __init__(
+        self, response: Response, backend: OpenAIBackend, route: Route, engine: Engine | None, ask: Ask
+    ) -> None:
         self._response = response
         self._backend = backend
+        self._route = route
         self._engine = engine
         self._sse = SSEReader()
         self._reader = StreamReader(EventWriter(ask.run, ask.limit), backend)
@@ -107,6 +116,7 @@ class ResponsesAnswering:
                 self._response.close()
             if self._engine is not None:
                 self._engine.leave()
+            self._route.release()
 
 
 class _Item(Struct):
