@@ -235,7 +235,7 @@ class Route:
         Raises what `Engine.join` raises.
         """
         engine = self.engine
-        self.opening += 1
+        self.hold()
         try:
             backend = await self.backend() if engine is None else await engine.join()
             try:
@@ -248,9 +248,16 @@ class Route:
                 if engine is not None:
                     engine.leave()
         finally:
-            self.opening -= 1
-            if self._unused is not None and not self.in_flight:
-                self._unused.set()
+            self.release()
+
+    def hold(self) -> None:
+        """Somebody uses the route: it isn't taken apart until `release`."""
+        self.opening += 1
+
+    def release(self) -> None:
+        self.opening -= 1
+        if self._unused is not None and not self.in_flight:
+            self._unused.set()
 
     @asynccontextmanager
     async def post(self, endpoint: Endpoint, fields: Mapping[str, Raw]) -> AsyncIterator[tuple[Reply, Backend]]:

@@ -17,9 +17,15 @@ from pydantic import SecretStr
 from gateway.backends import replicas
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.replicas import SLACK
-from gateway.config import Config, Model
+from gateway.config import Config, Engines, Model
 from gateway.core import Gateway
-from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit, ProviderUnavailable
+from gateway.errors import (
+    GatewayError,
+    ProviderInvalidModel,
+    ProviderInvalidRequest,
+    ProviderRateLimit,
+    ProviderUnavailable,
+)
 from gateway.wire.chat import ChatRequest, encode
 from tests.gateway.client import chat
 from tests.gateway.double import Double, Exchange, Script, answers, chunk, completion, endless, streams
@@ -365,3 +371,81 @@ async def test_replicas_have_what_their_kind_of_server_has() -> None:
         backend = await running.routes["m"].backend()
         for name in ("open_raw", "post", "count_tokens"):
             assert hasattr(backend, name) == hasattr(OpenAIBackend, name), name
+
+
+# A changed configuration
+
+
+def with_models(gateway: Gateway, *models: Model, **settings: Any) -> Config:
+    return replace(gateway.config, models={model.name: model for model in models}, **settings)
+
+
+async def test_an_answer_ends_where_it_began_and_the_next_one_goes_to_the_new_server() -> None:
+    go_on = asyncio.Event()
+
+    async def slow(exchange: Exchange) -> None:
+        await exchange.start()
+        await exchange.event(chunk("first"))
+        await go_on.wait()
+        await exchange.event(chunk(" half"), chunk(reason="stop"))
+        await exchange.end()
+
+    async with doubles((slow,), (answers(completion("second")),)) as (old, new), gateway(model(old)) as running:
+        with await running.chat(request(stream=True)) as run:
+            assert b"first" in b"".join(await run.payloads())
+            running.apply(with_models(running, model(new)))
+            assert b"second" in (await asked(running, request()))[0]
+            assert [route.in_flight for route in running.leaving.values()] == [1]
+            go_on.set()
+            rest: list[bytes] = []
+            while payloads := await run.payloads():
+                rest += payloads
+            assert b" half" in b"".join(rest)
+        await asyncio.wait([*running.leaving])
+        assert not running.leaving
+        await old.count_open(0)
+        assert running.ledger.stats("m").outcomes == {"ok": 2}, "counted on, whichever server it was"
+
+
+async def test_what_does_not_change_keeps_its_connections() -> None:
+    async with doubles((answers(),), (answers(),)) as (one, two), gateway(model(one), model(two, "b")) as running:
+        await asked(running, request())
+        await asked(running, request(model="b"))
+        routes = dict(running.routes)
+        running.apply(with_models(running, model(one), model(two, "b", defaults={"seed": 1}), active_model="b"))
+        assert running.routes["m"] is routes["m"]
+        assert running.routes["b"] is not routes["b"]
+        await asked(running, request(model="m"))
+        await asked(running, request())
+        assert one.connections == 1
+        assert two.requests[-1].json["seed"] == 1
+
+
+async def test_an_answer_without_end_is_cut_after_the_time_that_it_has() -> None:
+    async with doubles((endless,), (answers(),)) as (old, new), gateway(model(old)) as running:
+        with await running.chat(request(stream=True)) as run:
+            assert await run.payloads()
+            running.apply(with_models(running, model(new), engines=Engines(drain_timeout_seconds=0.05)))
+            with pytest.raises(ProviderUnavailable):
+                await run.payloads()
+        await old.count_open(0)
+
+
+async def test_a_removed_model_is_unknown_and_its_answers_end() -> None:
+    async with doubles((endless,), (answers(),)) as (one, two), gateway(model(one), model(two, "b")) as running:
+        with await running.chat(request(stream=True)) as run:
+            assert await run.payloads()
+            running.apply(with_models(running, model(two, "b"), active_model="b"))
+            with pytest.raises(ProviderInvalidModel):
+                await running.chat(request(model="m"))
+        await asyncio.wait([*running.leaving])
+        await one.count_open(0)
+
+
+async def test_closing_ends_what_is_still_leaving() -> None:
+    async with doubles((endless,), (answers(),)) as (old, new):
+        async with gateway(model(old)) as running:
+            run = await running.chat(request(stream=True))
+            running.apply(with_models(running, model(new)))
+        await old.count_open(0)
+        run.close()
