@@ -20,7 +20,7 @@ from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.config import Model
 from gateway.config.values import STARTABLE
-from gateway.engines import gpu, memory
+from gateway.engines import memory
 from gateway.engines.logfile import LogFile, log_path
 from gateway.engines.machine import this_machine
 from gateway.engines.memory import Footprint
@@ -748,6 +748,8 @@ class Engine:
         if budget is not None and budget.gpu is not None:
             on_gpu = self.held.gpu
             if with_gpu:
+                from gateway.engines import gpu
+
                 on_gpu = (await asyncio.to_thread(gpu.by_process)).get(pid, 0)
         # On a GPU, the weights that are mapped from the file are read once and needed no more.
         seen = Footprint(usage.anonymous if on_gpu else usage.peak, on_gpu)
