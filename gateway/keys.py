@@ -174,12 +174,16 @@ class Keyring:
         self._known = self._fixed + _digests(file)
         self._wanted = always or bool(self._known)
 
-    def principal(self, key: bytes | None) -> Principal:
-        """Raises ProviderAuthentication. None: no key was given."""
+    def anybody(self) -> Principal | None:
+        """Who asks, if no key is wanted."""
         if self._now() - self._looked >= LOOK_SECONDS:
             self._look()
-        if not self._wanted:
-            return self._nobody
+        return None if self._wanted else self._nobody
+
+    def principal(self, key: bytes | None) -> Principal:
+        """Raises ProviderAuthentication. None: no key was given."""
+        if (anybody := self.anybody()) is not None:
+            return anybody
         if key is not None:
             digest = hashlib.sha256(key).digest()
             if (found := self._find(digest)) is not None:

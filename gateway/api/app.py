@@ -137,6 +137,8 @@ class API:
 
     def authenticate(self, headers: Headers, scope: str = "models") -> Principal:
         """Who sends a request with these headers. Raises ProviderAuthentication unless it may do what `scope` says."""
+        if (anybody := self._keyring.anybody()) is not None:
+            return anybody
         given = next((value for name, value in headers if name == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
         try:
