@@ -212,6 +212,12 @@ def test_cut_answer_keeps_finished_calls() -> None:
     assert [warning.code for warning in message.warnings] == ["truncated_call"]
 
 
+@pytest.mark.parametrize("behind", ["", " ", ",", ", ", ", b", ", b=", ", b=0.", ", b=[", ", b='x"])
+def test_an_answer_ends_wherever_it_is_cut(behind: str) -> None:
+    message = parse("pythonic", f"{BEGIN}[add(a=0.00), add(a=0.25{behind}", reason="length")
+    assert [(call.name, call.arguments) for call in message.tool_calls] == [("add", '{"a": 0.00}')]
+
+
 def test_arguments_stream_before_they_end() -> None:
     parser = normalizer("pythonic", TOOLS)
     events = [event for char in BEGIN + "[get_weather(city='Par" for event in parser.feed(char)]
