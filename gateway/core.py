@@ -418,6 +418,7 @@ class Run:
         "began",
         "enforced",
         "first",
+        "is_fallback",
         "outcome",
         "stream",
     )
@@ -437,6 +438,8 @@ class Run:
         self._failed: GatewayError | None = None
         self._ended = False
         self._closed = False
+        self.is_fallback = False
+        """Another model answers than the one that was asked."""
         self._first: list[bytes] = []
         self._whole: bytes | None = None
 
@@ -769,6 +772,7 @@ class Gateway:
                     except BaseException as error:
                         run.__exit__(type(error), error, None)
                         raise
+                    run.is_fallback = name != asked.name
                     return run
                 except GatewayError as error:
                     if not error.transient:

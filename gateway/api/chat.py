@@ -128,6 +128,8 @@ WHOLE_HEADERS: dict[str, Headers] = {
 def _told(run: Run) -> Headers:
     """The headers of a whole answer; a stream tells the same in the `ctxgate` field of its last chunk."""
     headers = WHOLE_HEADERS[run.mended]
+    if run.is_fallback:
+        headers = (*headers, (b"x-ctxgate-fallback", run.model.name.encode()))
     if run.enforced is not None:
         headers = (*headers, (b"x-ctxgate-enforced", run.enforced_by.encode()))
     if healed := run.healed:

@@ -29,6 +29,7 @@ from gateway.errors import (
 from gateway.wire.chat import ChatRequest, encode
 from tests.gateway.client import chat
 from tests.gateway.double import Double, Exchange, Script, answers, chunk, completion, endless, streams
+from tests.gateway.running import running
 
 BUSY = answers({"error": {"message": "busy"}}, 503)
 LIMITED = answers({"error": {"message": "slow down"}}, 429)
@@ -162,6 +163,14 @@ async def test_fallbacks_are_asked_in_turn(stream: bool) -> None:
                 "second": {"provider_rate_limit": 1},
                 "third": {"client_left" if stream else "ok": 1},
             }
+
+
+async def test_who_stands_in_is_told() -> None:
+    async with running(answers(), retries=1, fallbacks=("echo",)) as found:
+        assert "x-ctxgate-fallback" not in (await found.ask(chat("Hi"))).headers
+    async with running(BUSY, fallbacks=("echo",)) as found:
+        answer = await found.ask(chat("Hi"))
+        assert (answer.status, answer.headers["x-ctxgate-fallback"], answer.json["model"]) == (200, "echo", "echo")
 
 
 async def test_a_fallback_s_own_fallbacks_are_not_asked() -> None:
