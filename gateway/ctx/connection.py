@@ -217,13 +217,17 @@ class Connection:
 
     async def _copy(self, frames: AsyncGenerator[list[bytes], None]) -> None:
         try:
-            async with aclosing(frames):
-                async for some in frames:
-                    await self._wire.write(some)
+            try:
+                async with aclosing(frames):
+                    async for some in frames:
+                        await self._wire.write(some)
+            except GatewayError as error:
+                await self._refuse(error, None)
         except ConnectionError:
             pass  # the client has gone: `serve` sees it, too
-        except GatewayError as error:
-            await self._refuse(error, None)
+        except Exception:
+            log.exception("following %s failed", self._triple.name)
+            self._wire.hang_up()
 
 
 class RunnerConnection:

@@ -229,6 +229,8 @@ class LiveTree:
 
     async def _sessions(self) -> Sessions:
         if self._kept is None:
+            if self.stop.is_set():
+                raise Busy("the gateway is stopping", retry_after=1)
             # What the store needs takes a while to import, and most trees never need it.
             module = await asyncio.to_thread(import_module, "gateway.ctx.sessions")
             if self._kept is None:

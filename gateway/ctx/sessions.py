@@ -22,7 +22,7 @@ from gateway.ctx import journal
 from gateway.ctx.errors import Busy, NotFound, code
 from gateway.ctx.execution import Ended, Execution, until
 from gateway.ctx.frames import Cancel, Resume, Send
-from gateway.ctx.journal import Begun, Retried, Whose, event_id
+from gateway.ctx.journal import Begun, Found, Retried, Whose, event_id
 from gateway.ctx.objects import Triple
 from gateway.errors import GatewayError
 from gateway.services import Services
@@ -149,20 +149,34 @@ class Sessions:
 
         Raises NotFound for a session or an event that isn't there.
         """
-        store = await self.store()
-        whose = Whose(str(triple.name), user)
-        scope = None if request.scope is UNSET else request.scope
-        found = await store.read(partial(journal.find, whose=whose, name=request.session, scope=scope))
-        if found is None:
-            raise NotFound(f"there is no session {request.session}")
+        found = await self._found(triple, user, request)
+        # A run that ends in between is no longer active, and what it said last may have come after that look.
+        while (live := self._live(found.session)) is None:
+            again = await self._found(triple, user, request)
+            if again.last == found.last:
+                break
+            found = again
         number = 0
         if request.after is not UNSET:
             digits = request.after.removeprefix("event-")
             if not digits.isdecimal() or request.after != event_id(int(digits)) or not 0 < int(digits) <= found.last:
                 raise NotFound(f"session {request.session} has no event {request.after}")
             number = int(digits)
-        live = next((live for live in self._active.values() if live.session == found.session), None)
         return found.session, number, found.last, live
+
+    async def _found(self, triple: Triple, user: int, request: Resume) -> Found:
+        whose = Whose(str(triple.name), user)
+        scope = None if request.scope is UNSET else request.scope
+        store = await self.store()
+        found = None
+        if scope != "temp":
+            found = await store.read(partial(journal.find, whose=whose, name=request.session, scope=scope))
+        if found is None:
+            raise NotFound(f"there is no session {request.session}")
+        return found
+
+    def _live(self, session: int) -> LiveRun | None:
+        return next((live for live in self._active.values() if live.session == session), None)
 
     async def follow(
         self, session: int, after: int, last: int, live: LiveRun | None
@@ -178,6 +192,8 @@ class Sessions:
                     events = await store.read(
                         partial(journal.after, session=session, number=after, last=last, count=PAGE, size=BATCH)
                     )
+                if not events:
+                    return  # someone has emptied the store
                 after = events[-1][0]
                 yield [frame for _, frame in events]
             elif live is None or live.ended:

@@ -150,6 +150,7 @@ async def test_shared_and_private_sessions_of_one_name(short: Path) -> None:
             await client.ask(op="resume", session="s", **asked)
             assert text(await client.until()) == found
         assert await client.refused(op="resume", session="t") == "ENOENT"
+        assert await client.refused(op="resume", session="s", scope="temp") == "ENOENT"
         for after in ("event-0", "event-6", "event-x", "event-007", "e"):
             assert await client.refused(op="resume", session="s", after=after) == "ENOENT"
 
