@@ -13,6 +13,7 @@ from gateway.backends.base import Address, Endpoint, Mender, Taker
 from gateway.backends.collect import Collector
 from gateway.backends.context import exceeded
 from gateway.backends.prefill import Prefill
+from gateway.backends.toolnames import ToolNames
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -143,11 +144,19 @@ class OpenAIBackend:
         self._chat_head = self.post_head(self.chat_path)
         self._name = Raw(encode(model.upstream_name))
         self._about = UNKNOWN if model.path is None else None
+        # Servers of others may hold to OpenAI's rule. Where the model's own text is read, its names are as declared.
+        self._strict_names = model.runtime == "openai" and model.tool_call_format == "native_json"
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
         fields["model"] = self._name
         self.adapt(fields)
-        return self.reply(await self.accepted(self._chat_head, fields), fields)
+        names = ToolNames.of(fields) if self._strict_names else None
+        if names is not None:
+            names.adapt(fields)
+        reply = self.reply(await self.accepted(self._chat_head, fields), fields)
+        if names is not None:
+            reply.mender = names
+        return reply
 
     async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
         fields["model"] = self._name

@@ -1,0 +1,104 @@
+"""Tool names that OpenAI's rule forbids, for servers that hold to it: others stand in for them, both ways."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Self
+
+from msgspec import Raw
+
+from gateway.backends.base import Mender
+from gateway.wire.chat import decode, encode
+
+LONGEST = 64
+_RULE = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST}}}")
+_FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
+_suspect = re.compile(rb'"name"\s*:\s*"(?![a-zA-Z0-9_-]{1,64}")').search
+"""A false alarm, as of a parameter's title, costs time alone."""
+
+
+class ToolNames(Mender):
+    """Of one request. `adapt` changes what is sent; as a mender it changes the answer's calls back."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        """names: those that are sent, by those that the client knows."""
+        self._sent = names
+        self._known = {sent: known for known, sent in names.items()}
+
+    @classmethod
+    def of(cls, fields: dict[str, Raw]) -> Self | None:
+        """None where every declared name keeps to the rule."""
+        if "tools" not in fields or _suspect(fields["tools"]) is None:
+            return None
+        tools = decode(fields["tools"])
+        declared = [name for tool in tools if isinstance(name := _function(tool).get("name"), str)]
+        names = _allowed(declared)
+        return cls(names) if names else None
+
+    def adapt(self, fields: dict[str, Raw]) -> None:
+        for field, places in (("tools", _tools), ("tool_choice", _choice), ("messages", _past)):
+            if field in fields:
+                value = decode(fields[field])
+                self._rename(places(value), self._sent)
+                fields[field] = Raw(encode(value))
+
+    def answer(self, answer: dict[str, Any]) -> None:
+        self._back(answer, "message")
+
+    def chunk(self, chunk: dict[str, Any]) -> None:
+        self._back(chunk, "delta")
+
+    def _back(self, body: dict[str, Any], part: str) -> None:
+        for choice in body.get("choices") or ():
+            said = choice.get(part) if isinstance(choice, dict) else None
+            if isinstance(said, dict):
+                self._rename(map(_function, said.get("tool_calls") or ()), self._known)
+
+    @staticmethod
+    def _rename(holders: Iterable[dict[str, Any]], names: dict[str, str]) -> None:
+        for holder in holders:
+            if (name := holder.get("name")) in names:
+                holder["name"] = names[name]
+
+
+def _allowed(declared: list[str]) -> dict[str, str]:
+    """A name by the rule for each that breaks it, unlike every other."""
+    taken = {name for name in declared if _RULE.fullmatch(name)}
+    names: dict[str, str] = {}
+    for name in declared:
+        if name in taken or name in names:
+            continue
+        base = _FORBIDDEN.sub("_", name)[:LONGEST] or "tool"
+        made, number = base, 2
+        while made in taken:
+            made = f"{base[: LONGEST - 4]}_{number}"
+            number += 1
+        taken.add(made)
+        names[name] = made
+    return names
+
+
+def _function(holder: Any) -> dict[str, Any]:
+    function = holder.get("function") if isinstance(holder, dict) else None
+    return function if isinstance(function, dict) else {}
+
+
+def _tools(tools: Any) -> Iterable[dict[str, Any]]:
+    return map(_function, tools if isinstance(tools, list) else ())
+
+
+def _choice(choice: Any) -> Iterable[dict[str, Any]]:
+    if not isinstance(choice, dict):
+        return ()
+    allowed = choice.get("allowed_tools")
+    tools = allowed.get("tools") if isinstance(allowed, dict) else None
+    return [_function(choice), *_tools(tools)]
+
+
+def _past(messages: Any) -> Iterable[dict[str, Any]]:
+    for message in messages if isinstance(messages, list) else ():
+        if isinstance(message, dict):
+            yield from _tools(message.get("tool_calls"))
+            if message.get("role") == "tool":
+                yield message
