@@ -29,7 +29,7 @@ def model_object(gateway: Gateway, route: Route) -> dict[str, Any]:
         "created_at": datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
         "role": model.role,
         "active": active,
-        "aliases": ["default"] if active else [],
+        "aliases": [*model.aliases, *(["default"] if active else [])],
         "capabilities": [*dict.fromkeys((*model.capabilities, *ENDPOINTS[model.role]))],
         "tool_call_format": route.spec.name,
         "tool_call_format_evidence": route.evidence,

@@ -5,9 +5,10 @@ All of LocalCowork's keys are known here. A key that only its app reads is accep
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from gateway.config.source import Document, KeyPath
+from gateway.config.values import Role
 
 RENAMED = {"model_path": "path"}
 """Keys of a model."""
@@ -15,6 +16,8 @@ RENAMED = {"model_path": "path"}
 RUNTIMES = {"llama_cpp": "llama.cpp", "llama_cpp_python": "llama-cpp-python"}
 
 _APP = "read by LocalCowork's app only"
+ROLES = get_args(Role)
+"""Ours; LocalCowork's app has others under the same key."""
 IGNORED: dict[str, dict[str, str]] = {
     "file": {
         "enabled_servers": _APP,
@@ -73,6 +76,6 @@ def _mappings(value: Any) -> list[tuple[str, dict[str, Any]]]:
 
 def _ignore(document: Document, mapping: dict[str, Any], place: KeyPath, kind: str) -> None:
     for key, reason in IGNORED[kind].items():
-        if key in mapping:
+        if key in mapping and not (key == "role" and mapping[key] in ROLES):
             document.note((*place, key), f"{key} is ignored: {reason}")
             del mapping[key]
