@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Connection, Row, func, insert, select, update
@@ -25,14 +25,34 @@ from gateway.rooms.shapes import (
     ToolPolicy,
     TurnBounds,
     WakePolicy,
+    encode,
 )
 from gateway.rooms.states import EVENTS as TOLD_BY
 from gateway.rooms.states import State, Trigger, after
 from gateway.rooms.tables import EVENTS, MESSAGES, ROOMS
 
+T = TypeVar("T")
+
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def sound(value: T) -> T:
+    """JSON as it can be sent: a model, or a page that a tool has read, may hold halves of characters."""
+    try:
+        encode(value)
+    except UnicodeEncodeError:
+        return _mended(value)  # type: ignore[no-any-return]
+    return value
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_mended(name): _mended(inner) for name, inner in value.items()}
+    return [_mended(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def not_found(room_id: str) -> ProviderInvalidRequest:
@@ -125,7 +145,7 @@ class Ledger:
                 event_type=event_type,
                 agent_key=agent,
                 message_id=message,
-                payload=dict(payload),
+                payload=sound(dict(payload)),
                 created_at=self.updated_at,
             )
         )
@@ -158,7 +178,7 @@ class Ledger:
             "actor_key": actor_key,
             "in_reply_to": in_reply_to,
             "status": status,
-            "content": msgspec.to_builtins(content),
+            "content": sound(msgspec.to_builtins(content)),
             "metadata": metadata or {},
             "created_at": now(),
         }

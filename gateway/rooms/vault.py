@@ -42,7 +42,9 @@ class Vault:
         """Raises ProviderInvalidRequest, 409 for a name that is taken."""
         check_metadata(secret.metadata)
         provider = secret.metadata.get("provider")
-        if provider is not None and not (isinstance(provider, str) and 1 <= len(provider) <= 128):
+        if provider is not None and not (
+            isinstance(provider, str) and 1 <= len(provider) <= 128 and provider.isprintable()
+        ):
             raise ProviderInvalidRequest("metadata.provider: must be a provider's name", param="metadata.provider")
         id = str(uuid.uuid4())
         sealed = await self._seal(secret.value, _bound_to(tenant, user, id, provider))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from gateway.rooms import room, service
 from gateway.rooms.states import EVENTS, REFUSED
 from gateway.turn import Bounds
@@ -26,6 +28,13 @@ def test_the_example_prints_what_the_page_says(tmp_path: Path, test_model: Path)
     with serving(tmp_path), answering(port):
         for example in found:
             assert example.run(f"127.0.0.1:{port}") == example.printed
+
+
+@pytest.mark.parametrize("page", ["docs/rooms.md", "gateway/rooms/design.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text("utf-8"))
+    assert links
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
 
 
 def test_the_design_names_every_event_and_no_other() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.rooms.ledger import sound
+from gateway.rooms.shapes import encode
 from tests.gateway.double import answers, endless, silence
 from tests.rooms.running import calls, house, speaks
+from tests.store.postgresql import start
 
 FULL = {"access": "full"}
 
@@ -308,6 +312,30 @@ async def test_an_empty_answer_ends_the_turn(tmp_path: Path) -> None:
         await rooms.say(room)
         idle = await rooms.until(room, "room:idle")
         assert idle["payload"] == {"reason": "done"}
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+async def test_any_text_can_be_kept_and_sent(tmp_path: Path, database: str) -> None:
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(start()).database() if database == "postgresql" else None
+        async with house(tmp_path, speaks("nul \0, whole \U0001f600"), store=store) as rooms:
+            room = await rooms.rent(purpose="a \0 purpose")
+            await rooms.say(room, "nul \0")
+            output = await rooms.until(room, "agent:output")
+            assert output["payload"]["text"] == "nul \0, whole \U0001f600"
+            await rooms.until(room, "room:idle")
+            history = await rooms.history(room)
+            assert [message["content"] for message in history["messages"]] == ["nul \0", output["payload"]["text"]]
+            refused = await rooms.call("POST", "/api/user/secrets", 400, {"name": "a\0", "value": "x"})
+            assert "name" in refused["message"]
+
+
+def test_halves_of_characters_are_replaced() -> None:
+    """A page that a tool has read may hold some; JSON can't."""
+    half = "\ud83d"
+    told = sound({"text": f"a {half} b", half: [1, None, half], "whole": "\ud83d\ude00"})
+    assert told == {"text": "a \ufffd b", "\ufffd": [1, None, "\ufffd"], "whole": "\U0001f600"}
+    assert encode(told)
 
 
 async def test_the_text_that_is_being_written_is_told_in_pieces(
