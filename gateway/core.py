@@ -87,6 +87,8 @@ class Route:
         self._force = {name: Raw(encode(value)) for name, value in model.force_params.items()}
         self._filters = bool(self._strip or self._force)
         self._native: FormatSpec | None = None
+        self._prompted: tuple[Backend | None, bool] = None, False
+        """Whether the model must be told its tools by the prompt, as that backend has said."""
         self._backend: Backend | None = None
         """Of an external server; an engine of ours has its own."""
 
@@ -390,9 +392,13 @@ class Route:
         fields |= self._force
 
     async def _tools_need_prompt(self, backend: Backend) -> bool:
-        if self.model.tool_prompt == "auto":
-            return not await backend.takes_tools()
-        return self.model.tool_prompt == "system"
+        if self.model.tool_prompt != "auto":
+            return self.model.tool_prompt == "system"
+        asked, needed = self._prompted
+        if asked is not backend:
+            needed = not await backend.takes_tools()
+            self._prompted = backend, needed
+        return needed
 
 
 class Run:

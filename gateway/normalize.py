@@ -495,7 +495,8 @@ class Answer:
             index = frame.get("index")
             choice = self._choice(index if isinstance(index, int) else position)
             changed = self._whole_choice(frame, message, choice) or changed
-        if told := _told(self._healed, *self.choices.values()):
+        told = _told(self._healed, *self.choices.values()) if self.choices or self._healed else None
+        if told:
             body["ctxgate"] = told
         return encode(body) if changed or told else payload
 
