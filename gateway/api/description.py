@@ -61,6 +61,7 @@ _MODEL = _object(
 )  # fmt: skip
 
 ANSWERS: dict[str, Json] = {
+    "Object": OBJECT,
     "Error": _object("error", error=_object("message type code category", message=TEXT, type=TEXT, code=TEXT)),
     "AnthropicError": _object(
         "type error", type=_of("error"), error=_object("type message", type=TEXT, message=TEXT)
@@ -152,6 +153,10 @@ def _ollama(id: str, summary: str, answer: str, request: str | None = None, stre
     return operation(id, summary, answer, request=request, error="OllamaError", stream=stream, tag="Ollama")
 
 
+def _operations(id: str, summary: str, stream: str | None = None, parameters: tuple[Json, ...] = ()) -> Json:
+    return operation(id, summary, "Object", stream=stream, parameters=parameters, tag="ctxgate")
+
+
 _PAGE = (
     *_ID,
     parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": 100}),
@@ -162,6 +167,25 @@ _NDJSON = "application/x-ndjson"
 
 PATHS: dict[str, Json] = {
     "/health": {"get": operation("health", "Whether the gateway runs; asks for no key", "Health", tag="ctxgate")},
+    "/ready": {"get": operation("readyNow", "Whether the active model would answer at once", "Object", tag="ctxgate")},
+    "/ready/{name}": {
+        "get": operation(
+            "modelReadyNow", "Whether a model would answer at once", "Object", parameters=_NAME, tag="ctxgate"
+        )
+    },
+    "/metrics": {"get": _operations("metrics", "For Prometheus", stream="text/plain")},
+    "/-/status": {"get": _operations("status", "What the gateway does")},
+    "/-/requests": {"get": _operations("requests", "The last requests")},
+    "/-/requests/{name}": {"get": _operations("request", "One of them", parameters=_NAME)},
+    "/-/plan": {
+        "get": _operations("plan", "What the changed file would change"),
+        "post": {
+            **_operations("planOf", "What another file would change"),
+            "requestBody": {"required": True, "content": {"application/yaml": {"schema": TEXT}}},
+        },
+    },
+    "/-/reload": {"post": _operations("reload", "Reads the configuration again")},
+    "/openapi.json": {"get": _operations("openapi", "This description")},
     "/v1/models": {"get": operation("models", "The models of config.yaml", "ModelList")},
     "/v1/models/{name}": {"get": operation("model", "One of them", "Model", parameters=_NAME)},
     "/v1/models/{name}/ready": {

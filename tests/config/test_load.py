@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gateway.config import ConfigError, Engines, Model, PullSource, Residence, Runtime, Server, find, load
-from gateway.errors import ProviderInvalidModel
+from gateway.config import ConfigError, Engines, Model, PullSource, Residence, Role, Runtime, Server, find, load
+from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
 
 
 @pytest.fixture(autouse=True)
@@ -244,6 +244,21 @@ def test_what_only_their_app_reads_is_noted(write: Any) -> None:
         key = lines[note.line - 1].strip().partition(":")[0]
         assert note.message.startswith(f"{key} is ignored: ")
         assert lines[note.line - 1][note.column - 1 :].startswith(key)
+
+
+def test_roles(write: Any) -> None:
+    """Who names no model gets the first for what is asked; LocalCowork's own roles stay ignored."""
+    text = "active_model: m\nmodels:\n  m: {runtime: echo, role: tool_router}\n  e: {runtime: echo, role: embedding}\n"
+    config = load(write(text), {})
+    assert [(model.name, model.role) for model in config.models.values()] == [("m", "chat"), ("e", "embedding")]
+    assert [note.message for note in config.notes] == ["role is ignored: read by LocalCowork's app only"]
+    assert (config.resolve(None).name, config.resolve(None, "embedding").name) == ("m", "e")
+    wrong: list[tuple[str | None, Role]] = [("e", "chat"), ("m", "embedding"), (None, "rerank")]
+    for name, role in wrong:
+        with pytest.raises(ProviderInvalidRequest, match="has for that"):
+            config.resolve(name, role)
+    with pytest.raises(ConfigError, match="active_model: e is for embedding"):
+        load(write(text.replace("active_model: m", "active_model: e")), {})
 
 
 ADDRESSES = {

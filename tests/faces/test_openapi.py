@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 
 from gateway.app import FACES, build
-from gateway.config import Config, Model
+from gateway.config import Config, Model, Rooms
 from gateway.description import description
 from tests.gateway.running import LANE
 from tests.provider.server import serve
@@ -35,11 +35,14 @@ OPERATIONS = [
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     echo = Model(name="echo", runtime="echo", context_window=4096)
+    state = tmp_path_factory.mktemp("state")
     config = Config(
         source=Path("config.yaml"),
         active_model="echo",
         models={"echo": echo, "vectors": Model(name="vectors", role="embedding", runtime="echo")},
-        state_dir=tmp_path_factory.mktemp("state"),
+        state_dir=state,
+        # This machine may have no keychain.
+        rooms=Rooms(secret_key_file=state / "key"),
     )
     with ExitStack() as stack:
         yield stack.enter_context(serve(build(config), lifespan="on", http=LANE))
