@@ -39,6 +39,8 @@ PROBE_SECONDS = 5.0
 answers an engine is asked whether it gets on, and has as long to say."""
 POLL_SECONDS = (0.02, 0.5)
 """First and longest pause between two looks at an engine that loads."""
+POLL_GROWTH = 1.25
+"""So that an engine is found ready late by a fifth of its start, at most."""
 DEATH_SECONDS = 1.0
 """Between the moment that an engine's socket closes and the moment that its process has ended."""
 SHOWN_LINES, SHOWN_CHARS = 8, 1500
@@ -550,7 +552,7 @@ class Engine:
                     if time.monotonic() >= deadline:
                         raise
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, POLL_SECONDS[1])
+                    pause = min(POLL_GROWTH * pause, POLL_SECONDS[1])
                 except (GatewayError, TimeoutError) as error:
                     raise ProviderUnavailable(
                         f"model {self.model.name!r}: what listens at {address} is no {self.model.runtime} server"
@@ -647,7 +649,7 @@ class Engine:
                     await ready()
                 except (ProviderModelNotLoaded, ProviderUnavailable):
                     ended = await process.wait(pause)
-                    pause = min(2 * pause, POLL_SECONDS[1])
+                    pause = min(POLL_GROWTH * pause, POLL_SECONDS[1])
                 else:
                     # Answered by another server, while ours failed to take the port?
                     ended = await process.wait(0)
