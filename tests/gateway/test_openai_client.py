@@ -224,7 +224,7 @@ def test_a_wrong_key(base_url: str) -> None:
 
 def test_an_unknown_path(client: OpenAI) -> None:
     with pytest.raises(openai.NotFoundError) as raised:
-        client.embeddings.create(model="tiny", input="x")
+        client.moderations.create(input="x")
     assert raised.value.code == "not_found"
 
 
