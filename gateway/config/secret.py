@@ -47,7 +47,15 @@ def credential(name: str, environ: Mapping[str, str]) -> SecretStr | None:
     Raises BadSecret where the keychain can't be read.
     """
     variable = f"{name.upper().replace('-', '_')}_API_KEY"
-    found = environ.get(variable) or _kept(_keyring(), f"cortexfs:{name}", "default", f"set {variable}")
+    if found := environ.get(variable):
+        return SecretStr(found)
+    keyring = _keyring()
+    try:
+        found = _kept(keyring, f"cortexfs:{name}", "default", f"set {variable}")
+    except BadSecret as error:
+        if not isinstance(error.__cause__, keyring.errors.NoKeyringError):
+            raise
+        found = None  # this system has no keychain
     return SecretStr(found) if found else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyring.backend import KeyringBackend
-from keyring.errors import PasswordDeleteError
+from keyring.errors import KeyringLocked, PasswordDeleteError
 
 
 class Memory(KeyringBackend):
@@ -14,6 +14,8 @@ class Memory(KeyringBackend):
         self._passwords = passwords
 
     def get_password(self, service: str, username: str) -> str | None:
+        if service.endswith(":locked"):
+            raise KeyringLocked("a person must unlock it")
         return self._passwords.get((service, username))
 
     def set_password(self, service: str, username: str, password: str) -> None:

@@ -246,6 +246,24 @@ def test_where_a_credential_comes_from(
     assert (key.get_secret_value() if key is not None else None) == found
 
 
+def test_a_keychain_that_is_locked_is_noted(tmp_path: Path) -> None:
+    """Nobody can unlock it for a gateway that starts by itself; the other models serve."""
+    keyring = pytest.importorskip("keyring")
+    from tests.ctx.keychain import Memory
+
+    before = keyring.get_keyring()
+    keyring.set_keyring(Memory({}))
+    try:
+        (tmp_path / "config.yaml").write_text(KEYED.replace("lmm}", "locked}"))
+        config = load(tmp_path / "config.yaml", {})
+    finally:
+        keyring.set_keyring(before)
+    (note,) = config.notes
+    assert note.line == 3
+    assert "can't be read (KeyringLocked); unlock it, or set LOCKED_API_KEY" in note.message
+    assert config.models["m"].api_key is None
+
+
 async def test_not_configured_is_told_before_anything_is_asked(short: Path) -> None:
     object = CtxModel(object="acme/m", credential="far-off")
     async with Double(streams(chunk("Hello"))).serve() as double, keeping(short, double, object=object) as kept:
