@@ -367,10 +367,9 @@ class _Build:
             self.problem(
                 ("rooms", "providers", "local"), "rooms.providers: local is the gateway itself", cure, key=True
             )
+        bounds: dict[str, Any] = {}
         if entry.secret_key_file is not None:
-            bounds = {"secret_key_file": self.path(entry.secret_key_file, ("rooms", "secret_key_file"))}
-        else:
-            bounds = {}
+            bounds["secret_key_file"] = self.path(entry.secret_key_file, ("rooms", "secret_key_file"))
         return Rooms(
             tools=RoomTools(**given),
             **bounds,
