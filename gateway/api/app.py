@@ -84,7 +84,7 @@ class API:
             await send(message)
 
         try:
-            face = self._face(path)
+            face = None if path in PATHS else self._face(path)
             if path not in OPEN_PATHS:
                 scope[SCOPE_KEY] = self.authenticate(scope["headers"], keys.wanted(scope["method"], path))
             if face is not None:
