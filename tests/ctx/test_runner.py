@@ -202,9 +202,9 @@ def terminal(made: Tree, *arguments: str) -> Iterator[int]:
         os.waitpid(process, 0)
 
 
-def until(descriptor: int, expected: bytes) -> bytes:
-    """What comes up to the expected text."""
-    found = b""
+def until(descriptor: int, expected: bytes, rest: list[bytes]) -> bytes:
+    """What comes up to the expected text; what came with it and follows is kept in `rest` for the next call."""
+    found = rest.pop() if rest else b""
     end = time.monotonic() + SECONDS
     while expected not in found:
         assert select.select([descriptor], [], [], max(0, end - time.monotonic()))[0], found
@@ -212,25 +212,29 @@ def until(descriptor: int, expected: bytes) -> bytes:
             found += os.read(descriptor, 1024)
         except OSError:  # the other end is closed
             assert expected in found, found
-    return found
+    before, _, after = found.partition(expected)
+    rest.append(after)
+    return before + expected
 
 
 def test_a_terminal_sees_text(echo: Tree) -> None:
+    rest: list[bytes] = []
     with terminal(echo, "hello there") as descriptor:
-        assert b"{" not in until(descriptor, b"hello there\r\n")
+        assert b"{" not in until(descriptor, b"hello there\r\n", rest)
 
 
 def test_a_conversation(echo: Tree) -> None:
+    rest: list[bytes] = []
     with terminal(echo) as descriptor:
-        until(descriptor, b"> ")
+        until(descriptor, b"> ", rest)
         os.write(descriptor, b"one two\r")
-        until(descriptor, b"one two\r\n")
-        assert b"one two" in until(descriptor, b"> ")
+        until(descriptor, b"one two\r\n", rest)
+        assert b"one two" in until(descriptor, b"> ", rest)
         os.write(descriptor, b"three\r")
-        until(descriptor, b"three\r\n")
-        assert b"three" in until(descriptor, b"> ")
+        until(descriptor, b"three\r\n", rest)
+        assert b"three" in until(descriptor, b"> ", rest)
         os.write(descriptor, b"\x04")
-        until(descriptor, b"\r\n")
+        until(descriptor, b"\r\n", rest)
 
 
 # The runner itself
