@@ -1,16 +1,13 @@
-"""The centre: every face reads one stream of clean payloads from one object, `Gateway`."""
+"""How requests for one model are answered: its engine, its backend, its format."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from random import random
 from time import monotonic
-from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from msgspec import Raw
 
@@ -26,36 +23,27 @@ from gateway.backends import (
     Reply,
 )
 from gateway.backends.about import About, about
-from gateway.config import Config, Model, Role
-from gateway.config.diff import Difference, difference, launch
-from gateway.conformance import ATTEMPTS, Check, Enforced, Held
+from gateway.config import Model
+from gateway.conformance import Check, Enforced
+from gateway.core.run import Asked, HeldRun, Run
 from gateway.enforcement import UNTOLD, Constraint, Way, constraint, narrow, refused, tell
-from gateway.engines import Engine, Residency, for_model
+from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderModelNotLoaded, ProviderUnavailable
-from gateway.estimate import TokenCount, estimate
 from gateway.forcing import forced, raw_text
 from gateway.history import NOTHING, has_calls, heal
-from gateway.ledger import LEFT, OK, UNSETTLED, Ledger, Outcome, Row, outcome_of, repairs
-from gateway.normalize import Answer, EngineError
+from gateway.ledger import UNSETTLED, Ledger, Row, outcome_of, repairs
+from gateway.normalize import Answer
 from gateway.prompting import calls_into_text, tools_into_prompt
 from gateway.recording import RecordedAnswer
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest, encode, waiting
 from normalizers import FormatSpec, detect, registry
-from normalizers.base import Mended
 
 if TYPE_CHECKING:
     from gateway.backends.replicas import Replica
 
-log = logging.getLogger("ctxgate")
-
 READY_SECONDS = 5.0
 """For an engine to say that it is ready."""
-
-RETRY_SECONDS, RETRY_SECONDS_MOST = 0.25, 5.0
-"""Before the first retry, doubled for each further one; an engine may say how long, up to the most."""
-
-Asked = tuple[Reply, Answer, Backend, Enforced | None]
 
 
 class Route:
@@ -399,419 +387,6 @@ class Route:
             needed = not await backend.takes_tools()
             self._prompted = backend, needed
         return needed
-
-
-class Run:
-    """One answer on its way. Read it with `whole` or `payloads` as the request asked, then `close` it.
-
-    began, first, outcome: as in `gateway.stats.Ended`.
-    """
-
-    __slots__ = (
-        "_backend",
-        "_closed",
-        "_ended",
-        "_failed",
-        "_first",
-        "_handed",
-        "_in_flight",
-        "_replayed",
-        "_reply",
-        "_request",
-        "_route",
-        "_whole",
-        "answer",
-        "began",
-        "enforced",
-        "first",
-        "is_fallback",
-        "outcome",
-        "stream",
-    )
-
-    def __init__(self, route: Route, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
-        self.stream = request.stream
-        self.began = began
-        self.first = 0.0
-        self.outcome: Outcome = LEFT
-        self._route = route
-        self._request = request
-        self._reply, self.answer, self._backend, self.enforced = asked
-        self._in_flight = True
-        self._replayed = replayed
-        self._handed = False
-        """Something of the answer was handed out."""
-        self._failed: GatewayError | None = None
-        self._ended = False
-        self._closed = False
-        self.is_fallback = False
-        """Another model answers than the one that was asked."""
-        self._first: list[bytes] = []
-        self._whole: bytes | None = None
-
-    @property
-    def model(self) -> Model:
-        """Which model answers."""
-        return self._route.model
-
-    async def whole(self) -> bytes:
-        """The clean JSON body."""
-        if self._whole is not None:
-            return self._whole
-        while True:
-            try:
-                clean = self.answer.whole(await self._reply.whole())
-            except EngineError as error:
-                failure = self._backend.error(500, error.payload)
-                self.outcome = failure.category
-                raise failure from None
-            except GatewayError as error:
-                if not await self._again(error):
-                    raise
-            else:
-                self.outcome = OK
-                return clean
-
-    @property
-    def enforced_by(self) -> str:
-        """How the answer is held to what the request constrains it to; "" where that is nothing."""
-        return "" if self.enforced is None else self.enforced.way
-
-    @property
-    def mended(self) -> Mended:
-        """How far the calls of a whole answer had to be mended: not at all, their spelling, or against a schema."""
-        return self.answer.mended
-
-    @property
-    def healed(self) -> Mapping[str, int]:
-        """What was mended in the messages that the client replayed, counted by its kind; see `gateway.history`."""
-        return self.answer.healed
-
-    async def begin(self) -> None:
-        """Returns once the first byte of the answer is there, for `whole` or `payloads` to hand it out.
-
-        Raises what they would raise before it.
-        """
-        if self.stream:
-            self._first = await self.payloads()
-            self._handed = False
-        else:
-            self._whole = await self.whole()
-
-    async def payloads(self) -> list[bytes]:
-        """The clean `chat.completion.chunk` payloads that are next, at least one; [] at the end.
-
-        If the engine fails, what had come before is handed out first, and the next call raises.
-        """
-        if self._first:
-            first, self._first = self._first, []
-            self._handed = True
-            return first
-        while not self._ended:
-            if self._failed is not None:
-                raise self._failed
-            clean: list[bytes] = []
-            try:
-                came = await self._reply.payloads()
-                if not self.first:
-                    self.first = monotonic()
-                if came:
-                    self.answer.feed(came, clean)
-                else:
-                    self._ended = True
-                    clean = self.answer.finish(done=self._reply.done)
-                    self.outcome = OK
-            except EngineError as error:
-                self._failed = self._backend.error(500, error.payload)
-                self.outcome = self._failed.category
-                clean += self.answer.rest()
-            except GatewayError as error:
-                if await self._again(error):
-                    continue
-                self._failed = error
-                self._ended = False
-                clean += self.answer.rest()
-            if clean:
-                self._handed = True
-                return clean
-        return []
-
-    async def _again(self, error: GatewayError) -> bool:
-        """Asks anew where the engine has gone and nothing of its answer was handed out; once. Raises what `ask` raises.
-
-        False: `error` stands.
-        """
-        self.outcome = error.category
-        engine = self._route.engine
-        if engine is None or not isinstance(error, ProviderUnavailable):
-            return False
-        engine.lost()
-        if self._handed or self._replayed or error.status != 502:
-            # 502: it went away, by the connection's end or by an answer without one.
-            return False
-        self._replayed = True
-        await self._ask(self._request)
-        return True
-
-    async def _ask(self, request: ChatRequest) -> None:
-        """Puts another answer in the place of this one. Raises what `Route.ask` raises."""
-        self._reply.close()
-        self._in_flight = False
-        if (engine := self._route.engine) is not None:
-            engine.leave()
-        self._reply, self.answer, self._backend, self.enforced = await self._route.ask(request)
-        self._in_flight = True
-        self._ended = False
-        self.outcome = LEFT
-
-    def tap(self, client: Tap) -> None:
-        """Sends payloads to the client as they arrive, while `payloads` waits: it then returns only the rest."""
-        self._reply.tap(_Taker(self.answer, client))
-
-    def close(self) -> None:
-        """Ends the run; an unfinished one is cancelled in the engine. Idempotent, never blocks."""
-        self._reply.close()
-        if not self._closed:
-            self._closed = True
-            if self._in_flight and (engine := self._route.engine) is not None:
-                engine.leave()
-            self._route.ended(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None and self.outcome in (OK, LEFT):
-            self.outcome = outcome_of(error)
-        self.close()
-
-
-class HeldRun(Run):
-    """A run that hands its answer out once it conforms; the model is asked until it does, `ATTEMPTS` times in all.
-
-    Then StructuredOutputInvalid is raised, or ProviderInvalidRequest where no tool was called.
-    """
-
-    __slots__ = ("_attempt", "_given", "_original")
-
-    def __init__(self, route: Route, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
-        super().__init__(route, request, asked, began, replayed)
-        self._attempt = 1
-        self._given = False
-        self._original = request
-
-    @property
-    def enforced_by(self) -> str:
-        by = super().enforced_by
-        return by if self._attempt == 1 else f"{by}; attempts={self._attempt}"
-
-    async def whole(self) -> bytes:
-        while True:
-            body = await super().whole()
-            enforced = self.enforced
-            if enforced is None or enforced.check is None:
-                return body
-            judged = enforced.check.whole(body, enforced.told(self._attempt))
-            if isinstance(judged, bytes):
-                return judged
-            await self._once_more(enforced.check, *judged)
-
-    async def payloads(self) -> list[bytes]:
-        while not self._given:
-            held = Held()
-            while payloads := await super().payloads():
-                held.add(payloads)
-            enforced = self.enforced
-            if enforced is None or enforced.check is None:
-                self._given = True
-                return held.payloads
-            judged = enforced.check.stream(held.payloads, enforced.told(self._attempt))
-            if isinstance(judged, list):
-                self._given = True
-                return judged
-            await self._once_more(enforced.check, *judged)
-        return []
-
-    async def _once_more(self, check: Check, said: Mapping[str, object], fault: str) -> None:
-        if self._attempt == ATTEMPTS:
-            error = check.unmet(fault)
-            self.outcome = error.category
-            raise error
-        self._attempt += 1
-        attempt, original = self._attempt, self._original
-        self._request = again = original.continued(check.again(said, fault))
-        original.standing = lambda: f"asking-again attempt={attempt} of={ATTEMPTS} {again.standing()}"
-        await self._ask(again)
-
-    def tap(self, client: Tap) -> None:
-        """Nothing is handed out before all has come."""
-
-
-class Tap(Protocol):
-    """A client that takes payloads at once; `ready` is false while it lags."""
-
-    def ready(self) -> bool: ...
-
-    def push(self, payloads: list[bytes]) -> None: ...
-
-
-class _Taker:
-    __slots__ = ("_answer", "_client", "ready")
-
-    def __init__(self, answer: Answer, client: Tap) -> None:
-        self._answer = answer
-        self._client = client
-        self.ready = client.ready
-
-    def take(self, payloads: list[bytes]) -> None:
-        clean: list[bytes] = []
-        try:
-            self._answer.feed(payloads, clean)
-        finally:
-            if clean:
-                self._client.push(clean)
-
-
-class Gateway:
-    """All configured models behind one door. Use as an async context manager, or `aclose` it."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.ledger = Ledger(config.log.requests, bodies=config.log.bodies)
-        self.leaving: dict[asyncio.Task[None], Route] = {}
-        """Routes that a change of the configuration has ended, while answers are on their way."""
-        self._watchers: list[Callable[[], None]] = []
-        self.residency = Residency(config.engines, state_dir=config.state_dir)
-        """Of the engines that the gateway starts."""
-        self.routes: Mapping[str, Route] = {
-            name: Route(model, self.ledger, for_model(model, self.residency)) for name, model in config.models.items()
-        }
-
-    def apply(self, config: Config) -> Difference:
-        """Requests from now on are answered as `config` says. Returns what that changes.
-
-        An engine whose launch did not change goes on, with its process and cache. The others' answers on their way end
-        first, then their engines do.
-        """
-        found = difference(self.config, config)
-        before, routes = self.routes, dict[str, Route]()
-        for name, model in config.models.items():
-            old = before.get(name)
-            if old is None or (old.model != model and (old.engine is None or launch(old.model) != launch(model))):
-                routes[name] = Route(model, self.ledger, for_model(model, self.residency))
-            else:
-                routes[name] = old if old.model == model else old.become(model)
-        self.config, self.routes = config, routes
-        self.ledger.configure(config.log.requests, bodies=config.log.bodies)
-        self.residency.limits = config.engines
-        self.residency.schedule()
-        for name, route in before.items():
-            if routes.get(name) is not route:
-                leaving = asyncio.create_task(route.retire(config.engines.drain_timeout_seconds), name=f"retire {name}")
-                self.leaving[leaving] = route
-                leaving.add_done_callback(self._left)
-        for watcher in self._watchers:
-            watcher()
-        return found
-
-    def _left(self, leaving: asyncio.Task[None]) -> None:
-        route = self.leaving.pop(leaving)
-        if not leaving.cancelled() and (error := leaving.exception()) is not None:
-            log.error("the former engine of model %s did not end: %s", route.model.name, error, exc_info=error)
-
-    def on_change(self, watcher: Callable[[], None]) -> None:
-        """`watcher` is called after each change of the configuration. It must not wait or raise."""
-        self._watchers.append(watcher)
-
-    def route(self, name: str | None, role: Role | None = None) -> Route:
-        """The route of a model; None, "" and "default" mean the active one, or the first that has the role.
-
-        Raises what `Config.resolve` raises.
-        """
-        return self.routes[self.config.resolve(name, role).name]
-
-    def models(self) -> list[Model]:
-        """The configured models, in the file's order; no engine is asked."""
-        return list(self.config.models.values())
-
-    async def ready(self, name: str | None = None) -> None:
-        """Returns if the next chat with the model is expected to succeed; starts its engine if need be."""
-        route = self.route(name)
-        engine = route.engine
-        if engine is None:
-            await (await route.backend()).ready()
-            return
-        backend = await engine.join()
-        try:
-            await backend.ready()
-        finally:
-            engine.leave()
-
-    def chat(self, request: ChatRequest) -> Awaitable[Run]:
-        """Opens an answer; awaiting raises a GatewayError until the engine has accepted the request."""
-        route = self.route(request.model, "chat")
-        if route.model.retries or route.model.fallbacks:
-            return self._insist(request)
-        return route.open(request)
-
-    async def _insist(self, request: ChatRequest) -> Run:
-        """As `chat`, with the model's retries and then its fallbacks, as long as what fails may pass.
-
-        Returns once the first byte of the answer is there: what comes before it can still be asked elsewhere.
-        """
-        asked = self.route(request.model, "chat").model
-        last: GatewayError | None = None
-        for name in (asked.name, *asked.fallbacks):
-            for attempt in range(1 + asked.retries):
-                if attempt and last is not None:
-                    pause = last.retry_after or RETRY_SECONDS * 2 ** (attempt - 1)
-                    await asyncio.sleep(min(pause, RETRY_SECONDS_MOST) * (0.75 + random() / 2))  # noqa: S311
-                # A change of the configuration may have replaced or ended it meanwhile.
-                if (route := self.routes.get(name)) is None:
-                    break
-                try:
-                    run = await route.open(request)
-                    try:
-                        await run.begin()
-                    except BaseException as error:
-                        run.__exit__(type(error), error, None)
-                        raise
-                    run.is_fallback = name != asked.name
-                    return run
-                except GatewayError as error:
-                    if not error.transient:
-                        raise
-                    last = error
-        if last is None:
-            raise ProviderModelNotLoaded(f"model {asked.name!r} has just been taken away", retry_after=1)
-        raise last
-
-    async def count_tokens(self, request: ChatRequest) -> TokenCount:
-        """How long the request's prompt is; an estimate where no engine tells it."""
-        found = await self.route(request.model).count_tokens(request)
-        return TokenCount(found, True) if found is not None else TokenCount(estimate(request), False)
-
-    async def aclose(self) -> None:
-        """Closes every connection and stops every engine that the gateway started."""
-        routes = [*self.routes.values(), *self.leaving.values()]
-        for leaving in self.leaving:
-            leaving.cancel()
-        results = await asyncio.gather(*(route.aclose() for route in routes), return_exceptions=True)
-        self.residency.close()
-        failures = [result for result in results if isinstance(result, BaseException)]
-        if failures:
-            raise BaseExceptionGroup("while closing", failures)
-
-    async def __aenter__(self) -> Self:
-        await self.residency.open()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
 
 def _gives_raw_text(backend: Backend) -> TypeGuard[RawTextBackend]:

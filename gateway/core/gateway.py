@@ -1,0 +1,168 @@
+"""All configured models behind one door."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from random import random
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from gateway.config import Config, Model, Role
+from gateway.config.diff import Difference, difference, launch
+from gateway.core.route import Route
+from gateway.core.run import Run
+from gateway.engines import Residency, for_model
+from gateway.errors import GatewayError, ProviderModelNotLoaded
+from gateway.estimate import TokenCount, estimate
+from gateway.ledger import Ledger
+from gateway.wire.chat import ChatRequest
+
+if TYPE_CHECKING:
+    pass
+
+log = logging.getLogger("ctxgate")
+
+RETRY_SECONDS, RETRY_SECONDS_MOST = 0.25, 5.0
+"""Before the first retry, doubled for each further one; an engine may say how long, up to the most."""
+
+
+class Gateway:
+    """All configured models behind one door. Use as an async context manager, or `aclose` it."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.ledger = Ledger(config.log.requests, bodies=config.log.bodies)
+        self.leaving: dict[asyncio.Task[None], Route] = {}
+        """Routes that a change of the configuration has ended, while answers are on their way."""
+        self._watchers: list[Callable[[], None]] = []
+        self.residency = Residency(config.engines, state_dir=config.state_dir)
+        """Of the engines that the gateway starts."""
+        self.routes: Mapping[str, Route] = {
+            name: Route(model, self.ledger, for_model(model, self.residency)) for name, model in config.models.items()
+        }
+
+    def apply(self, config: Config) -> Difference:
+        """Requests from now on are answered as `config` says. Returns what that changes.
+
+        An engine whose launch did not change goes on, with its process and cache. The others' answers on their way end
+        first, then their engines do.
+        """
+        found = difference(self.config, config)
+        before, routes = self.routes, dict[str, Route]()
+        for name, model in config.models.items():
+            old = before.get(name)
+            if old is None or (old.model != model and (old.engine is None or launch(old.model) != launch(model))):
+                routes[name] = Route(model, self.ledger, for_model(model, self.residency))
+            else:
+                routes[name] = old if old.model == model else old.become(model)
+        self.config, self.routes = config, routes
+        self.ledger.configure(config.log.requests, bodies=config.log.bodies)
+        self.residency.limits = config.engines
+        self.residency.schedule()
+        for name, route in before.items():
+            if routes.get(name) is not route:
+                leaving = asyncio.create_task(route.retire(config.engines.drain_timeout_seconds), name=f"retire {name}")
+                self.leaving[leaving] = route
+                leaving.add_done_callback(self._left)
+        for watcher in self._watchers:
+            watcher()
+        return found
+
+    def _left(self, leaving: asyncio.Task[None]) -> None:
+        route = self.leaving.pop(leaving)
+        if not leaving.cancelled() and (error := leaving.exception()) is not None:
+            log.error("the former engine of model %s did not end: %s", route.model.name, error, exc_info=error)
+
+    def on_change(self, watcher: Callable[[], None]) -> None:
+        """`watcher` is called after each change of the configuration. It must not wait or raise."""
+        self._watchers.append(watcher)
+
+    def route(self, name: str | None, role: Role | None = None) -> Route:
+        """The route of a model; None, "" and "default" mean the active one, or the first that has the role.
+
+        Raises what `Config.resolve` raises.
+        """
+        return self.routes[self.config.resolve(name, role).name]
+
+    def models(self) -> list[Model]:
+        """The configured models, in the file's order; no engine is asked."""
+        return list(self.config.models.values())
+
+    async def ready(self, name: str | None = None) -> None:
+        """Returns if the next chat with the model is expected to succeed; starts its engine if need be."""
+        route = self.route(name)
+        engine = route.engine
+        if engine is None:
+            await (await route.backend()).ready()
+            return
+        backend = await engine.join()
+        try:
+            await backend.ready()
+        finally:
+            engine.leave()
+
+    def chat(self, request: ChatRequest) -> Awaitable[Run]:
+        """Opens an answer; awaiting raises a GatewayError until the engine has accepted the request."""
+        route = self.route(request.model, "chat")
+        if route.model.retries or route.model.fallbacks:
+            return self._insist(request)
+        return route.open(request)
+
+    async def _insist(self, request: ChatRequest) -> Run:
+        """As `chat`, with the model's retries and then its fallbacks, as long as what fails may pass.
+
+        Returns once the first byte of the answer is there: what comes before it can still be asked elsewhere.
+        """
+        asked = self.route(request.model, "chat").model
+        last: GatewayError | None = None
+        for name in (asked.name, *asked.fallbacks):
+            for attempt in range(1 + asked.retries):
+                if attempt and last is not None:
+                    pause = last.retry_after or RETRY_SECONDS * 2 ** (attempt - 1)
+                    await asyncio.sleep(min(pause, RETRY_SECONDS_MOST) * (0.75 + random() / 2))  # noqa: S311
+                # A change of the configuration may have replaced or ended it meanwhile.
+                if (route := self.routes.get(name)) is None:
+                    break
+                try:
+                    run = await route.open(request)
+                    try:
+                        await run.begin()
+                    except BaseException as error:
+                        run.__exit__(type(error), error, None)
+                        raise
+                    run.is_fallback = name != asked.name
+                    return run
+                except GatewayError as error:
+                    if not error.transient:
+                        raise
+                    last = error
+        if last is None:
+            raise ProviderModelNotLoaded(f"model {asked.name!r} has just been taken away", retry_after=1)
+        raise last
+
+    async def count_tokens(self, request: ChatRequest) -> TokenCount:
+        """How long the request's prompt is; an estimate where no engine tells it."""
+        found = await self.route(request.model).count_tokens(request)
+        return TokenCount(found, True) if found is not None else TokenCount(estimate(request), False)
+
+    async def aclose(self) -> None:
+        """Closes every connection and stops every engine that the gateway started."""
+        routes = [*self.routes.values(), *self.leaving.values()]
+        for leaving in self.leaving:
+            leaving.cancel()
+        results = await asyncio.gather(*(route.aclose() for route in routes), return_exceptions=True)
+        self.residency.close()
+        failures = [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            raise BaseExceptionGroup("while closing", failures)
+
+    async def __aenter__(self) -> Self:
+        await self.residency.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
