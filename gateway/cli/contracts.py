@@ -192,9 +192,7 @@ set_tracing_disabled(True)
         """\
 from langchain_openai import ChatOpenAI
 
-model = ChatOpenAI(
-    model="<model>", base_url="http://127.0.0.1:4000/v1", api_key="unused", stream_usage=True
-)
+model = ChatOpenAI(model="<model>", base_url="http://127.0.0.1:4000/v1", api_key="unused", stream_usage=True)
 """,
         (
             Step("POST", "/v1/chat/completions", {"messages": [SAY], "max_tokens": 8}, has=("choices", "usage")),

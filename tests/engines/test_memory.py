@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import struct
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -122,12 +123,22 @@ def test_a_process_that_is_gone() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="compares with /proc")
 def test_ps_tells_the_same_as_proc() -> None:
-    here, there = memory.usage(os.getpid()), memory._usage_by_ps(os.getpid())
     if not Path("/bin/ps").exists():
         pytest.skip("there is no ps")
+    sleeper = subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"],
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # what is counted is a group of processes
+    )
+    with sleeper:
+        assert sleeper.stdout is not None
+        sleeper.stdout.readline()
+        here, there = memory.usage(sleeper.pid), memory._usage_by_ps(sleeper.pid)
+        sleeper.kill()
     assert here is not None
     assert there is not None
-    assert abs(here.resident - there.resident) < 20 * MB
+    assert here.resident > 4 * MB
+    assert abs(here.resident - there.resident) < 2 * MB
 
 
 def test_the_machine_keeps_something_for_itself() -> None:

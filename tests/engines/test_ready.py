@@ -60,9 +60,7 @@ async def test_ready_tells_the_truth_and_starts_nothing(test_model: Path) -> Non
 async def test_one_that_says_nothing_is_not_ready(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gateway import core
-
-    monkeypatch.setattr(core, "READY_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.core.route.READY_SECONDS", 0.2)
     async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
         await whole(gateway, "one")
         one, route = engine_of(gateway, "one"), gateway.routes["one"]
