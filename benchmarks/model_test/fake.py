@@ -69,7 +69,14 @@ def serving(mode: str, cases: Sequence[Case]) -> Iterator[str]:
     class Handler(_Handler):
         answers = fake
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with served(Handler) as url:
+        yield url
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The base URL, with /v1, of a server on this machine whose requests `handler` answers."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()

@@ -7,11 +7,11 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 
 from benchmarks.model_test.answers import Answer
-from benchmarks.model_test.fake import chunks, whole
+from benchmarks.model_test.fake import chunks, served, whole
 
 RIGHT = Answer(content="Ready.", finish="stop")
 
@@ -41,17 +41,11 @@ def failing(trouble: str) -> Iterator[str]:
         count = 0
         lock = threading.Lock()
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-    finally:
-        stop.set()
-        server.shutdown()
-        server.server_close()
-        thread.join(5)
+    with served(Handler) as url:
+        try:
+            yield url
+        finally:
+            stop.set()
 
 
 class _Handler(BaseHTTPRequestHandler):
