@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from gateway.asgi import Receive, Scope, Send
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 from gateway.reload import Reloader
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
     from gateway.store import Store
 
 T = TypeVar("T")
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 
 class Services:

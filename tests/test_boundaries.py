@@ -21,6 +21,7 @@ OURS: dict[str, set[str]] = {
     "gateway": set(),
     "gateway.errors": set(),
     "gateway.wire": {"gateway.errors"},
+    "gateway.asgi": {"gateway.errors"},
     "gateway.upstream": {"gateway.errors"},
     "gateway.config": {"gateway.errors", "normalizers"},
     "gateway.provider": {"gateway.errors"},
@@ -48,9 +49,11 @@ OURS: dict[str, set[str]] = {
     "gateway.principal": set(),
     "gateway.keys": {"gateway.errors", "gateway.principal"},
     "gateway.store": {"gateway.errors"},
-    "gateway.services": {"gateway.errors", "gateway.config", "gateway.core", "gateway.store", "gateway.reload"},
+    "gateway.services": {
+        *("gateway.errors", "gateway.asgi", "gateway.config", "gateway.core", "gateway.store", "gateway.reload"),
+    },
     "gateway.api": {
-        *("gateway", "gateway.errors", "gateway.wire", "gateway.core"),
+        *("gateway", "gateway.errors", "gateway.asgi", "gateway.wire", "gateway.core"),
         *("gateway.principal", "gateway.keys", "gateway.services", "gateway.store", "gateway.backends"),
         *("gateway.estimate", "gateway.config", "gateway.reload", "gateway.status", "gateway.metrics"),
     },
@@ -58,7 +61,7 @@ OURS: dict[str, set[str]] = {
     "gateway.turn": {"gateway.errors", "gateway.provider"},
     "gateway.rooms": {
         *("gateway.errors", "gateway.config", "gateway.core", "gateway.provider", "gateway.inprocess", "gateway.turn"),
-        *("gateway", "gateway.principal", "gateway.store", "gateway.services", "gateway.wire"),
+        *("gateway", "gateway.asgi", "gateway.principal", "gateway.store", "gateway.services", "gateway.wire"),
     },
     "gateway.ctx": {
         *("gateway.errors", "gateway.config", "gateway.core", "gateway.wire", "gateway.backends", "gateway.upstream"),

@@ -19,16 +19,12 @@ from gateway.api.chat import (
     PATHS,
     ASGIClient,
     Chat,
-    Headers,
-    Message,
-    Receive,
-    Scope,
-    Send,
     chat_asgi,
     log,
 )
 from gateway.api.cors import Cors, granting
 from gateway.api.models import model_list, model_object
+from gateway.asgi import Headers, Message, Receive, Scope, Send
 from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest
 from gateway.keys import KeyFile, Keyring

@@ -7,31 +7,20 @@ the scope, the messages and a task for each request.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
-from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
-from gateway.api.pulse import Headers as Headers
 from gateway.api.pulse import Pulse
+from gateway.asgi import ClientGone, Headers, Receive, Scope, Send, read_body, until_gone
 from gateway.core import Gateway, Run, Tap
-from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
+from gateway.errors import GatewayError, InternalError
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.sse import DONE, event, events
-
-BODY_SECONDS = 60
-"""For each further piece of a request's body."""
 
 FOREVER = 1e8
 """Seconds; for comments that never come."""
 
 PATHS = ("/v1/chat/completions", "/chat/completions")
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 log = logging.getLogger("ctxgate")
 
@@ -55,10 +44,6 @@ class Client(Protocol):
     def tap(self) -> Tap | None:
         """A way to write without waiting, where the server has one."""
         ...
-
-
-class ClientGone(Exception):
-    """The client left before its request was read."""
 
 
 class Chat:
@@ -173,66 +158,3 @@ async def chat_asgi(chat: Chat, scope: Scope, receive: Receive, send: Send) -> N
     except ClientGone:
         return
     await until_gone(chat.answer(body, ASGIClient(send)), receive)
-
-
-async def until_gone(work: Coroutine[Any, Any, None], receive: Receive) -> None:
-    """Runs `work`, cancelled once the client leaves; its request has been read."""
-    task = asyncio.current_task()
-    assert task is not None
-    gone = asyncio.ensure_future(_cancel_when_gone(receive, task))
-    try:
-        await work
-    except asyncio.CancelledError:
-        if not gone.done():
-            raise  # the server is shutting down
-    finally:
-        gone.cancel()
-
-
-async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    task.cancel()
-
-
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Raises ProviderInvalidRequest (413 above the limit, 408 where nothing more comes), and ClientGone."""
-    parts: list[bytes] = []
-    check_length(scope["headers"], limit)
-    size = 0
-    while True:
-        async with body_deadline():
-            message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise too_large(limit)
-        parts.append(part)
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-@asynccontextmanager
-async def body_deadline() -> AsyncIterator[None]:
-    """Raises ProviderInvalidRequest (408) when the next piece of a request's body does not come."""
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            yield
-    except TimeoutError:
-        message = f"the rest of the request body did not come within {BODY_SECONDS} s"
-        raise ProviderInvalidRequest(message, code="request_timeout", status=408) from None
-
-
-def check_length(headers: Headers, limit: int) -> None:
-    """Raises ProviderInvalidRequest (413) for a body that says it is too large, before it is read."""
-    for name, value in headers:
-        if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise too_large(limit)
-
-
-def too_large(limit: int) -> ProviderInvalidRequest:
-    return ProviderInvalidRequest(
-        f"the request body exceeds {limit} bytes (server.max_body_bytes)", code="request_too_large", status=413
-    )

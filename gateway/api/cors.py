@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.api.chat import ASGIClient, Headers, Message, Scope, Send
+from gateway.api.chat import ASGIClient
+from gateway.asgi import Headers, Message, Scope, Send
 
 METHODS = b"GET, POST, PUT, PATCH, DELETE, OPTIONS"
 MAX_AGE = b"600"

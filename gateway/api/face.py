@@ -14,18 +14,15 @@ from gateway.api.chat import (
     JSON_TYPE,
     ASGIClient,
     Client,
-    ClientGone,
-    Headers,
     log,
-    read_body,
-    until_gone,
 )
 from gateway.api.pulse import Pulse
+from gateway.asgi import ClientGone, Headers, Receive, Scope, Send, read_body, until_gone
 from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.estimate import TokenCount
 from gateway.principal import SCOPE_KEY, Principal
-from gateway.services import Receive, Scope, Send, Services
+from gateway.services import Services
 from gateway.wire.chat import ChatRequest, encode
 
 

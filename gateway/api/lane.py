@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gateway.api.chat import PATHS, Headers, body_deadline, check_length, respond_error, too_large
+from gateway.api.chat import PATHS, respond_error
+from gateway.asgi import Headers, body_deadline, check_length, too_large
 from gateway.errors import GatewayError
 from gateway.wire.sse import events
 

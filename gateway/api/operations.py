@@ -8,11 +8,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from gateway.asgi import Receive, Scope, Send
 from gateway.config import ConfigError
 from gateway.config.diff import Difference
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.reload import told
-from gateway.services import Receive, Scope, Send, Services
+from gateway.services import Services
 from gateway.status import status
 from gateway.wire.chat import encode
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
-Headers = Sequence[tuple[bytes, bytes]]
+from gateway.asgi import Headers
 
 SSE_HEADERS: Headers = (
     (b"content-type", b"text/event-stream; charset=utf-8"),

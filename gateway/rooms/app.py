@@ -6,24 +6,22 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias, TypeVar, get_args
 from urllib.parse import parse_qs
 
 import msgspec
 
+from gateway.asgi import ClientGone, Message, Receive, Scope, Send, read_body, until_gone
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest
 from gateway.principal import SCOPE_KEY, Principal
 from gateway.rooms.service import Rooms
 from gateway.rooms.shapes import Interrupt, Release, Rent, Say, Secret, Update, Wake, encode
 from gateway.rooms.states import STATES, State
-from gateway.services import Message, Receive, Scope, Send, Services
+from gateway.services import Services
 from gateway.wire import body as wire
 
 T = TypeVar("T")
-
-BODY_SECONDS = 60
-"""For each further piece of a request's body."""
 
 SLOW_SECONDS = 60.0
 """A follower that takes nothing for so long is left."""
@@ -51,12 +49,12 @@ class Request:
         self.path: str = scope["path"]
         self.principal: Principal = scope[SCOPE_KEY]
         self.receive, self.send = receive, send
-        self._headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self._scope = scope
         self._query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         self._max_body = max_body
 
     def header(self, name: bytes) -> str | None:
-        return next((value.decode("latin-1") for key, value in self._headers if key == name), None)
+        return next((value.decode("latin-1") for key, value in self._scope["headers"] if key == name), None)
 
     def word(self, name: str) -> str | None:
         return self._query[name][-1] if name in self._query else None
@@ -81,31 +79,8 @@ class Request:
 
     async def body(self, kind: type[T]) -> T:
         """Nothing means `{}`. Raises ProviderInvalidRequest, which names the field at fault."""
-        return wire.read(msgspec.json.Decoder(kind).decode, await self._bytes() or b"{}")
-
-    async def _bytes(self) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            try:
-                async with asyncio.timeout(BODY_SECONDS):
-                    message = await self.receive()
-            except TimeoutError:
-                text = f"the rest of the request body did not come within {BODY_SECONDS} s"
-                raise ProviderInvalidRequest(text, code="request_timeout", status=408) from None
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._max_body:
-                text = f"the request body exceeds {self._max_body} bytes (server.max_body_bytes)"
-                raise ProviderInvalidRequest(text, code="request_too_large", status=413)
-            if not message.get("more_body"):
-                return b"".join(parts)
-
-
-class ClientGone(Exception):
-    pass
+        body = await read_body(self._scope, self.receive, self._max_body)
+        return wire.read(msgspec.json.Decoder(kind).decode, body or b"{}")
 
 
 Handler: TypeAlias = Callable[[Rooms, Request, str], Awaitable[tuple[int, Any] | None]]
@@ -166,18 +141,9 @@ async def events(rooms: Rooms, request: Request, room: str) -> None:
         after = int(last[:12])
     follow = request.flag("follow")
     await rooms.get(request.principal.tenant, room)
-    task = asyncio.current_task()
-    assert task is not None
-    gone = asyncio.ensure_future(_cancel_when_gone(request.receive, task))
-    try:
-        await _stream(rooms.follow(request.principal.tenant, room, after, tail=follow), request.send)
-    except asyncio.CancelledError:
-        if not gone.done():
-            raise  # the server is shutting down
-    except TimeoutError:
-        return  # the server closes a connection whose answer is not complete
-    finally:
-        gone.cancel()
+    stream = _stream(rooms.follow(request.principal.tenant, room, after, tail=follow), request.send)
+    with suppress(TimeoutError):  # the server closes a connection whose answer is not complete
+        await until_gone(stream, request.receive)
 
 
 async def _stream(frames: AsyncIterator[bytes], send: Send) -> None:
@@ -191,12 +157,6 @@ async def _stream(frames: AsyncIterator[bytes], send: Send) -> None:
 async def _send(send: Send, data: bytes) -> None:
     async with asyncio.timeout(SLOW_SECONDS):
         await send({"type": "http.response.body", "body": data, "more_body": True})
-
-
-async def _cancel_when_gone(receive: Receive, task: asyncio.Task[Any]) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    task.cancel()
 
 
 async def add_secret(rooms: Rooms, request: Request, _: str) -> tuple[int, Any]:

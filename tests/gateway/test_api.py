@@ -377,7 +377,7 @@ async def test_a_refusal_is_read_by_a_client_that_is_still_sending(http: str, si
 
 
 async def test_a_body_that_never_comes_is_not_waited_for_for_ever(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.api.chat.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.asgi.BODY_SECONDS", 0.2)
     body = json.dumps(chat()).encode()
     async with running(answers(), http=http) as gateway, await gateway.connect() as client:
         client.writer.write(request(body)[:-5])
