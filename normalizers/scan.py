@@ -12,6 +12,8 @@ _FIELDS = {"name": r"[^\s<>\"'`{}\[\]()\\]", "id": r"[^\s<>\"'`{}\[\]()]", "key"
 
 
 def skip_space(text: str, pos: int) -> int:
+    if not text[pos : pos + 1].isspace():
+        return pos
     match = _SPACE.match(text, pos)
     return match.end() if match else pos
 

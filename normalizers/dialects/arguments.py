@@ -120,8 +120,7 @@ class ArgumentWriter:
         if kind == "STRING":
             if not self.in_string:
                 self._value("string")
-                self._put('"')
-                self.in_string = True
+                self.begin_string()
         elif kind == "NAME" or kind == "NUMBER":
             self._pending = (kind, text)
         elif kind == "EQUAL":
@@ -269,7 +268,8 @@ class ArgumentWriter:
         number_as_text = types is not None and "string" in types and not types & _NUMERIC
         if value is None or (kind == "NUMBER" and number_as_text):
             value = self._as_string(text, types, frame.naming or frame.kind == "?", mended=value is None)
-        self._value(_scalar_type(value))
+        if frame.kind in "AM" and not frame.naming:
+            self._value(_scalar_type(value))
         self._put(value)
 
     def _as_string(self, text: str, types: frozenset[str] | None, naming: bool, *, mended: bool) -> str:

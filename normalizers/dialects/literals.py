@@ -45,6 +45,8 @@ def json_number(text: str) -> str | None:
     Leading zeros, ``+``, ``_``, ``1.`` and ``.5`` are mended; a value beyond a double's range, which
     JSON readers would turn into infinity, is refused.
     """
+    if text.isdigit() and text.isascii() and text[0] != "0":
+        return text
     if match := _DECIMAL.fullmatch(text):
         sign, whole, dot, fraction, exponent = match.groups()
         if whole is None and fraction is None:

@@ -120,16 +120,44 @@ class Pythonic(Region):
         arguments = self._arguments
         size = len(text)
         if arguments.open:
-            start = pos
-            pos = self._read_delimiters(text, pos, size)
-            if pos > start and pos < size:
-                # What fails, or must wait, fails or waits from here.
-                return pos
+            # The quick way over white space and delimiters, most of what a nested value is made of.
+            kinds = self._delimiters
+            feed = self._feed
+            while pos < size:
+                char = text[pos]
+                if char != " ":
+                    kind = kinds.get(char)
+                    if kind is None:
+                        break
+                    try:
+                        if not feed(kind):
+                            raise Malformed("syntax")
+                        arguments.delimiter(kind)
+                    except Malformed as exc:
+                        exc.pos = pos
+                        raise
+                    if not arguments.open:
+                        self._end_call(text, pos + 1)
+                        self.done = self._bare and not self._listed
+                        return pos + 1
+                pos += 1
         if pos < size and text[pos].isspace():
             pos = skip_space(text, pos)
         if pos == size:
             self._wait = True
             return pos
+        try:
+            return self._read_word(text, pos, final)
+        except Wait:
+            self._wait = True
+            return pos
+        except Malformed as exc:
+            exc.pos = pos if exc.pos is None else exc.pos
+            raise
+
+    def _read_word(self, text: str, pos: int, final: bool) -> int:
+        """Read the string, word or sign at `pos`, or the region's end marker."""
+        arguments = self._arguments
         char = text[pos]
         if char in self._close_heads and (end := self._marker(text, pos, final)) is not None:
             self._finish_callee(text, pos)
@@ -137,59 +165,33 @@ class Pythonic(Region):
         if self._closed and char not in "[`":
             self.done = True
             return pos
+        if char == "'" or char == '"':
+            return self._open_string(text, pos, pos, final)
         kind = _PUNCTUATION.get(char)
         if kind:
             return self._shift(kind, char, text, pos, pos + 1)
-        if char == "'" or char == '"':
-            return self._open_string(text, pos, pos, final)
         word = (_WORD if arguments.open else _CALLEE).match(text, pos)
         if word:
             end = word.end()
-            name = word.group()
+            size = len(text)
             if end == size and not final and end - pos < _MAX_WORD:
                 self._wait = True
                 return pos
+            name = word.group()
             if end < size and text[end] in "'\"" and name.lower() in _PREFIXES:
                 return self._open_string(text, pos, end, final)
             if name == "+":
                 return self._shift("PLUS", name, text, pos, end)
-            number = arguments.open and (name[0] in "+-." or json_number(name) is not None)
+            number = arguments.open and (char in "+-." or (char.isdecimal() and json_number(name) is not None))
             return self._shift("NUMBER" if number else "NAME", name, text, pos, end)
         for operator in ("**", "```"):
-            if not final and size - pos < len(operator) and operator.startswith(text[pos:]):
+            if not final and len(text) - pos < len(operator) and operator.startswith(text[pos:]):
                 raise Wait
         if text.startswith("**", pos):
             return self._shift("DOUBLESTAR", "**", text, pos, pos + 2)
         if text.startswith("```", pos) and not (arguments.open or self._bare or self._listed or self._callee):
             return pos + 3
         raise Malformed("syntax")
-
-    def _read_delimiters(self, text: str, pos: int, size: int) -> int:
-        """The quick way over white space and the delimiters within a call; ends at anything else."""
-        kinds = self._delimiters
-        arguments = self._arguments
-        feed = self._feed
-        while pos < size:
-            char = text[pos]
-            if char == " ":
-                pos += 1
-                continue
-            kind = kinds.get(char)
-            if kind is None:
-                return pos
-            try:
-                if not feed(kind):
-                    raise Malformed("syntax")
-                arguments.delimiter(kind)
-            except Malformed as exc:
-                exc.pos = pos
-                raise
-            pos += 1
-            if not arguments.open:
-                self._end_call(text, pos)
-                self.done = self._bare and not self._listed
-                return pos
-        return pos
 
     def _shift(self, kind: str, token: str, text: str, pos: int, end: int) -> int:
         arguments = self._arguments
@@ -269,8 +271,10 @@ class Pythonic(Region):
             found = found if limit == at else None
             at = limit
         if at > pos:
-            self._arguments.string(json_string_body(text[pos:at]))
-            self._last = text[pos:at].rstrip()[-1:] or self._last
+            piece = text[pos:at]
+            self._arguments.string(json_string_body(piece))
+            if self._dirty:
+                self._last = piece.rstrip()[-1:] or self._last
         if ended:
             failure = Malformed("unterminated_string")
             failure.pos = at

@@ -76,7 +76,7 @@ class Region:
         return ToolArgs(self._index, text)
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
-        self._mark = pos
+        self._mark = start = pos
         self._wait = False
         final = reason is not None
         size = len(text)
@@ -95,6 +95,8 @@ class Region:
         if reason is not None and not self.done:
             pos = len(text)
             self._finish(text, pos, reason)
+        elif pos == start:
+            return pos
         self.stop = None
         arguments = self._arguments
         if arguments.begun:
