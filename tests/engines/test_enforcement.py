@@ -83,6 +83,9 @@ def one_call(answer: Answer) -> bool:
 
 
 def by_schema(answer: Answer) -> bool:
+    # Cut by max_tokens it isn't whole enough to be checked. A grammar's answer ends before.
+    if answer.way == "checked" and answer.finish_reason == "length":
+        return not answer.calls
     return not answer.calls and jsonschema.Draft202012Validator(SCHEMA).is_valid(json.loads(answer.content))
 
 
