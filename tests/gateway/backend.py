@@ -11,15 +11,21 @@ from gateway.backends import Address, Mender, Taker
 from gateway.config import Model
 from gateway.errors import CATEGORIES, GatewayError, InternalError
 from gateway.wire.chat import ChatRequest, decode, encode
-from tests.gateway.double import chunk, completion
+from tests.gateway.double import chunk
 
 RUNTIME = "tests.gateway.backend:FailingBackend"
 
+PLACES = ("open", "first", "later")
+"""Before there is an answer, before its first chunk (the whole of it), after that."""
+
+TOLD: dict[str, Any] = {"code": "asked", "param": "messages", "retry_after": 7, "details": {"n_ctx": 512}}
+"""Every field that an error may have."""
+
 
 class FailingBackend:
-    """Request field `fail`: {"with": category or "bug", "at": "open", "first" or "later", **arguments of the error}.
+    """Request field `fail`: {"with": category or "bug", "at": one of PLACES, **arguments of the error}.
 
-    With "after" it fails only then, in seconds.
+    With "after" it fails only then, in seconds. `ready` fails as the model's name says, if that is a category.
     """
 
     def __init__(self, model: Model, address: Address | None) -> None:
@@ -38,7 +44,8 @@ class FailingBackend:
         return InternalError("it sends no errors")
 
     async def ready(self) -> None:
-        """Always."""
+        if self.model.name in CATEGORIES:
+            raise made({"with": self.model.name, **TOLD})
 
     async def takes_tools(self) -> bool:
         return True
@@ -56,8 +63,6 @@ class FailingReply:
         self._before = before
 
     async def whole(self) -> bytes:
-        if self._before:
-            return encode(completion())
         raise self._error
 
     async def payloads(self) -> list[bytes]:
