@@ -77,8 +77,8 @@ class Response:
                 raise self._error
             if self.ended:
                 return b""
-            await self._wait()
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+            await self.news()
+        data = b"".join(self._parts)
         self._parts.clear()
         self._size = 0
         if self._connection is not None:
@@ -87,17 +87,24 @@ class Response:
 
     async def read(self, limit: int = MAX_BODY) -> bytes:
         """The whole body. Raises as `receive`, and ProviderInvalidResponse for a body above `limit` bytes."""
-        parts: list[bytes] = []
+        early: list[bytes] = []
         size = 0
-        while data := await self.receive():
-            size += len(data)
-            if size > limit:
-                self.close()
-                raise ProviderInvalidResponse(f"the engine's answer exceeds {limit} bytes")
-            if self.ended and not parts and not self._parts:
-                return data
-            parts.append(data)
-        return b"".join(parts)
+        while not self.ended and size <= limit:
+            early.append(await self.receive())
+            size += len(early[-1])
+        if size + self._size > limit:
+            self.close()
+            raise ProviderInvalidResponse(f"the engine's answer exceeds {limit} bytes")
+        body = b"".join((*early, *self._parts)) if early else b"".join(self._parts)
+        self._parts.clear()
+        self._size = 0
+        return body
+
+    @property
+    def until_close(self) -> bool:
+        """The head has come, and told nothing of the body's end but the connection's (HTTP/1.0 servers)."""
+        chunked = b"chunked" in self.headers.get(b"transfer-encoding", b"").lower()
+        return self.status != 0 and not chunked and b"content-length" not in self.headers
 
     def close(self) -> None:
         """Ends the exchange. An unfinished one is aborted at once, which cancels the engine's work."""
@@ -112,16 +119,15 @@ class Response:
         if connection is not None and not self.ended:
             asyncio.get_running_loop().call_later(LINGER_SECONDS, connection.abort_if_on, self)
 
-    async def _wait(self) -> None:
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+    def news(self) -> asyncio.Future[None]:
+        """Done once the head, more of the body, its end or an error has come. One may wait at a time."""
+        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        return waiter
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def _fail(self, error: Exception) -> None:
         if not self.ended and self._error is None:
@@ -131,9 +137,6 @@ class Response:
 
 class _Connection(asyncio.Protocol):
     __slots__ = (
-        "_chunked",
-        "_header_done",
-        "_length",
         "_loop",
         "_parser",
         "_paused",
@@ -153,11 +156,11 @@ class _Connection(asyncio.Protocol):
         self.closed = False
         self.heard = 0.0
         self._paused = False
+        self._touched = False
+        self._parser = httptools.HttpResponseParser(self)
 
     def send(self, data: bytes) -> Response:
-        self._parser = httptools.HttpResponseParser(self)
-        self._touched = self._header_done = False
-        self._chunked = self._length = False
+        self._touched = False
         self.response = response = Response(self)
         self.heard = self._loop.time()
         self.transport.write(data)
@@ -185,11 +188,12 @@ class _Connection(asyncio.Protocol):
 
     def silent_since(self, limit: float) -> bool:
         """Nothing came since `limit`, though we were listening."""
-        return self.response is not None and not self._paused and self.heard < limit
+        return not self._paused and self.heard < limit
 
     # asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods alone
+        self.upstream._open.add(self)
 
     def data_received(self, data: bytes) -> None:
         response = self.response
@@ -213,7 +217,8 @@ class _Connection(asyncio.Protocol):
             if response._size > HIGH_WATER and not self._paused and not response.ended:
                 self._paused = True
                 self.transport.pause_reading()
-            response._wake()
+            if response._waiter is not None:
+                response._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -221,8 +226,7 @@ class _Connection(asyncio.Protocol):
         response, self.response = self.response, None
         if response is None or response.ended:
             return
-        if exc is None and self._header_done and not self._chunked and not self._length:
-            # The end of a body without a length is the end of the connection (HTTP/1.0 servers).
+        if exc is None and response.until_close:
             response.ended = True
             response._wake()
             return
@@ -232,12 +236,7 @@ class _Connection(asyncio.Protocol):
     # httptools callbacks
     def on_header(self, name: bytes, value: bytes) -> None:
         assert self.response is not None
-        name = name.lower()
-        if name == b"transfer-encoding":
-            self._chunked = b"chunked" in value.lower()
-        elif name == b"content-length":
-            self._length = True
-        self.response.headers[name] = value
+        self.response.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         assert self.response is not None
@@ -245,9 +244,7 @@ class _Connection(asyncio.Protocol):
         if status < 200:
             # An interim answer's headers say nothing of the one to come.
             self.response.headers.clear()
-            self._chunked = self._length = False
             return
-        self._header_done = True
         self.response.status = status
         self.response._wake()
 
@@ -269,7 +266,7 @@ class _Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         response = self.response
-        if response is None or not self._header_done:
+        if response is None or not response.status:
             return
         self.response = None
         response.ended = True
@@ -282,7 +279,8 @@ class _Connection(asyncio.Protocol):
         else:
             self.upstream._forget(self)
             self.transport.close()
-        response._wake()
+        if response._waiter is not None:
+            response._wake()
 
 
 class Upstream:
@@ -305,7 +303,7 @@ class Upstream:
         self._connect_timeout = connect_timeout
         self._silence_timeout = silence_timeout
         self._idle: list[_Connection] = []
-        self._busy: set[_Connection] = set()
+        self._open: set[_Connection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._tls = _tls(ca_file) if target.tls else None
         name = "localhost" if target.uds is not None else target.host
@@ -328,13 +326,12 @@ class Upstream:
         data = b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         while True:
             connection, fresh = (self._idle.pop(), False) if self._idle else (await self._connect(), True)
-            self._busy.add(connection)
             if self._sweeper is None:
                 self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
             response = connection.send(data)
             try:
                 while not response.status and response._error is None:
-                    await response._wait()
+                    await response.news()
             except BaseException:
                 response.close()
                 raise
@@ -346,7 +343,7 @@ class Upstream:
 
     def heard(self) -> float | None:
         """When the last byte of any answer in flight came, by the loop's clock; None where none is listened to."""
-        return max((c.heard for c in self._busy if c.response is not None and not c._paused), default=None)
+        return max((connection.heard for connection in self._busy if not connection._paused), default=None)
 
     async def aclose(self) -> None:
         """Closes every connection; answers in flight fail."""
@@ -354,8 +351,8 @@ class Upstream:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        for connection in [*self._idle, *self._busy]:
-            connection.transport.abort()
+        for connection in self._open:
+            connection.transport.abort()  # which it is told later
         self._idle.clear()
 
     async def _connect(self) -> _Connection:
@@ -380,17 +377,24 @@ class Upstream:
             ) from error
         except OSError as error:
             raise NotConnected(f"nothing answers at {target}: {error.strerror or error}") from error
+        if connection.closed:
+            raise NotConnected(f"{target} took a connection and closed it at once")
         return connection
 
+    @property
+    def _busy(self) -> list[_Connection]:
+        """Those that an answer is awaited on."""
+        return [connection for connection in self._open if connection.response is not None]
+
     def _release(self, connection: _Connection) -> None:
-        self._busy.discard(connection)
         if self._closed or len(self._idle) >= MAX_IDLE:
+            self._open.discard(connection)
             connection.transport.close()
         else:
             self._idle.append(connection)
 
     def _forget(self, connection: _Connection) -> None:
-        self._busy.discard(connection)
+        self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 import msgspec
@@ -51,9 +52,12 @@ class HTTPReply:
         self._ended = False
         self.done = False
 
-    async def whole(self) -> bytes:
+    def whole(self) -> Awaitable[bytes]:
         if not self.collects or b"event-stream" not in self._response.headers.get(b"content-type", b""):
-            return await self._read()
+            return self._read()
+        return self._collected()
+
+    async def _collected(self) -> bytes:
         collector = Collector()
         while payloads := await self.payloads():
             for payload in payloads:
@@ -61,9 +65,9 @@ class HTTPReply:
                     return payload
         return collector.body(done=self.done)
 
-    async def _read(self) -> bytes:
+    def _read(self) -> Awaitable[bytes]:
         """The body of an answer that is no stream."""
-        return await self._response.read()
+        return self._response.read()
 
     async def payloads(self) -> list[bytes]:
         while not self._ended:
@@ -153,7 +157,10 @@ class OpenAIBackend:
         names = ToolNames.of(fields) if self._strict_names else None
         if names is not None:
             names.adapt(fields)
-        reply = self.reply(await self.accepted(self._chat_head, fields), fields)
+        response = await self.upstream.request(self._chat_head, encode(fields))
+        if response.status != 200:
+            raise await self._refusal(response)
+        reply = self.reply(response, fields)
         if names is not None:
             reply.mender = names
         return reply
@@ -166,12 +173,14 @@ class OpenAIBackend:
         """The response to a POST, once its status is 200. Raises what `error` makes of any other."""
         response = await self.upstream.request(head, encode(fields))
         if response.status != 200:
-            try:
-                body = await response.read(MAX_ERROR_BODY)
-            finally:
-                response.close()
-            raise self.error(response.status, body)
+            raise await self._refusal(response)
         return response
+
+    async def _refusal(self, response: Response) -> GatewayError:
+        try:
+            return self.error(response.status, await response.read(MAX_ERROR_BODY))
+        finally:
+            response.close()
 
     async def ready(self) -> None:
         status, body = await self.get(self.ready_path)
