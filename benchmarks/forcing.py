@@ -13,11 +13,12 @@ import json
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+from msgspec.structs import replace
 
 from gateway.config import Config, load
 from gateway.core import Gateway

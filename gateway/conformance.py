@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +31,7 @@ MAX_HELD = 64 * 1024 * 1024
 """Bytes of a stream that is held back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Enforced:
+class Enforced(msgspec.Struct, frozen=True):
     """How an answer is held to its constraint. check: where it has to be looked at."""
 
     way: Way

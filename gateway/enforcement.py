@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.forcing import forced, tool_name
@@ -39,8 +38,7 @@ UNTOLD = ("llama-cpp-python", "mlx", "ollama")
 """Runtimes whose checked constraints the engine doesn't understand: the model is told in words, from the start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Constraint:
+class Constraint(Struct, frozen=True):
     """must: the tools of which one has to be called; (): any. schema: of the text, None: any JSON object."""
 
     kind: Kind

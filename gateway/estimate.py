@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from gateway.wire.chat import ChatRequest, decode
 
@@ -14,8 +15,7 @@ PER_MESSAGE = 4
 PER_PICTURE = 800
 
 
-@dataclass(frozen=True, slots=True)
-class TokenCount:
+class TokenCount(Struct, frozen=True):
     tokens: int
     exact: bool
 

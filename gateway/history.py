@@ -10,11 +10,10 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from gateway.wire.chat import decode, encode
 from normalizers.coerce import read_container
@@ -45,8 +44,7 @@ def heal(fields: dict[str, Raw]) -> Mapping[str, int]:
     return healing.counts
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(Struct):
     given: str
     id: str
     name: str

@@ -9,11 +9,13 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Literal, get_args
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderUnavailable
 from gateway.principal import Principal
@@ -47,8 +49,7 @@ LOOK_SECONDS = 1.0
 """How long a revoked key may go on working; a new one works at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class Key(Struct, frozen=True, kw_only=True):
     """What is kept of a key; never the key itself."""
 
     id: str

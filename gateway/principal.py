@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(Struct, frozen=True):
     """What a request's API key stands for. Faces find it in the ASGI scope under `SCOPE_KEY`."""
 
     tenant: str = "local"

@@ -7,8 +7,9 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gateway.config import Config, ConfigError, Problem
 from gateway.config.diff import Difference, ModelChange, difference

@@ -35,7 +35,7 @@ OURS: dict[str, set[str]] = {
     "gateway.estimate": {"gateway.wire"},
     "gateway.engines": {"gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends"},
     "gateway.recording": {"gateway.wire", "gateway.normalize"},
-    "gateway.ledger": {"gateway.errors", "gateway.normalize", "gateway.recording"},
+    "gateway.ledger": {"gateway.errors", "gateway.wire", "gateway.normalize", "gateway.recording"},
     "gateway.core": {
         *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
         *("gateway.normalize", "gateway.prompting", "gateway.forcing", "gateway.history"),
@@ -65,7 +65,7 @@ OURS: dict[str, set[str]] = {
     },
     "gateway.ctx": {
         *("gateway.errors", "gateway.config", "gateway.core", "gateway.wire", "gateway.backends", "gateway.upstream"),
-        *("gateway.engines", "gateway.services", "gateway.store"),
+        *("gateway.engines", "gateway.services", "gateway.store", "gateway.ledger"),
     },
     "gateway.pull": {"gateway.errors", "gateway.config"},
     "gateway.description": {"gateway", "gateway.api"},
@@ -88,9 +88,15 @@ THEIRS: dict[str, set[str]] = {
     "normalizers": {"lark"},
     "gateway.wire": {"msgspec"},
     "gateway.upstream": {"httptools"},
-    "gateway.config": {"keyring", "pydantic", "pydantic_core", "yaml"},
+    "gateway.config": {"keyring", "msgspec", "pydantic", "pydantic_core", "yaml"},
     "gateway.provider": {"httpx", "jsonschema", "pydantic", "referencing"},
     "gateway.backends": {"msgspec"},
+    "gateway.estimate": {"msgspec"},
+    "gateway.forcing": {"msgspec"},
+    "gateway.keys": {"msgspec"},
+    "gateway.principal": {"msgspec"},
+    "gateway.reload": {"msgspec"},
+    "gateway.status": {"msgspec"},
     "gateway.normalize": {"msgspec"},
     "gateway.prompting": {"msgspec"},
     "gateway.enforcement": {"msgspec"},
@@ -111,7 +117,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.ctx": {"msgspec", "sqlalchemy"},
     "gateway.pull": {"httpx", "huggingface_hub"},
     "gateway.app": {"uvicorn"},
-    "gateway.cli": {"httpx", "uvicorn", "yaml"},
+    "gateway.cli": {"httpx", "msgspec", "uvicorn", "yaml"},
 }
 
 PURE = (

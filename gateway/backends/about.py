@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ from gateway.wire.chat import encode
 TEMPLATE, ARCHITECTURE, TOKENS = "tokenizer.chat_template", "general.architecture", "tokenizer.ggml.tokens"
 
 
-@dataclass(frozen=True, slots=True)
-class About:
+class About(msgspec.Struct, frozen=True):
     """template: empty where the model has none, None where that isn't known. tokens: those that look like marks.
     source: where all this stands."""
 

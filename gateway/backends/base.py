@@ -6,11 +6,11 @@ what its errors mean. `gateway.core` opens a Reply, `gateway.normalize` reads it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable
 from typing import Any, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from gateway.backends.about import About
 from gateway.config import Model
@@ -18,8 +18,7 @@ from gateway.errors import GatewayError
 from gateway.wire.chat import ChatRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """Where an engine listens: a TCP host and port, or a Unix socket. `prefix` stands before `/v1/...`."""
 
     host: str = "127.0.0.1"
@@ -70,8 +69,7 @@ class Taker(Protocol):
     def take(self, payloads: list[bytes]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RawText:
+class RawText(Struct, frozen=True):
     """How an answer is asked for as the model wrote it, read by no parser of the engine's.
 
     markers: special tokens that stay in the text. think: the pairs of marks around reasoning. grammar: GBNF that the
@@ -91,7 +89,7 @@ class Reply(Protocol):
     done: bool
     """The engine said `[DONE]`."""
 
-    async def whole(self) -> bytes:
+    def whole(self) -> Awaitable[bytes]:
         """The JSON body of a whole answer."""
         ...
 

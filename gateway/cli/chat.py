@@ -9,9 +9,10 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from gateway.cli.common import PROBE_SECONDS, base_url, configuration, headers, transport
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable

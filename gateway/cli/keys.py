@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+
+from msgspec.structs import asdict
 
 from gateway.cli.common import configuration
 from gateway.keys import FILE, SCOPES, KeyFile

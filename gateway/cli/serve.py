@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gateway.cli.common import base_url, configuration
 from gateway.cli.pull import fetch

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 
 class BadAddress(ValueError):
@@ -16,8 +17,7 @@ class BadAddress(ValueError):
         self.cure = cure
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     base_url: str | None = None
     uds: Path | None = None
     port: int | None = None

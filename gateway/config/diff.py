@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from gateway.config.values import STARTABLE, Config, Model
 
@@ -18,8 +19,7 @@ AT_START = (
 """What a running gateway can't change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """`old` and `new` are for people: None where the value isn't told, since it may come out of a variable."""
 
     key: str
@@ -30,15 +30,13 @@ class Change:
         return self.key if self.old is None and self.new is None else f"{self.key}: {self.old} → {self.new}"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelChange:
+class ModelChange(Struct, frozen=True):
     name: str
     effect: Effect
     changes: tuple[Change, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """models: those that change. others: what changes for the whole gateway. at_start: what does only with a restart of
     the gateway."""
 
@@ -85,18 +83,18 @@ def _model(name: str, old: Model | None, new: Model | None) -> ModelChange | Non
 
 def _fields(old: Any, new: Any, prefix: str = "") -> Iterator[Change]:
     """The fields in which two values of one class differ, those of a model by the names that the file has for them."""
-    for field in fields(old):
-        before, after = getattr(old, field.name), getattr(new, field.name)
+    for name in old.__struct_fields__:
+        before, after = getattr(old, name), getattr(new, name)
         if before == after:
             continue
-        if field.name in ("engine", "residence"):
+        if name in ("engine", "residence"):
             yield from _fields(before, after, prefix)
-        elif field.name == "defaults":
+        elif name == "defaults":
             for key in dict.fromkeys([*before, *after]):
                 if before.get(key) != after.get(key):
                     yield _change(prefix + key, before.get(key), after.get(key))
         else:
-            yield _change(prefix + field.name, before, after)
+            yield _change(prefix + name, before, after)
 
 
 def _top(old: Config, new: Config) -> Iterator[Change]:

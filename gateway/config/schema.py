@@ -6,6 +6,8 @@ import json
 from dataclasses import fields
 from typing import Any
 
+from msgspec import Struct
+
 from gateway.config.file import IMPORT_STRING, File
 from gateway.config.spelling import IGNORED, RENAMED, RUNTIMES
 from gateway.config.values import Ctx, CtxModel, Log, Model, Rooms, RoomTools, Runtime, Server
@@ -56,11 +58,17 @@ def _property(prop: dict[str, Any]) -> dict[str, Any]:
     return prop
 
 
-def _defaults(properties: dict[str, Any], values: type[Any]) -> None:
-    for field in fields(values):
-        default = field.default
-        if field.name in properties and isinstance(default, str | int | float):
-            properties[field.name]["default"] = default
+def defaults(values: type[Struct]) -> dict[str, Any]:
+    """The defaults that `values` spells out, by field."""
+    # `msgspec.structs.fields` resolves the annotations, too, and some name what only a type checker imports.
+    given = zip(reversed(values.__struct_fields__), reversed(values.__struct_defaults__), strict=False)
+    return {name: default for name, default in given if isinstance(default, str | int | float | tuple)}
+
+
+def _defaults(properties: dict[str, Any], values: type[Struct]) -> None:
+    for name, default in defaults(values).items():
+        if name in properties and default != ():
+            properties[name]["default"] = default
 
 
 def _formats() -> list[dict[str, Any]]:

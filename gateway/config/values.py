@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct, field
 
 from gateway.config.address import is_loopback
 from gateway.config.problems import Problem
@@ -33,8 +34,7 @@ STARTABLE = ("llama.cpp", "llama-cpp-python", "mlx")
 """Runtimes whose engines the gateway starts from a model's `path`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullSource:
+class PullSource(Struct, frozen=True, kw_only=True):
     """Where `ctxgate pull` gets a model's weights.
 
     hub:     `name` is a Hugging Face repository, `version` its revision, `file` the file in it (None: all of it).
@@ -50,8 +50,7 @@ class PullSource:
     """Hex digest of the file in its place; None: only what the source itself promises is checked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime:
+class Runtime(Struct, frozen=True, kw_only=True):
     """How the gateway starts an engine.
 
     With `command`, `command + args` is the whole command line. Without, the engine's built-in recipe is used and
@@ -73,8 +72,7 @@ class Runtime:
         return tuple(_PLACEHOLDER.sub(lambda match: str(values[match[1]]), arg) for arg in self.args)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Residence:
+class Residence(Struct, frozen=True, kw_only=True):
     """How long a started engine stays in memory, and what makes it give way. A change of it restarts no engine."""
 
     pinned: bool = False
@@ -95,8 +93,7 @@ PLACEHOLDERS = ("model_path", "model_name", "mmproj_path", "host", "port", "cont
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
+class Model(Struct, frozen=True, kw_only=True):
     name: str
     """The key in the file and the id in `/v1/models`."""
     aliases: tuple[str, ...] = ()
@@ -158,8 +155,7 @@ class Model:
         return self.model_name or self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class Server(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 4000
     uds: Path | None = None
@@ -195,8 +191,7 @@ class Server:
         return f"{self.host} can be reached from other machines, and no key is asked for"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engines:
+class Engines(Struct, frozen=True, kw_only=True):
     """What holds for all engines together."""
 
     memory_budget: int | None = None
@@ -216,8 +211,7 @@ LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class Log(Struct, frozen=True, kw_only=True):
     """What is told on standard error, and what is remembered of the answers."""
 
     format: LogFormat = "text"
@@ -233,8 +227,7 @@ UseCase = Literal["default", "exec", "socket", "agent"]
 """For what a model object is used; `default` stands for what has no route of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CtxModel:
+class CtxModel(Struct, frozen=True, kw_only=True):
     """How one model appears in `/ctx`."""
 
     object: str | None = None
@@ -247,8 +240,7 @@ class CtxModel:
     the model's `api_key` then; that stays None where neither is there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ctx:
+class Ctx(Struct, frozen=True, kw_only=True):
     """Models as executable objects of the file system."""
 
     enabled: bool = False
@@ -262,8 +254,7 @@ class Ctx:
     models: Mapping[str, CtxModel] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoomTools:
+class RoomTools(Struct, frozen=True, kw_only=True):
     """What the tools of a room's model may reach and use up."""
 
     allow_hosts: tuple[str, ...] = ()
@@ -286,8 +277,7 @@ class RoomTools:
     record_max_bytes: int = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rooms:
+class Rooms(Struct, frozen=True, kw_only=True):
     """Rooms below /llm/room. A room may ask for tighter bounds of its turns, never for wider ones."""
 
     max_rooms: int = 1000
@@ -312,8 +302,7 @@ def user_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ctxgate"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Struct, frozen=True, kw_only=True):
     source: Path
     """The file."""
     active_model: str
@@ -327,10 +316,15 @@ class Config:
     state_dir: Path = field(default_factory=user_state_dir)
     """The gateway's own folder: logs, pid files, what was learnt, and the store unless `store` says otherwise."""
     rooms: Rooms = field(default_factory=Rooms)
-    store: str | None = field(default=None, repr=False)
+    store: str | None = None
     """The URL of the database, as SQLAlchemy reads it; None: an SQLite file in `state_dir`."""
     notes: tuple[Problem, ...] = ()
     """What is allowed and still worth a look: keys that are ignored, ports that are shared."""
+
+    def __repr__(self) -> str:
+        """Without `store`, which may hold a password."""
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "store")
+        return f"Config({', '.join(shown)})"
 
     def resolve(self, name: str | None, role: Role | None = None) -> Model:
         """The model of that name; None, `""` and `"default"` mean the active one.

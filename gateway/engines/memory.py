@@ -8,9 +8,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from gateway.backends import gguf
 from gateway.config import Model
@@ -33,8 +34,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+class Footprint(Struct, frozen=True):
     """Memory of an engine: the machine's, and its GPUs'."""
 
     ram: int = 0
@@ -47,8 +47,7 @@ class Footprint:
         return Footprint(max(self.ram, other.ram), max(self.gpu, other.gpu))
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """What engines may hold together. gpu: None where no GPU memory is counted.
 
     strict: a person set it. Without, an engine that needs more than all of it is tried alone.
@@ -92,8 +91,7 @@ def files(path: Path) -> list[Path]:
     return [path]
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(Struct, frozen=True):
     cache_per_token: int
     vocabulary: int
     width: int
@@ -167,8 +165,7 @@ def _of(
 # What a process holds
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """Of a process and its children. peak: the most that they held at a time, as far as the system tells.
 
     cpu: seconds of processor time.

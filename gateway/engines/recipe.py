@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from gateway.backends.base import Address
 from gateway.config import Model
@@ -20,8 +21,7 @@ SLOT_TOKENS, MOST_SLOTS = 16384, 4
 _HERE = Path(__file__).parent
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """What recipes need to know of a machine; see `gateway.engines.machine.this_machine`.
 
     which: the path of a program, None where it isn't installed. has: whether Python can import a module.
@@ -40,8 +40,7 @@ class Machine:
         return max(1, self.cores - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """A command to start.
 
     address: where it will listen; None: the process announces `host` and `port` once it does.

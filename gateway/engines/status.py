@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from gateway.engines.states import State
 
@@ -12,8 +13,7 @@ Waiting = Literal["memory", "drain", "back-off", "load"]
 ended, until a failed engine may be tried again, until the engine has loaded its weights."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """How far a request that waits for its engine has come.
 
     position: its place in the queue, from 1. waiting: requests in the queue. loaded: the part of the engine's memory
@@ -32,8 +32,7 @@ class Progress:
         return f"queued for={self.phase} position={self.position} waiting={self.waiting}"
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(Struct, frozen=True):
     """An engine at one moment.
 
     pid: None where no process of ours runs. resident_bytes: what the process holds now, 0 where none runs.

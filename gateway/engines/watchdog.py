@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 WORKING = 0.05
 """Of one core: an engine that uses less computes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signs:
+class Signs(Struct, frozen=True):
     """What is seen of an engine at one moment.
 
     heard: when the last byte of an answer came. told: what it says of its progress, a value that changes with each

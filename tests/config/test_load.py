@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config import ConfigError, Engines, Model, PullSource, Residence, Role, Runtime, Server, find, load
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest

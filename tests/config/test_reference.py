@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -128,10 +127,10 @@ def test_the_reference_s_defaults_are_the_code_s() -> None:
         for match in re.finditer(r"^ *(\w+): (.*?) +# default\b", REFERENCE, re.MULTILINE)
     }
     actual = {
-        field.name: field.default
+        name: default
         for value in (Model, Runtime, Residence, Server, Log, Engines, Ctx, CtxModel, Rooms, RoomTools)
-        for field in fields(value)
-        if field.default not in (None, MISSING, ()) and not isinstance(field.default, Runtime | Residence | RoomTools)
+        for name, default in schema.defaults(value).items()
+        if default != ()
     }
     assert shown == actual
 

@@ -8,11 +8,11 @@ import stat
 import struct
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config import Model, Residence
 from gateway.engines import gpu, memory

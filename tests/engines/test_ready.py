@@ -8,10 +8,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config import Engines, Model, Residence, Runtime
 from gateway.engines import Engine, engine
