@@ -2,7 +2,7 @@
 
 uvicorn keeps doing the rest: connections, keep-alive, pipelining, flow control, shutdown. A request for another
 path, or with a query, goes its usual ASGI way. What is used of uvicorn beyond its public interface is named
-here: `HttpToolsProtocol`'s `cycle` and what it reads of it. pyproject.toml pins the range.
+here: `HttpToolsProtocol`'s callbacks, its `cycle` and what it reads of it. pyproject.toml pins the range.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.api.chat import PATHS, respond_error
@@ -36,8 +37,11 @@ CLOSE = b"connection: close\r\n"
 class LaneProtocol(HttpToolsProtocol):
     """Give it to uvicorn as `http=`; `app` must be an `API`."""
 
+    _idle_since: float | None = None
+    """Since when nothing is asked, by the loop's clock; None while something is."""
+
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
+        self._idle_since = None
         while True:
             try:
                 self.parser.feed_data(data)
@@ -67,12 +71,19 @@ class LaneProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         return b"\r\n".join((*lines, b"", b""))
 
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._before, self.cycle = self.cycle, _OFFERED
             return
         if self.url not in _HOT or self.parser.get_method() != b"POST":
-            super().on_headers_complete()
+            self._tell_uvicorn()
             return
         before = self.cycle
         self.cycle = cycle = ChatCycle(self)  # type: ignore[assignment]
@@ -82,6 +93,78 @@ class LaneProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))  # type: ignore[arg-type]
 
+    def _tell_uvicorn(self) -> None:
+        """The head that has come, for the scope that a chat doesn't need."""
+        url, headers = self.url, self.headers
+        super().on_message_begin()
+        super().on_url(url)
+        for name, value in headers:
+            super().on_header(name, value)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.more_body = False
+            cycle.message_event.set()
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's, whose timer for each answer cost more than this one, which goes on while there are answers."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._close_in(self.timeout_keep_alive)
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None:
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._close_in(left)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _close_in(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+
+class _Heads:
+    """Heads of answers, which are alike within a second: uvicorn's own headers, a new list then, tell the date."""
+
+    def __init__(self) -> None:
+        self._own: list[tuple[bytes, bytes]] | None = None
+        self._known: dict[tuple[int, Headers], bytes] = {}
+
+    def head(self, status: int, headers: Headers, own: list[tuple[bytes, bytes]]) -> bytes:
+        """own: those that uvicorn adds."""
+        if own is not self._own:
+            self._own = own
+            self._known.clear()
+        key = status, headers
+        found = self._known.get(key)
+        if found is None:
+            lines = [b"%b: %b\r\n" % pair for pair in (*own, *headers)]
+            found = self._known[key] = b"".join((STATUS_LINE[status], *lines))
+        return found
+
+
+_heads = _Heads()
+
 
 class ChatCycle:
     """One request and its answer: what uvicorn reads of a cycle, and a `Client` for `Chat`."""
@@ -89,11 +172,9 @@ class ChatCycle:
     __slots__ = (
         "_arrived",
         "_chunked",
-        "_continue",
         "_headers",
         "_protocol",
         "_task",
-        "_transport",
         "body",
         "disconnected",
         "keep_alive",
@@ -110,10 +191,8 @@ class ChatCycle:
         self.spoke = False
         self._chunked = protocol.parser.get_http_version() == "1.1"
         self.keep_alive = self._chunked and protocol.parser.should_keep_alive()
-        self._continue = protocol.expect_100_continue
         self._headers: Headers = protocol.headers
         self._protocol = protocol
-        self._transport = protocol.transport
         self._task: asyncio.Task[Any] | None = None
         self._arrived: asyncio.Future[None] | None = None
 
@@ -139,19 +218,19 @@ class ChatCycle:
             await respond_error(self, error)
         except asyncio.CancelledError:
             if not self.disconnected:
-                self._transport.close()
+                self._protocol.transport.close()
                 raise
         except Exception:
             log.exception("the lane failed")
-            self._transport.close()
+            self._protocol.transport.close()
         finally:
             self._task = None
 
     async def _read(self, limit: int) -> bytes:
         if self.more_body:
             check_length(self._headers, limit)
-            if self._continue:
-                self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            if any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers):
+                self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.body = bytearray(self.body)
             while self.more_body:
                 if len(self.body) > limit:
@@ -170,25 +249,27 @@ class ChatCycle:
     # Client
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        self._transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (self._head(status, headers), len(body), body))
+        self._protocol.transport.write(
+            b"%bcontent-length: %d\r\n\r\n%b" % (self._head(status, headers), len(body), body)
+        )
         self._complete()
 
     async def start(self, headers: Headers) -> None:
         head = self._head(200, headers)
         if self._chunked:
-            self._transport.write(head + CHUNKED)
+            self._protocol.transport.write(head + CHUNKED)
         else:
             self.keep_alive = False
-            self._transport.write(head + b"\r\n")
+            self._protocol.transport.write(head + b"\r\n")
 
     async def write(self, data: bytes) -> None:
         self.spoke = True
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         if self._protocol.flow.write_paused:
             await self._protocol.flow.drain()
 
     async def end(self, data: bytes) -> None:
-        self._transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
+        self._protocol.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
         self._complete()
 
     def tap(self) -> ChatCycle:
@@ -202,14 +283,14 @@ class ChatCycle:
     def push(self, payloads: list[bytes]) -> None:
         data = events(payloads)
         self.spoke = True
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def _head(self, status: int, headers: Headers) -> bytes:
-        lines = [b"%b: %b\r\n" % pair for pair in (*self._protocol.server_state.default_headers, *headers)]
-        return b"".join((STATUS_LINE[status], *lines, b"" if self.keep_alive else CLOSE))
+        head = _heads.head(status, headers, self._protocol.server_state.default_headers)
+        return head if self.keep_alive else head + CLOSE
 
     def _complete(self) -> None:
         self.response_complete = True
         if not self.keep_alive:
-            self._transport.close()
+            self._protocol.transport.close()
         self._protocol.on_response_complete()
