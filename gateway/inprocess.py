@@ -9,27 +9,29 @@ import httpx
 from gateway.core import Gateway, Run
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.provider import OpenAIProvider
-from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.chat import ChatRequest, FaceName, encode
 from gateway.wire.sse import DONE, event, events
 
 BASE_URL = "http://gateway/v1"
 
 
-def provider(gateway: Gateway, model: str) -> OpenAIProvider:
-    """A provider of one configured model; it holds nothing that must be closed."""
-    return OpenAIProvider(BASE_URL, model, http_client=httpx.AsyncClient(transport=Transport(gateway), trust_env=False))
+def provider(gateway: Gateway, model: str, face: FaceName) -> OpenAIProvider:
+    """A provider of one configured model; it holds nothing that must be closed. face: who asks by it."""
+    client = httpx.AsyncClient(transport=Transport(gateway, face), trust_env=False)
+    return OpenAIProvider(BASE_URL, model, http_client=client)
 
 
 class Transport(httpx.AsyncBaseTransport):
     """Answers what a provider asks by `Gateway`'s own methods. Closing an answer cancels it in the engine."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, face: FaceName) -> None:
         self._gateway = gateway
+        self._face: FaceName = face
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
             if request.method == "POST" and request.url.path == "/v1/chat/completions":
-                return await self._chat(ChatRequest.parse(await request.aread()))
+                return await self._chat(ChatRequest.parse(await request.aread(), self._face))
             if request.method == "GET":
                 return await self._models(request.url.path.removeprefix("/v1/"))
             raise ProviderInvalidRequest(f"{request.method} {request.url.path}: no such endpoint", status=404)

@@ -19,6 +19,7 @@ from msgspec import Struct
 from gateway.errors import GatewayError, InternalError
 from gateway.normalize import Answer
 from gateway.recording import Recording
+from gateway.wire.chat import FaceName
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of a histogram's buckets, in seconds; one more bucket takes the rest."""
@@ -71,10 +72,11 @@ class Ended(NamedTuple):
     chunks: int
     repairs: Repairs | None
     recording: Recording | None
+    face: FaceName
 
 
 Row = tuple[
-    str, bool, Outcome, float, float, float, Mapping[str, Any], int, Repairs | None, Recording | None
+    str, bool, Outcome, float, float, float, Mapping[str, Any], int, Repairs | None, Recording | None, FaceName
 ]  # fmt: skip
 """An `Ended` before anybody looked at it."""
 
@@ -89,6 +91,7 @@ class Entry(Struct):
     id: int
     at: float
     model: str
+    face: FaceName
     stream: bool
     outcome: Outcome
     seconds: float
@@ -122,14 +125,14 @@ class Histogram:
 class Stats:
     """The answers for one model since the gateway started; a change of its settings goes on counting.
 
-    outcomes: ended answers by their outcome. duration: from the request to the end of its answer. first: until the
-    first payload of a stream. chunks: payloads that engines streamed, about a token each. generated: those, and the
-    tokens of whole answers. Tokens are those that engines told. mended, healed, warnings: answers, past messages and
-    pieces of text that had to be put right, by kind.
+    requests: ended answers by the API they were asked by, and their outcome. duration: from the request to the end of
+    its answer. first: until the first payload of a stream. chunks: payloads that engines streamed, about a token each.
+    generated: those, and the tokens of whole answers. Tokens are those that engines told. mended, healed, warnings:
+    answers, past messages and pieces of text that had to be put right, by kind.
     """
 
     def __init__(self) -> None:
-        self.outcomes: Counter[Outcome] = Counter()
+        self.requests: Counter[tuple[FaceName, Outcome]] = Counter()
         self.duration = Histogram()
         self.first = Histogram()
         self.chunks = 0
@@ -143,8 +146,8 @@ class Stats:
 
     def add(self, rows: list[Row]) -> None:
         # Column by column, in C.
-        _, streams, outcomes, began, ends, firsts, usages, chunks, mendings, _ = zip(*rows, strict=True)
-        self.outcomes.update(outcomes)
+        _, streams, outcomes, began, ends, firsts, usages, chunks, mendings, _, faces = zip(*rows, strict=True)
+        self.requests.update(zip(faces, outcomes, strict=True))
         self.duration.observe(map(sub, ends, began))
         if any(firsts):
             self.first.observe([first - begin for first, begin in zip(firsts, began, strict=True) if first])
@@ -161,6 +164,14 @@ class Stats:
             self.warnings.update(repair.warnings)
             if repair.mended != "none":
                 self.mended[repair.mended] += 1
+
+    @property
+    def outcomes(self) -> Counter[Outcome]:
+        """Ended answers by their outcome."""
+        found: Counter[Outcome] = Counter()
+        for (_, outcome), count in self.requests.items():
+            found[outcome] += count
+        return found
 
 
 class Ledger:
@@ -240,6 +251,7 @@ def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
         id=number,
         at=clock + ended.end,
         model=ended.model,
+        face=ended.face,
         stream=ended.stream,
         outcome=ended.outcome,
         seconds=ended.end - ended.began,

@@ -47,7 +47,9 @@ class _Metrics(Collector):
         stats = {
             name: gateway.ledger.stats(name) for name in dict.fromkeys([*gateway.routes, *gateway.ledger.models()])
         }
-        outcomes = CounterMetricFamily("ctxgate_requests", "Ended chat requests.", labels=["model", "outcome"])
+        requests = CounterMetricFamily(
+            "ctxgate_requests", "Ended requests, by the API they came by.", labels=["model", "face", "outcome"]
+        )
         duration = HistogramMetricFamily(
             "ctxgate_request_seconds", "From the request to the end of its answer.", labels=["model"]
         )
@@ -62,8 +64,8 @@ class _Metrics(Collector):
             labels=["model", "kind", "what"],
         )
         for model, found in stats.items():
-            for outcome, count in found.outcomes.items():
-                outcomes.add_metric([model, outcome], count)
+            for (face, outcome), count in found.requests.items():
+                requests.add_metric([model, face, outcome], count)
             _observed(duration, model, found.duration)
             _observed(first, model, found.first)
             kinds = {
@@ -82,7 +84,7 @@ class _Metrics(Collector):
             for kind, counts in counted:
                 for what, count in counts.items():
                     repairs.add_metric([model, kind, what], count)
-        yield from (outcomes, duration, first, tokens, chunks, repairs)
+        yield from (requests, duration, first, tokens, chunks, repairs)
 
     def _engines(self) -> Iterator[Metric]:
         in_flight = GaugeMetricFamily(

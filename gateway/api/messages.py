@@ -26,7 +26,7 @@ class MessagesFace(face.RoutedFace):
         model = self.gateway.route(asked.model).model.name
         omitted = asked.thinking is not None and asked.thinking.display == "omitted"
         encoder = MessageEncoder(model, thinking=asked.thinks, omitted=omitted)
-        chat = ChatRequest.parse(encode(chat_fields(asked)))
+        chat = ChatRequest.parse(encode(chat_fields(asked)), "messages")
         if asked.stream:
             await face.stream(self.gateway, chat, _Encoding(encoder), client)
             return

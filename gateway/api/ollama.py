@@ -60,7 +60,7 @@ class OllamaFace(face.RoutedFace):
     async def _answer(self, asked: Common, fields: dict[str, Any], client: Client, *, generate: bool) -> None:
         self._route(asked.model)
         encoder = LineEncoder(asked.model, time.time(), time.time, generate=generate)
-        chat = ChatRequest.parse(encode(fields))
+        chat = ChatRequest.parse(encode(fields), "ollama")
         if chat.stream:
             await face.lines(self.gateway, chat, _Encoding(encoder), client, NDJSON)
             return
@@ -74,9 +74,9 @@ class OllamaFace(face.RoutedFace):
         wanted = {**asked.completion_fields(), "stream": False}
         wanted.pop("stream_options", None)
         fields = {name: Raw(encode(value)) for name, value in wanted.items() if name != "model"}
-        async with self._route(asked.model).post("completions", fields) as (reply, _):
-            lines = encoder.feed(pieces(await reply.whole()))
-        last = encoder.whole([*lines, *encoder.finish()])
+        async with self._route(asked.model).post("completions", fields, "ollama") as posted:
+            lines = encoder.feed(pieces(await posted.whole()))
+            last = encoder.whole([*lines, *encoder.finish()])
         if asked.stream is False:
             await face.json(client, last)
         else:
@@ -110,8 +110,8 @@ class OllamaFace(face.RoutedFace):
             raise ProviderInvalidRequest("input: at least one text is needed", param="input")
         wanted = CreateEmbedding.parse(encode({"input": texts}))
         route = self.gateway.route(plain_name(model), "embedding")
-        async with route.post("embeddings", wanted.fields) as (reply, _):
-            return Vectors.parse(await reply.whole())
+        async with route.post("embeddings", wanted.fields, "ollama") as posted:
+            return Vectors.parse(await posted.whole())
 
     async def tags(self, request: Request, client: Client) -> None:
         await face.json(client, {"models": [self._entry(route) for route in self.gateway.routes.values()]})

@@ -115,13 +115,16 @@ def _add(message: dict[str, Any], part: dict[str, Any]) -> None:
 def _listed(requests: list[dict[str, Any]]) -> list[str]:
     if not requests:
         return ["nothing was asked yet, or log.requests is 0"]
-    rows = [("ID", "TIME", "MODEL", "OUTCOME", "SECONDS", "TOKENS", "RECORDED")]
+    rows = [("ID", "TIME", "MODEL", "FACE", "OUTCOME", "SECONDS", "TOKENS", "RECORDED")]
     for entry in requests:
         at = time.strftime("%H:%M:%S", time.localtime(entry["at"]))
         recorded = "yes" if entry["recorded"] else "-"
         tokens = f"{entry['prompt_tokens']} + {entry['completion_tokens']}"
         rows.append(
-            (str(entry["id"]), at, entry["model"], entry["outcome"], f"{entry['seconds']:.2f}", tokens, recorded)
+            (
+                *(str(entry["id"]), at, entry["model"], entry["face"], entry["outcome"]),
+                *(f"{entry['seconds']:.2f}", tokens, recorded),
+            )
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

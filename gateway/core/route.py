@@ -25,18 +25,19 @@ from gateway.backends import (
 from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.conformance import Check, Enforced
+from gateway.core.posted import Count, Posted
 from gateway.core.run import Asked, HeldRun, Run
 from gateway.enforcement import UNTOLD, Constraint, Way, constraint, narrow, refused, tell
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderModelNotLoaded, ProviderUnavailable
 from gateway.forcing import forced, raw_text
 from gateway.history import NOTHING, has_calls, heal
-from gateway.ledger import UNSETTLED, Ledger, Row, outcome_of, repairs
+from gateway.ledger import OK, UNSETTLED, Ledger, Row, outcome_of, repairs
 from gateway.normalize import Answer
 from gateway.prompting import calls_into_text, tools_into_prompt
 from gateway.recording import RecordedAnswer
 from gateway.upstream import EngineGone
-from gateway.wire.chat import ChatRequest, encode, waiting
+from gateway.wire.chat import ChatRequest, FaceName, encode, waiting
 from normalizers import FormatSpec, detect, registry
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ class Route:
         except BaseException as error:
             self.opening -= 1
             outcome = outcome_of(error)
-            self._book((self._name, request.stream, outcome, began, monotonic(), 0.0, NOTHING, 0, None, None))
+            times = began, monotonic(), 0.0
+            self._book((self._name, request.stream, outcome, *times, NOTHING, 0, None, None, request.face))
             raise
 
     async def ask(self, request: ChatRequest) -> Asked:
@@ -250,21 +252,34 @@ class Route:
             self._unused.set()
 
     @asynccontextmanager
-    async def post(self, endpoint: Endpoint, fields: Mapping[str, Raw]) -> AsyncIterator[tuple[Reply, Backend]]:
+    async def post(
+        self, endpoint: Endpoint, fields: Mapping[str, Raw], face: FaceName, *, stream: bool = False
+    ) -> AsyncIterator[Posted]:
         """An answer to a request for another endpoint than the chat one; see `EndpointBackend`.
 
-        Raises ProviderInvalidRequest for an engine that has no other.
+        What is raised while it is read is its outcome. Raises ProviderInvalidRequest for an engine that has no other.
         """
-        async with self.use() as backend:
-            if not _has_endpoints(backend):
-                message = f"model {self.model.name!r}: the runtime {self.model.runtime} serves no {endpoint}"
-                raise ProviderInvalidRequest(message, code="unsupported_endpoint", param="model")
-            defaults = self._defaults if endpoint == "completions" else {}
-            reply = await backend.post(endpoint, {**defaults, **fields})
-            try:
-                yield reply, backend
-            finally:
-                reply.close()
+        count = self.count(face, stream=stream)
+        try:
+            async with self.use() as backend:
+                if not _has_endpoints(backend):
+                    message = f"model {self.model.name!r}: the runtime {self.model.runtime} serves no {endpoint}"
+                    raise ProviderInvalidRequest(message, code="unsupported_endpoint", param="model")
+                defaults = self._defaults if endpoint == "completions" else {}
+                reply = await backend.post(endpoint, {**defaults, **fields})
+                try:
+                    yield Posted(reply, backend, count)
+                finally:
+                    reply.close()
+        except BaseException as error:
+            count.end(outcome_of(error))
+            raise
+        else:
+            count.end(OK)
+
+    def count(self, face: FaceName, *, stream: bool) -> Count:
+        """For the ledger: a request that isn't a chat has come. Its `end` is to be called."""
+        return Count(self._name, face, stream, self._book)
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
         """How many tokens the request's prompt has; None where the engine doesn't tell without answering it."""
@@ -336,7 +351,8 @@ class Route:
         mended = repairs(answer) if answer.choices or answer.healed else None
         recording = self._ledger.record(answer) if self._ledger.bodies else None
         times = run.began, monotonic(), run.first
-        self._book((self._name, run.stream, run.outcome, *times, answer.usage, answer.chunks, mended, recording))
+        row = self._name, run.stream, run.outcome, *times, answer.usage, answer.chunks, mended, recording, run.face
+        self._book(row)
 
     def _book(self, row: Row) -> None:
         rows = self._ledger.rows

@@ -28,7 +28,7 @@ Asked = tuple[Reply, Answer, Backend, Enforced | None]
 class Run:
     """One answer on its way. Read it with `whole` or `payloads` as the request asked, then `close` it.
 
-    began, first, outcome: as in `gateway.stats.Ended`.
+    began, face, first, outcome: as in `gateway.ledger.Ended`.
     """
 
     __slots__ = (
@@ -47,6 +47,7 @@ class Run:
         "answer",
         "began",
         "enforced",
+        "face",
         "first",
         "is_fallback",
         "outcome",
@@ -55,6 +56,7 @@ class Run:
 
     def __init__(self, route: Route, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
         self.stream = request.stream
+        self.face = request.face
         self.began = began
         self.first = 0.0
         self.outcome: Outcome = LEFT

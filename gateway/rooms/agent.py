@@ -123,14 +123,14 @@ class Agent:
     def _provider(self, actor: Actor, secret: str | None) -> AbstractAsyncContextManager[OpenAIProvider]:
         config = self._gateway.config
         if secret is None:
-            return nullcontext(local_provider(self._gateway, config.resolve(actor.model).name))
+            return nullcontext(local_provider(self._gateway, config.resolve(actor.model).name, "rooms"))
         base_url = config.rooms.providers.get(actor.provider or "")
         if base_url is None:
             raise unknown_provider(config, actor.provider or "")
         return OpenAIProvider(base_url, actor.model or "default", api_key=secret)
 
     async def _complete(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
-        provider = local_provider(self._gateway, self._gateway.config.resolve(model).name)
+        provider = local_provider(self._gateway, self._gateway.config.resolve(model).name, "rooms")
         messages: list[Said] = [SystemMessage(system), UserMessage(prompt)]
         response = await provider.complete(messages, config=RuntimeConfig(max_tokens=max_tokens))
         return response.message.content

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -63,6 +63,10 @@ FREE = ("auto", "none")
 """Values of `tool_choice` that leave it to the model whether it answers in words."""
 
 
+FaceName = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank", "ollama", "rooms", "ctx"]
+"""By which of the gateway's APIs a request came."""
+
+
 def waiting() -> str:
     """`ChatRequest.standing` of a request that an engine has, of which no more is known."""
     return "waiting"
@@ -73,12 +77,14 @@ class ChatRequest:
 
     fields: every field of the request object as JSON bytes, unknown ones included; a copy is given
     to the backend, which may change it. tools: the JSON array of tools, or None where none is declared.
+    face: by which API it came.
     constrained: the answer is to hold to more than words; `gateway.enforcement` says to what.
     standing: says where the request stands while nothing of its answer has come; whoever works on it sets it.
     """
 
     __slots__ = (
         "constrained",
+        "face",
         "fields",
         "include_usage",
         "model",
@@ -90,8 +96,9 @@ class ChatRequest:
         "tools",
     )
 
-    def __init__(self, fields: dict[str, Raw], known: _Known) -> None:
+    def __init__(self, fields: dict[str, Raw], known: _Known, face: FaceName) -> None:
         self.fields = fields
+        self.face = face
         self.model = known.model
         self.stream = bool(known.stream)
         options = known.stream_options
@@ -116,7 +123,7 @@ class ChatRequest:
         return more
 
     @classmethod
-    def parse(cls, body: bytes) -> ChatRequest:
+    def parse(cls, body: bytes, face: FaceName = "chat") -> ChatRequest:
         """Raises ProviderInvalidRequest, which names the field at fault."""
         try:
             if not body.isascii():
@@ -137,7 +144,7 @@ class ChatRequest:
             raise ProviderInvalidRequest("the request body is not valid: it is nested too deeply") from None
         if not known.messages:
             raise ProviderInvalidRequest("messages: at least one message is needed", param="messages")
-        return cls(fields, known)
+        return cls(fields, known, face)
 
 
 class FunctionDelta(Struct, omit_defaults=True):

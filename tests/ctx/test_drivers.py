@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,7 +15,7 @@ from gateway.config.values import CtxModel, UseCase
 from gateway.ctx.drivers.responses import request
 from gateway.ctx.execution import Execution
 from gateway.ctx.objects import ObjectName, Triple
-from gateway.errors import ProviderInvalidRequest
+from gateway.errors import CATEGORIES, Category, ProviderInvalidRequest
 from gateway.wire.events import line
 from tests.conftest import ROOT
 from tests.ctx.kept import Kept, keeping
@@ -74,6 +75,8 @@ async def test_the_responses_api(short: Path) -> None:
             {"type": "done", "run": "r1", "status": "ok"},
         ]
         assert not FORBIDDEN & set(json.dumps(told).replace('"', " ").split())
+        (entry,) = kept.gateway.ledger.entries()
+        assert (entry.face, entry.outcome, entry.prompt_tokens, entry.completion_tokens) == ("ctx", "ok", 10, 3)
         exchange = double.requests[0]
         assert exchange.path == "/v1/responses"
         assert exchange.json == {
@@ -105,6 +108,8 @@ async def test_failures_of_the_responses_api(scripts: Any, codes: str, short: Pa
         told, exit_code = await kept.execute("acme/m", "hello")
         assert [frame["code"] for frame in told if frame["type"] == "error"] == [codes]
         assert (told[-1]["status"], exit_code > 0) == ("error", True)
+        (entry,) = kept.gateway.ledger.entries()
+        assert (entry.face, getattr(errno, codes)) == ("ctx", CATEGORIES[cast(Category, entry.outcome)].errno)
         assert {exchange.path for exchange in double.requests} == {"/v1/responses"}
 
 
@@ -122,6 +127,8 @@ async def test_a_server_without_the_responses_api(status: int, short: Path) -> N
         told = await asked(kept, "agent")
         assert types(told) == ["start", "delta", "message", "done"]
         assert [exchange.path for exchange in double.requests] == ["/v1/responses", "/v1/chat/completions"]
+        (entry,) = kept.gateway.ledger.entries()
+        assert (entry.face, entry.outcome) == ("ctx", "ok")
 
 
 async def test_agents_prefer_the_richer_api(short: Path) -> None:

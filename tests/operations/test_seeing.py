@@ -112,8 +112,8 @@ def metrics(running: Gateway) -> dict[tuple[str, Labels], float]:
 
 def test_metrics(running: Gateway) -> None:
     found = metrics(running)
-    assert found["ctxgate_requests_total", frozenset(("tiny", "ok"))] == 3
-    assert found["ctxgate_requests_total", frozenset(("tiny", "provider_invalid_request"))] == 1
+    assert found["ctxgate_requests_total", frozenset(("tiny", "chat", "ok"))] == 3
+    assert found["ctxgate_requests_total", frozenset(("tiny", "chat", "provider_invalid_request"))] == 1
     assert found["ctxgate_request_seconds_count", frozenset(("tiny",))] == 4
     assert found["ctxgate_time_to_first_token_seconds_count", frozenset(("tiny",))] == 1
     assert found["ctxgate_time_to_first_token_seconds_sum", frozenset(("tiny",))] > 0
@@ -188,7 +188,7 @@ def test_replay_as_the_same_format_gives_the_same(running: Gateway) -> None:
 
 def test_replay_lists_what_is_remembered(running: Gateway) -> None:
     lines = command(running, "replay").stdout.splitlines()
-    assert lines[0].split() == ["ID", "TIME", "MODEL", "OUTCOME", "SECONDS", "TOKENS", "RECORDED"]
+    assert lines[0].split() == ["ID", "TIME", "MODEL", "FACE", "OUTCOME", "SECONDS", "TOKENS", "RECORDED"]
     assert [line.split()[0] for line in lines[-3:]] == ["3", "2", "1"]
 
 

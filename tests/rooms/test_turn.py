@@ -28,6 +28,10 @@ async def test_a_turn_is_told_step_by_step(tmp_path: Path) -> None:
         assert (said["seq"], said["status"], said["author_kind"]) == (1, "queued", "user")
         await rooms.until(room, "room:idle")
         history = await rooms.history(room)
+        log = (await rooms.http.get("/-/requests")).json()["requests"]
+    assert [(entry["face"], entry["outcome"], entry["completion_tokens"]) for entry in log] == [
+        *(("rooms", "ok", 4), ("rooms", "ok", 5)),
+    ]
     assert [event["event_type"] for event in history["events"] if event["event_type"] != "agent:update"] == [
         *("room:rented", "room:message", "room:active", "agent:turn_start"),
         *("agent:model_call", "agent:message", "tool:call", "tool:result"),
@@ -204,6 +208,8 @@ async def test_a_failure_is_told_and_kept_and_a_wake_begins_anew(tmp_path: Path)
         assert "out of order" in shown["last_error"]["message"]
         (error,) = of_type(await rooms.history(room), "error")
         assert error["message"] == shown["last_error"]["message"]
+        (entry,) = (await rooms.http.get("/-/requests")).json()["requests"]
+        assert (entry["face"], entry["outcome"]) == ("rooms", "provider_unavailable")
         assert (await rooms.post(room, "messages", 409, content="x"))["code"] == "room_failed"
         woken = await rooms.post(room, "wake")
         assert (woken["status"], woken["last_error"]) == ("active", None)

@@ -140,7 +140,7 @@ class ResponsesFace(face.RoutedFace):
         sealed = asked.asks("reasoning.encrypted_content")
         encoder = ResponseEncoder(response, tools, time.time, sealed=sealed)
         items = [item if "id" in item else {"id": new_id("item"), **item} for item in asked.items]
-        chat = ChatRequest.parse(encode(fields))
+        chat = ChatRequest.parse(encode(fields), "responses")
         return _Made(self, chat, tools, encoder, items, principal, kept if stores else None)
 
     async def _responses(self) -> Responses:

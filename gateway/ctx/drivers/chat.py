@@ -67,5 +67,5 @@ def _request(fields: Mapping[str, Any], model: str) -> ChatRequest:
     if fields.get("n") not in (None, 1):
         raise ProviderInvalidRequest("n: an object gives one answer at a time", param="n")
     return ChatRequest.parse(
-        encode({**fields, "model": model, "stream": True, "stream_options": {"include_usage": True}})
+        encode({**fields, "model": model, "stream": True, "stream_options": {"include_usage": True}}), "ctx"
     )

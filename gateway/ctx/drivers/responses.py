@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.backends.openai import OpenAIBackend
-from gateway.core import Gateway, Route
+from gateway.core import Count, Gateway, Route
 from gateway.ctx.drivers import Ask, NotOffered
 from gateway.ctx.errors import TooLong
 from gateway.engines import Engine
@@ -20,6 +20,7 @@ from gateway.errors import (
     ProviderInvalidResponse,
     ProviderUnavailable,
 )
+from gateway.ledger import LEFT, OK, outcome_of
 from gateway.upstream import Response
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.events import AnswerTooLong, Event, EventWriter
@@ -37,10 +38,12 @@ class OpenAIResponses:
         # As strict with a request as the other driver.
         ChatRequest.parse(encode({**ask.fields, "model": ask.model.name}))
         engine = route.engine
+        count = route.count("ctx", stream=True)
         route.hold()
         try:
             backend = await (engine.join() if engine is not None else route.backend())
-        except BaseException:
+        except BaseException as error:
+            count.end(outcome_of(error))
             route.release()
             raise
         try:
@@ -48,12 +51,14 @@ class OpenAIResponses:
                 raise NotOffered(f"a {ask.model.runtime} server has no Responses API")
             fields = {**ask.model.defaults, **ask.fields, "model": ask.model.upstream_name}
             response = await _accepted(backend, encode(request(fields)))
-        except BaseException:
+        except BaseException as error:
+            if not isinstance(error, NotOffered):  # the next driver asks, and counts
+                count.end(outcome_of(error))
             if engine is not None:
                 engine.leave()
             route.release()
             raise
-        return ResponsesAnswering(response, backend, route, engine, ask)
+        return ResponsesAnswering(response, backend, route, engine, ask, count)
 
 
 async def _accepted(backend: OpenAIBackend, body: bytes) -> Response:
@@ -72,12 +77,13 @@ async def _accepted(backend: OpenAIBackend, body: bytes) -> Response:
 
 class ResponsesAnswering:
     def __init__(
-        self, response: Response, backend: OpenAIBackend, route: Route, engine: Engine | None, ask: Ask
+        self, response: Response, backend: OpenAIBackend, route: Route, engine: Engine | None, ask: Ask, count: Count
     ) -> None:
         self._response = response
         self._backend = backend
         self._route = route
         self._engine = engine
+        self._count = count
         self._sse = SSEReader()
         self._reader = StreamReader(EventWriter(ask.run, ask.limit), backend)
         self._closed = False
@@ -102,7 +108,9 @@ class ResponsesAnswering:
 
     async def _read(self) -> None:
         data = await self._response.receive()
-        for payload in self._sse.feed(data) if data else self._sse.finish():
+        if payloads := self._sse.feed(data) if data else self._sse.finish():
+            self._count.came(len(payloads))
+        for payload in payloads:
             self._reader.feed(payload)
         if not data and not self._reader.ended:
             raise ProviderUnavailable("the engine's stream ended before the answer did", status=502)
@@ -110,10 +118,13 @@ class ResponsesAnswering:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._count.usage = self._reader.usage
             if self._reader.ended:
                 self._response.finish()
+                self._count.end(OK)
             else:
                 self._response.close()
+                self._count.end(LEFT if self._failed is None else self._failed.category)
             if self._engine is not None:
                 self._engine.leave()
             self._route.release()
@@ -159,6 +170,8 @@ class StreamReader:
         self._calls = 0
         self._events: list[Event] = []
         self.ended = False
+        self.usage: Mapping[str, Any] = {}
+        """As a chat would tell it."""
 
     def take(self) -> list[Event]:
         events, self._events = [*self._events, *self._writer.take()], []
@@ -186,6 +199,8 @@ class StreamReader:
                     details = usage.input_tokens_details
                     cached = details.cached_tokens or 0 if details is not None else 0
                     self._writer.usage(usage.input_tokens, usage.output_tokens, cached)
+                    tokens = {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}
+                    self.usage = {**tokens, "prompt_tokens_details": {"cached_tokens": cached}}
                 self._events += self._writer.finish()
                 self.ended = True
             case "response.failed" | "error":
