@@ -213,12 +213,13 @@ class Answer:
 
     spec: the format that the model writes calls in. mender: the engine's own mistakes, put right first.
     reasoning_open: the text starts within the model's reasoning. healed: what was mended in the request's past,
-    counted by its kind; the answer tells it.
+    counted by its kind; the answer tells it, and which fallback answers.
     """
 
     __slots__ = (
         "_allow",
         "_every_chunk",
+        "_fallback",
         "_first",
         "_healed",
         "_mender",
@@ -250,6 +251,7 @@ class Answer:
         self._allow = request.tool_choice != "none"
         self._parallel = request.parallel_tool_calls
         self._owes_usage = request.include_usage
+        self._fallback = request.fallback
         raw = request.tools
         self._tools = _tools(raw) if raw is not None else _NO_TOOLS
         self._only: _Choice | None = None
@@ -465,6 +467,9 @@ class Answer:
         if told or choice.normalizer.called:
             # With calls read here, also that there was nothing to mend.
             last["ctxgate"] = {"mended": "none", **told}
+        if self._fallback is not None:
+            # Comments may have taken the place of a header.
+            last["ctxgate"] = {**last.get("ctxgate", {}), "fallback": self._fallback}
         choice.normalizer = Normalizer()  # text behind the end passes
         return last
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from gateway.api.pulse import Pulse
+from gateway.api.pulse import SSE_HEADERS, Pulse
 from gateway.asgi import ClientGone, Headers, Receive, Scope, Send, read_body, until_gone
 from gateway.core import Gateway, Run, Tap
 from gateway.errors import GatewayError, InternalError
@@ -81,7 +81,7 @@ class Chat:
         try:
             with await self.gateway.chat(request) as run:
                 payloads = await run.payloads()
-                await pulse.speak()
+                await pulse.speak((*SSE_HEADERS, *stand_in(run)) if run.fallback is not None else SSE_HEADERS)
                 if (tap := client.tap()) is not None:
                     run.tap(tap)
                 while payloads:
@@ -113,14 +113,20 @@ WHOLE_HEADERS: dict[str, Headers] = {
 def _told(run: Run) -> Headers:
     """The headers of a whole answer; a stream tells the same in the `ctxgate` field of its last chunk."""
     headers = WHOLE_HEADERS[run.mended]
-    if run.is_fallback:
-        headers = (*headers, (b"x-ctxgate-fallback", run.model.name.encode()))
+    if run.fallback is not None:
+        headers = (*headers, *stand_in(run))
     if run.enforced is not None:
         headers = (*headers, (b"x-ctxgate-enforced", run.enforced_by.encode()))
     if healed := run.healed:
         counts = ", ".join(f"{kind}={count}" for kind, count in healed.items())
         return (*headers, (b"x-ctxgate-healed", counts.encode()))
     return headers
+
+
+def stand_in(run: Run) -> Headers:
+    """Says which model answers, where it isn't the one that was asked. A chat's stream tells it in the `ctxgate` field
+    of its last chunk as well."""
+    return () if run.fallback is None else ((b"x-ctxgate-fallback", run.fallback.encode()),)
 
 
 async def respond_error(client: Client, error: GatewayError) -> None:

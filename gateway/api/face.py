@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qsl
+
+from msgspec import Struct
 
 from gateway.api.chat import (
     FOREVER,
@@ -15,8 +16,9 @@ from gateway.api.chat import (
     ASGIClient,
     Client,
     log,
+    stand_in,
 )
-from gateway.api.pulse import Pulse
+from gateway.api.pulse import SSE_HEADERS, Pulse
 from gateway.asgi import ClientGone, Headers, Receive, Scope, Send, read_body, until_gone
 from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderInvalidRequest
@@ -26,8 +28,7 @@ from gateway.services import Services
 from gateway.wire.chat import ChatRequest, encode
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """parts: what the groups of the path's pattern matched."""
 
     method: str
@@ -147,7 +148,7 @@ async def stream(
     try:
         with await gateway.chat(request) as run:
             payloads = await run.payloads()
-            await pulse.speak()
+            await pulse.speak((*SSE_HEADERS, *stand_in(run)))
             await client.write(encoding.opening())
             while payloads:
                 if frames := encoding.feed(payloads):
@@ -178,7 +179,7 @@ async def lines(gateway: Gateway, request: ChatRequest, encoding: Encoding, clie
         with await gateway.chat(request) as run:
             payloads = await run.payloads()
             started = True
-            await client.start(((b"content-type", kind),))
+            await client.start(((b"content-type", kind), *stand_in(run)))
             while payloads:
                 if frames := encoding.feed(payloads):
                     await client.write(frames)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway.api import face
-from gateway.api.chat import Client
+from gateway.api.chat import Client, stand_in
 from gateway.api.face import Request, Row
 from gateway.errors import GatewayError
 from gateway.wire.chat import ChatRequest, encode
@@ -33,7 +33,7 @@ class MessagesFace(face.RoutedFace):
         with await self.gateway.chat(chat) as run:
             encoder.feed(pieces(await run.whole()))
         encoder.finish()
-        await face.json(client, encoder.message, face.without(dropped(asked)))
+        await face.json(client, encoder.message, (*face.without(dropped(asked)), *stand_in(run)))
 
     async def count_tokens(self, request: Request, client: Client) -> None:
         asked = CreateMessage.parse(request.body, counting=True)

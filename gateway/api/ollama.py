@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from gateway import __version__
 from gateway.api import face
-from gateway.api.chat import Client
+from gateway.api.chat import Client, stand_in
 from gateway.api.face import Request, Row
 from gateway.core import Route
 from gateway.errors import GatewayError, ProviderInvalidRequest
@@ -66,7 +66,7 @@ class OllamaFace(face.RoutedFace):
             return
         with await self.gateway.chat(chat) as run:
             lines = encoder.feed(pieces(await run.whole()))
-        await face.json(client, encoder.whole([*lines, *encoder.finish()]))
+        await face.json(client, encoder.whole([*lines, *encoder.finish()]), stand_in(run))
 
     async def _complete(self, asked: Generate, client: Client) -> None:
         """A text goes on as one line: who wants it raw has no use for its pieces."""

@@ -53,13 +53,13 @@ class Pulse:
         self._task: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(progress_after, self._beat)
 
-    async def speak(self) -> None:
+    async def speak(self, headers: Headers = SSE_HEADERS) -> None:
         """The answer begins: sends the head if no comment has done so. From here on only silence is told of."""
         self._speaking = True
         await self.rest()
         if not self.started:
             self.started = True
-            await self._client.start(SSE_HEADERS)
+            await self._client.start(headers)
 
     @property
     def busy(self) -> bool:

@@ -126,13 +126,13 @@ class Gateway:
                 if (route := self.routes.get(name)) is None:
                     break
                 try:
+                    request.fallback = name if name != asked.name else None
                     run = await route.open(request)
                     try:
                         await run.begin()
                     except BaseException as error:
                         run.__exit__(type(error), error, None)
                         raise
-                    run.is_fallback = name != asked.name
                     return run
                 except GatewayError as error:
                     if not error.transient:

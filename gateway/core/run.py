@@ -48,8 +48,8 @@ class Run:
         "began",
         "enforced",
         "face",
+        "fallback",
         "first",
-        "is_fallback",
         "outcome",
         "stream",
     )
@@ -57,6 +57,8 @@ class Run:
     def __init__(self, route: Route, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
         self.stream = request.stream
         self.face = request.face
+        self.fallback = request.fallback
+        """Which model answers, where it isn't the one that was asked."""
         self.began = began
         self.first = 0.0
         self.outcome: Outcome = LEFT
@@ -70,8 +72,6 @@ class Run:
         self._failed: GatewayError | None = None
         self._ended = False
         self._closed = False
-        self.is_fallback = False
-        """Another model answers than the one that was asked."""
         self._first: list[bytes] = []
         self._whole: bytes | None = None
 

@@ -77,7 +77,7 @@ class ChatRequest:
 
     fields: every field of the request object as JSON bytes, unknown ones included; a copy is given
     to the backend, which may change it. tools: the JSON array of tools, or None where none is declared.
-    face: by which API it came.
+    face: by which API it came. fallback: the model that is asked in another's place; the answer tells it.
     constrained: the answer is to hold to more than words; `gateway.enforcement` says to what.
     standing: says where the request stands while nothing of its answer has come; whoever works on it sets it.
     """
@@ -85,6 +85,7 @@ class ChatRequest:
     __slots__ = (
         "constrained",
         "face",
+        "fallback",
         "fields",
         "include_usage",
         "model",
@@ -99,6 +100,7 @@ class ChatRequest:
     def __init__(self, fields: dict[str, Raw], known: _Known, face: FaceName) -> None:
         self.fields = fields
         self.face = face
+        self.fallback: str | None = None
         self.model = known.model
         self.stream = bool(known.stream)
         options = known.stream_options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -29,7 +30,7 @@ from gateway.errors import (
 from gateway.wire.chat import ChatRequest, encode
 from tests.gateway.client import chat
 from tests.gateway.double import Double, Exchange, Script, answers, chunk, completion, endless, streams
-from tests.gateway.running import running
+from tests.gateway.running import LANE, running
 
 BUSY = answers({"error": {"message": "busy"}}, 503)
 LIMITED = answers({"error": {"message": "slow down"}}, 429)
@@ -171,6 +172,68 @@ async def test_who_stands_in_is_told() -> None:
     async with running(BUSY, fallbacks=("echo",)) as found:
         answer = await found.ask(chat("Hi"))
         assert (answer.status, answer.headers["x-ctxgate-fallback"], answer.json["model"]) == (200, "echo", "echo")
+
+
+@pytest.mark.parametrize("http", [LANE, "httptools"], ids=["lane", "asgi"])
+async def test_who_stands_in_is_told_by_a_stream(http: str) -> None:
+    async with running(STREAM, fallbacks=("echo",), http=http) as found:
+        answer = await found.ask(chat("Hi", stream=True))
+        assert "x-ctxgate-fallback" not in answer.headers
+        assert b"fallback" not in answer.body
+    async with running(BUSY, fallbacks=("echo",), http=http) as found:
+        answer = await found.ask(chat("Hi", stream=True))
+        assert (answer.status, answer.headers["x-ctxgate-fallback"]) == (200, "echo")
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert last_told(answer.events) == {"fallback": "echo"}
+
+
+@pytest.mark.parametrize("http", [LANE, "httptools"], ids=["lane", "asgi"])
+async def test_a_stream_that_has_begun_with_comments_tells_it_at_its_end(http: str) -> None:
+    waited = asyncio.Event()
+
+    async def later_busy(exchange: Exchange) -> None:
+        await waited.wait()
+        await BUSY(exchange)
+
+    progress = {"progress_after_seconds": 0.05}
+    async with (
+        running(later_busy, fallbacks=("echo",), http=http, progress=progress) as found,
+        await found.connect() as client,
+    ):
+        await client.post(chat("Hi", stream=True))
+        _, status, headers = await client.head()
+        assert (status, "x-ctxgate-fallback" in headers) == (200, False)
+        parts = client.parts()
+        assert (await anext(parts)).startswith(b": ctxgate ")
+        waited.set()
+        rest = b"".join([part async for part in parts])
+        frames = [frame.removeprefix(b"data: ") for frame in rest.split(b"\n\n") if frame.startswith(b"data: ")]
+        assert last_told(frames) == {"fallback": "echo"}
+
+
+def last_told(frames: list[bytes]) -> Any:
+    """What the chunk with the finish_reason says in its extension field; no other chunk has one."""
+    assert frames[-1] == b"[DONE]"
+    chunks = [json.loads(frame) for frame in frames[:-1]]
+    (last,) = [each for each in chunks if "ctxgate" in each]
+    assert last["choices"][0]["finish_reason"] == "stop"
+    return last["ctxgate"]
+
+
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "responses": ("/v1/responses", {"model": "m", "input": "Hi", "store": False}),
+    "messages": ("/v1/messages", {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}),
+    "ollama": ("/api/chat", {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("face", OTHERS)
+async def test_every_face_tells_who_stands_in(face: str, stream: bool) -> None:
+    path, body = OTHERS[face]
+    async with running(BUSY, fallbacks=("echo",)) as found:
+        answer = await found.ask({**body, "stream": stream}, path)
+        assert (answer.status, answer.headers["x-ctxgate-fallback"]) == (200, "echo")
 
 
 async def test_a_fallback_s_own_fallbacks_are_not_asked() -> None:

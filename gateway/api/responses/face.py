@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gateway.api import face
-from gateway.api.chat import Client
+from gateway.api.chat import Client, stand_in
 from gateway.api.face import Request, Row
 from gateway.api.pulse import SSE_HEADERS
 from gateway.api.responses.background import Background, Backgrounds
@@ -66,7 +66,7 @@ class ResponsesFace(face.RoutedFace):
                 made.encoder.feed(pieces(await run.whole()))
             made.encoder.close()
             await made.keep()
-            await face.json(client, made.encoder.response, headers)
+            await face.json(client, made.encoder.response, (*headers, *stand_in(run)))
 
     async def retrieve(self, request: Request, client: Client) -> None:
         id = request.parts[0]
