@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.backends.base import Mender
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
-from gateway.wire.chat import ChatRequest, Chunk, ToolCallDelta, decode, decode_chunk, encode
+from gateway.wire.chat import ChatRequest, Chunk, ToolCallDelta, decode, decode_answer, decode_chunk, encode
 from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
 from normalizers.base import Mended, new_call_id
 from normalizers.coerce import SchemaIndex
@@ -217,20 +217,17 @@ class Answer:
     """
 
     __slots__ = (
-        "_allow",
         "_every_chunk",
-        "_fallback",
         "_first",
-        "_healed",
         "_mender",
         "_only",
         "_owes_usage",
-        "_parallel",
         "_reasoning_open",
+        "_request",
         "_spec",
-        "_tools",
         "choices",
         "chunks",
+        "healed",
         "usage",
     )
 
@@ -243,17 +240,13 @@ class Answer:
         reasoning_open: bool = False,
         healed: Mapping[str, int] = _NOTHING,
     ) -> None:
-        self._healed = healed
+        self.healed = healed
+        self._request = request
         self._spec = spec
         self._reasoning_open = reasoning_open
         self._mender = mender
         self._every_chunk = mender is not None and mender.every_chunk
-        self._allow = request.tool_choice != "none"
-        self._parallel = request.parallel_tool_calls
         self._owes_usage = request.include_usage
-        self._fallback = request.fallback
-        raw = request.tools
-        self._tools = _tools(raw) if raw is not None else _NO_TOOLS
         self._only: _Choice | None = None
         self._first = b""  # the payload that opened the first choice
         self.choices: dict[int, _Choice] = {}
@@ -270,11 +263,6 @@ class Answer:
         found = {choice.normalizer.mended for choice in self.choices.values()}
         return "schema" if "schema" in found else "lexical" if "lexical" in found else "none"
 
-    @property
-    def healed(self) -> Mapping[str, int]:
-        """What was mended in the request's past, counted by its kind."""
-        return self._healed
-
     def warnings(self) -> list[dict[str, str]]:
         """What could not be read as it was meant, each with its `code` and `text`."""
         return [warning for choice in self.choices.values() for warning in choice.told()]
@@ -282,12 +270,13 @@ class Answer:
     def _choice(self, index: int) -> _Choice:
         choice = self.choices.get(index)
         if choice is None:
+            request = self._request
             text = normalizer(
                 self._spec,
-                self._tools,
+                _tools(request.tools) if request.tools is not None else _NO_TOOLS,
                 reasoning_open=self._reasoning_open,
-                allow_calls=self._allow,
-                parallel=self._parallel,
+                allow_calls=request.tool_choice != "none",
+                parallel=request.parallel_tool_calls,
             )
             choice = self.choices[index] = _Choice(index, text)
             self._only = choice if len(self.choices) == 1 else None
@@ -295,7 +284,8 @@ class Answer:
 
     def _native(self, choice: _Choice, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if choice.native is None:
-            choice.native = _NativeCalls(choice.indices, allow=self._allow, parallel=self._parallel)
+            allow, parallel = self._request.tool_choice != "none", self._request.parallel_tool_calls
+            choice.native = _NativeCalls(choice.indices, allow=allow, parallel=parallel)
         return choice.native.feed(calls)
 
     # Streamed
@@ -463,13 +453,13 @@ class Answer:
         if not self.usage and isinstance(timings := shell.get("timings"), dict):
             self.usage = _of_timings(timings)
         last = {**shell, "choices": [{**frame, "finish_reason": choice.reason(reason)}]}
-        told = _told(self._healed, choice)
+        told = _told(self.healed, choice)
         if told or choice.normalizer.called:
             # With calls read here, also that there was nothing to mend.
             last["ctxgate"] = {"mended": "none", **told}
-        if self._fallback is not None:
+        if (fallback := self._request.fallback) is not None:
             # Comments may have taken the place of a header.
-            last["ctxgate"] = {**last.get("ctxgate", {}), "fallback": self._fallback}
+            last["ctxgate"] = {**last.get("ctxgate", {}), "fallback": fallback}
         choice.normalizer = Normalizer()  # text behind the end passes
         return last
 
@@ -477,6 +467,8 @@ class Answer:
 
     def whole(self, payload: bytes) -> bytes:
         """The clean body for a whole answer. Raises EngineError, ProviderInvalidResponse."""
+        if self._mender is None and not self.healed and self._passes(payload):
+            return payload
         try:
             body = decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -495,27 +487,37 @@ class Answer:
             message = frame.get("message") if isinstance(frame, dict) else None
             if not isinstance(message, dict):
                 raise ProviderInvalidResponse(f"the engine's answer has no choices[{position}].message")
-            if self._is_clean(frame, message):
-                continue
             index = frame.get("index")
             choice = self._choice(index if isinstance(index, int) else position)
             changed = self._whole_choice(frame, message, choice) or changed
-        told = _told(self._healed, *self.choices.values()) if self.choices or self._healed else None
+        told = _told(self.healed, *self.choices.values()) if self.choices or self.healed else None
         if told:
             body["ctxgate"] = told
         return encode(body) if changed or told else payload
 
-    def _is_clean(self, frame: dict[str, Any], message: dict[str, Any]) -> bool:
-        """Most whole answers are: plain text, no calls, a reason that fits."""
-        text = message.get("content")
-        return (
-            isinstance(text, str)
-            and not message.get("tool_calls")
-            and frame.get("finish_reason") in ("stop", "length")
-            and not self._reasoning_open
-            and message.get("reasoning_content") == message.get("reasoning")
-            and passes(self._spec, text)
-        )
+    def _passes(self, payload: bytes) -> bool:
+        """Most whole answers need no change: plain text, no calls, a reason that fits."""
+        try:
+            if not payload.isascii():
+                # Fields that are not read are not checked by the decoder.
+                payload.decode()
+            answer = decode_answer(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        if answer.error is not None or self._reasoning_open or not answer.choices:
+            return False
+        for choice in answer.choices:
+            said = choice.message
+            if (
+                choice.finish_reason not in ("stop", "length")
+                or said.content is None
+                or said.tool_calls
+                or said.reasoning_content != said.reasoning
+                or not passes(self._spec, said.content)
+            ):
+                return False
+        self.usage = answer.usage or _NOTHING
+        return True
 
     def _whole_choice(self, frame: dict[str, Any], message: dict[str, Any], choice: _Choice) -> bool:
         """Cleans one choice in place; whether that changed it."""

@@ -181,3 +181,26 @@ class Chunk(Struct, gc=False):
 
 
 decode_chunk = msgspec.json.Decoder(Chunk).decode
+
+
+class Message(Struct, gc=False):
+    content: str | None = None
+    tool_calls: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+
+
+class Choice(Struct, gc=False):
+    message: Message
+    finish_reason: str | None = None
+
+
+class Answer(Struct, gc=False):
+    """The view of a whole answer that decides whether it has to be touched at all."""
+
+    choices: list[Choice]
+    usage: dict[str, Any] | None = None
+    error: Any = None
+
+
+decode_answer = msgspec.json.Decoder(Answer).decode
