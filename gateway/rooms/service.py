@@ -88,6 +88,8 @@ class Rooms:
 
     async def _open(self) -> None:
         self.store = await self._services.store()
+        # Another gateway's rooms look as if they had been left.
+        await self.store.claim("rooms")
         file = self._config.rooms.secret_key_file
         self.vault = Vault(self.store, key_of_keychain if file is None else lambda: key_of_file(file))
         self.agent = Agent(self._services.gateway, self.store, self.vault)

@@ -1,5 +1,6 @@
 """Durable tables through SQLAlchemy: SQLite as the embedded default, PostgreSQL by URL."""
 
+from gateway.store.claim import Claimed
 from gateway.store.store import Store, StoreBusy
 
-__all__ = ["Store", "StoreBusy"]
+__all__ = ["Claimed", "Store", "StoreBusy"]

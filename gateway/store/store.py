@@ -19,6 +19,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import GatewayError, InternalError, ProviderRateLimit, ProviderUnavailable
+from gateway.store.claim import Work, claim
 from gateway.store.migrate import upgrade
 
 T = TypeVar("T")
@@ -56,6 +57,7 @@ class Store:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store reader")
         self._room = asyncio.Semaphore(WAITING)
         self._closed = False
+        self._claims: dict[Work, Callable[[], None]] = {}
         self._writer = threading.Thread(target=self._write_all, name="store writer", daemon=True)
         self._writer.start()
 
@@ -112,11 +114,27 @@ class Store:
             raise ProviderUnavailable("the store is closed")
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
+    async def claim(self, work: Work) -> None:
+        """From here on, until it closes, no other store of this database can claim the work.
+
+        Raises Claimed where one has, and ProviderUnavailable.
+        """
+        if self._closed:
+            raise ProviderUnavailable("the store is closed")
+        await asyncio.to_thread(self._claim, work)
+
     async def aclose(self) -> None:
         """Ends the writes that wait, then closes. Idempotent."""
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._close)
+
+    def _claim(self, work: Work) -> None:
+        if work not in self._claims:
+            try:
+                self._claims[work] = claim(self._engine, work)
+            except (OSError, SQLAlchemyError) as error:
+                raise _unavailable(error, self._engine.url) from error
 
     def _leave(self, done: asyncio.Future[Any]) -> None:
         self._room.release()
@@ -127,6 +145,8 @@ class Store:
         self._writes.put(None)
         self._writer.join()
         self._readers.shutdown()
+        for release in self._claims.values():
+            release()
         self._engine.dispose()
 
     def _read(self, work: Callable[[Connection], T]) -> T:

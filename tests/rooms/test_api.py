@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +236,20 @@ async def test_a_follower_that_takes_nothing_is_left(tmp_path: Path, monkeypatch
                 last = data
         assert not last.endswith(b"0\r\n\r\n")
         writer.close()
+
+
+async def test_two_gateways_keep_no_rooms_together(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'rooms.db'}"
+    async with house(tmp_path / "b", speaks("Hello."), store=store) as second:
+        async with house(tmp_path / "a", endless, store=store) as first:
+            room = await first.rent()
+            await first.say(room)
+            await first.until(room, "agent:turn_start")
+            refused = await second.call("GET", "/llm/room", 503)
+            assert refused["code"] == "store_claimed"
+            assert f"pid {os.getpid()} on " in refused["message"]
+            assert "store: in config.yaml" in refused["message"]
+            assert (await first.get(room))["status"] == "active"
+        # The first one has left its turn to whoever comes.
+        assert (await second.get(room))["status"] == "active"
+        await second.until(room, "agent:output")

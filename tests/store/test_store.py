@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from gateway.errors import ProviderUnavailable
-from gateway.store import Store
+from gateway.store import Claimed, Store
 from tests.store.postgresql import Server, start
 
 
@@ -90,6 +90,67 @@ async def test_a_closed_store_says_so(url: str) -> None:
 async def test_opening_twice_at_once(url: str) -> None:
     stores = await asyncio.gather(*(Store.open(url) for _ in range(4)))
     for store in stores:
+        await store.aclose()
+
+
+async def test_work_is_claimed_by_one_store_at_a_time(url: str) -> None:
+    first, second = await Store.open(url), await Store.open(url)
+    try:
+        await first.claim("rooms")
+        await first.claim("rooms")
+        with pytest.raises(Claimed, match=rf"pid {os.getpid()} on .*config\.yaml") as caught:
+            await second.claim("rooms")
+        assert caught.value.code == "store_claimed"
+        await first.aclose()
+        await second.claim("rooms")
+    finally:
+        await first.aclose()
+        await second.aclose()
+
+
+async def test_databases_have_claims_of_their_own(tmp_path: Path, postgresql: Server) -> None:
+    urls = [f"sqlite:///{tmp_path / 'a.db'}", f"sqlite:///{tmp_path / 'b.db'}", *(postgresql.database() for _ in "ab")]
+    stores = [await Store.open(url) for url in urls]
+    for store in stores:
+        await store.claim("rooms")
+    for store in stores:
+        await store.aclose()
+
+
+HOLDER = """
+import asyncio, sys
+from gateway.store import Store
+
+async def main():
+    store = await Store.open(sys.argv[1])
+    await store.claim("rooms")
+    print("claimed", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main())
+"""
+
+
+def hold(url: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLDER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+async def test_who_is_killed_claims_nothing_any_more(url: str) -> None:
+    process = hold(url)
+    store = await Store.open(url)
+    try:
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "claimed\n"
+        with pytest.raises(Claimed, match=f"pid {process.pid} on "):
+            await store.claim("rooms")
+        process.kill()
+        await asyncio.to_thread(process.wait, 10)
+        await store.claim("rooms")
+    finally:
+        process.kill()
+        process.communicate(timeout=10)
         await store.aclose()
 
 
