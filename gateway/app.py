@@ -41,8 +41,11 @@ FACES: dict[str, str] = {
     "/openapi.json": "gateway.description:DescriptionFace",
     **dict.fromkeys(("/-", "/metrics"), "gateway.api.operations:OperationsFace"),
     **dict.fromkeys(("/llm/room", "/api/user"), "gateway.rooms.app:build"),
+    # Whatever else begins with /v1 is there without it, too.
+    **dict.fromkeys(("/", "/health", "/ready", "/models", "/v1"), "gateway.api.overview:OverviewFace"),
 }
-"""Path prefix → factory of the face behind it, `(Services) -> Face`; imported when it is first asked."""
+"""Path prefix → factory of the face behind it, `(Services) -> Face`; imported when it is first asked. The
+first that fits counts."""
 
 BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
     # A room may have been at work when the gateway ended.
@@ -83,7 +86,7 @@ def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
         return face
 
     faces = {prefix: partial(made, factory) for prefix, factory in FACES.items()}
-    return API(gateway, faces, background, reloader), services
+    return API(gateway, faces, background), services
 
 
 @asynccontextmanager

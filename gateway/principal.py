@@ -20,4 +20,7 @@ class Principal(Struct, frozen=True):
 LOCAL = Principal()
 """Who asks where no key is wanted, or with a key of config.yaml: the person whose machine this is."""
 
+ANYBODY = Principal(tenant="", user="", scopes=frozenset())
+"""Who asks for what needs no key."""
+
 SCOPE_KEY = "ctxgate.principal"

@@ -1,18 +1,12 @@
-"""The ASGI application: the hot route first, everything else through Starlette's router."""
+"""The ASGI application: the hot route first, every other path to its face."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
-
-from gateway import __version__, keys
+from gateway import keys
 from gateway.api.chat import (
     INTERNAL,
     JSON_TYPE,
@@ -23,13 +17,12 @@ from gateway.api.chat import (
     log,
 )
 from gateway.api.cors import Cors, granting
-from gateway.api.models import model_list, model_object
+from gateway.api.face import MethodNotAllowed
 from gateway.asgi import Headers, Message, Receive, Scope, Send
 from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest
 from gateway.keys import KeyFile, Keyring
-from gateway.principal import LOCAL, SCOPE_KEY, Principal
-from gateway.reload import Reloader
+from gateway.principal import ANYBODY, LOCAL, SCOPE_KEY, Principal
 from gateway.services import Face
 from gateway.wire.chat import encode
 
@@ -49,10 +42,8 @@ class API:
         gateway: Gateway,
         faces: Mapping[str, Callable[[], Face]] | None = None,
         background: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
-        reloader: Reloader | None = None,
     ) -> None:
         self.chat = Chat(gateway)
-        self.reloader = reloader
         self._factories = faces or {}
         self._faces: dict[str, Face] = {}
         self._background = background
@@ -60,11 +51,13 @@ class API:
         self._keyring = self._keys()
         gateway.on_change(self._configured)
         self._cors = Cors(config.server.cors_origins) if config.server.cors_origins else None
-        self._others = _router(gateway, self._lifespan, reloader)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+            return
         if scope["type"] != "http":
-            await self._others(scope, receive, send)
+            await send({"type": "websocket.close"})
             return
         path: str = scope["path"]
         if self._cors is not None and (origin := self._cors.allowed(scope)) is not None:
@@ -81,20 +74,18 @@ class API:
 
         try:
             face = None if path in PATHS else self._face(path)
-            if path not in OPEN_PATHS:
-                scope[SCOPE_KEY] = self.authenticate(scope["headers"], keys.wanted(scope["method"], path))
+            open_to_all = path in OPEN_PATHS
+            wanted = keys.wanted(scope["method"], path)
+            scope[SCOPE_KEY] = ANYBODY if open_to_all else self.authenticate(scope["headers"], wanted)
             if face is not None:
                 await face(scope, receive, tracked)
             elif path in PATHS:
                 if scope["method"] != "POST":
-                    error = _method_not_allowed(scope["method"], path, "POST")
-                    await ASGIClient(send).whole(error.status, (JSON_TYPE, (b"allow", b"POST")), encode(error.body()))
-                    return
+                    raise MethodNotAllowed(f"{scope['method']} {path}", ("POST",))
                 await chat_asgi(self.chat, scope, receive, send)
             else:
-                if path.startswith("/v1/"):
-                    scope["path"] = path.removeprefix("/v1")
-                await self._others(scope, receive, tracked)
+                message = f"{scope['method']} {path}: no such endpoint"
+                raise ProviderInvalidRequest(message, code="not_found", status=404)
         except GatewayError as error:
             if started:
                 raise
@@ -122,14 +113,22 @@ class API:
                 return face
         return None
 
-    @asynccontextmanager
-    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        async with self.chat.gateway, self._background():
-            try:
-                yield
-            finally:
-                for face in {*self._faces.values()}:
-                    await face.aclose()
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        phase = "startup"
+        try:
+            await receive()
+            async with self.chat.gateway, self._background():
+                try:
+                    await send({"type": "lifespan.startup.complete"})
+                    phase = "shutdown"
+                    await receive()
+                finally:
+                    for face in {*self._faces.values()}:
+                        await face.aclose()
+        except BaseException:
+            await send({"type": f"lifespan.{phase}.failed", "message": traceback.format_exc()})
+            raise
+        await send({"type": "lifespan.shutdown.complete"})
 
     def authenticate(self, headers: Headers, scope: str = "models") -> Principal:
         """Who sends a request with these headers. Raises ProviderAuthentication unless it may do what `scope` says."""
@@ -152,84 +151,3 @@ class API:
 async def _tell(send: Send, error: GatewayError, face: Face | None) -> None:
     body = encode(error.body()) if face is None else face.error_body(error)
     await ASGIClient(send).whole(error.status, (JSON_TYPE, *error.headers()), body)
-
-
-def _method_not_allowed(method: str, path: str, allowed: str) -> GatewayError:
-    return ProviderInvalidRequest(f"{method} {path}: use {allowed}", code="method_not_allowed", status=405)
-
-
-def _router(
-    gateway: Gateway, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]], reloader: Reloader | None
-) -> Starlette:
-    async def health(request: Request) -> Response:
-        engines = {name: route.engine.state for name, route in gateway.routes.items() if route.engine is not None}
-        body = {"status": "ok", "version": __version__, "active_model": gateway.config.active_model}
-        if reloader is not None and reloader.problems:
-            # What is wrong may be told to whoever has a key alone.
-            body["config"] = "the file has mistakes, the last good one is served: see `ctxgate status`"
-        return JSONResponse({**body, "engines": engines})
-
-    looking: set[asyncio.Task[None]] = set()
-
-    async def models(request: Request) -> Response:
-        # What only a model's files tell is there the next time.
-        for route in gateway.routes.values():
-            if not route.evidence:
-                task = asyncio.create_task(route.look())
-                looking.add(task)
-                task.add_done_callback(looking.discard)
-        return Response(encode(model_list(gateway, [*gateway.routes.values()])), media_type="application/json")
-
-    async def model(request: Request) -> Response:
-        shown = model_object(gateway, gateway.route(request.path_params["name"]))
-        return Response(encode(shown), media_type="application/json")
-
-    async def root(request: Request) -> Response:
-        return PlainTextResponse("ctxgate is running")
-
-    async def ready(request: Request) -> Response:
-        name = gateway.route(request.path_params["name"]).model.name
-        await gateway.ready(name)
-        return JSONResponse({"id": name, "ready": True})
-
-    async def ready_now(request: Request) -> Response:
-        """Whether requests are answered at once; starts nothing. Without a name only the states are told: no key."""
-        name = request.path_params.get("name")
-        route = gateway.route(name)
-        error = await route.readiness()
-        engine = route.engine
-        body = {"id": route.model.name, "ready": error is None, "state": engine.state if engine is not None else None}
-        if error is None:
-            return JSONResponse(body)
-        headers = {name.decode(): value.decode() for name, value in error.headers()}
-        return JSONResponse(body if name is None else {**body, **error.body()}, 503, headers)
-
-    async def gateway_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, GatewayError)
-        headers = {name.decode(): value.decode() for name, value in error.headers()}
-        return JSONResponse(error.body(), error.status, headers)
-
-    async def http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        where = f"{request.method} {request.url.path}"
-        if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "another method")
-            failure = _method_not_allowed(request.method, request.url.path, allowed)
-        else:
-            failure = ProviderInvalidRequest(f"{where}: no such endpoint", code="not_found", status=error.status_code)
-        return JSONResponse(failure.body(), failure.status, error.headers)
-
-    return Starlette(
-        routes=[
-            Route("/", root),
-            Route("/health", health),
-            Route("/ready", ready_now),
-            Route("/ready/{name:path}", ready_now),
-            Route("/models", models),
-            Route("/models/", models),
-            Route("/models/{name}/ready", ready),
-            Route("/models/{name:path}", model),
-        ],
-        exception_handlers={GatewayError: gateway_error, HTTPException: http_error},
-        lifespan=lifespan,
-    )
