@@ -7,19 +7,17 @@ pieces: the least of many rounds, since whatever else runs only adds. `slope` co
 
     python -m benchmarks.normalizer [--rounds 40] [--peers]
 
-`--peers` adds what re-reading everything for each token costs: `ast.parse` of the text so far, and the parsers of
-SGLang and vLLM where these are installed.
+`--peers` adds, in turns with ours, the parsers of SGLang and vLLM and an `ast.parse` of the text so far for each piece:
+`normalizer_peers.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import random
 import time
 from collections.abc import Callable
-from importlib import import_module
 
 from normalizers import ToolArgs, ToolCall, get, normalizer, warm
 from normalizers.render import render_calls
@@ -54,7 +52,10 @@ def main() -> None:
         figures = " | ".join(f"{cell * 1e6:.2f}" for cell in cells)
         print(f"| {dialect} ({name}) | {figures} | {string:.2f} | {deep:.2f} | {first(name):.1%} |")
     if chosen.peers:
-        peers()
+        # It measures ours by what stands here.
+        from benchmarks import normalizer_peers
+
+        normalizer_peers.main(chosen.rounds)
 
 
 def text(size: int) -> str:
@@ -66,10 +67,10 @@ def nested(size: int) -> list[object]:
     return [item] * (size // len(json.dumps(item)))
 
 
-def call(name: str, value: object) -> list[str]:
+def call(name: str, value: object, function: str = "notes.write") -> list[str]:
     """A call in the format's own text, as pieces."""
     spec = get(name)
-    rendered = render_calls(spec, [ToolCall("", "notes.write", json.dumps({"body": value}))])
+    rendered = render_calls(spec, [ToolCall("", function, json.dumps({"body": value}))])
     source = random.Random(len(rendered))
     pieces: list[str] = []
     at = 0
@@ -136,43 +137,6 @@ def reference() -> float:
             nothing()
         best = min(best, (time.process_time() - begun) / 20_000)
     return best
-
-
-def peers() -> None:
-    print("\n| reads again for each token | 2 KB | 9 KB |\n| --- | --: | --: |")
-    for label, read in {"ast.parse, brackets closed": by_ast, **installed()}.items():
-        cells = [least(read, call("pythonic", text(size)), 3) * 1e6 for size in (2_000, 9_000)]
-        print(f"| {label} | {cells[0]:.0f} | {cells[1]:.0f} |")
-
-
-def by_ast(pieces: list[str]) -> None:
-    so_far = ""
-    for piece in pieces:
-        so_far += piece
-        body = so_far.removeprefix("<|tool_call_start|>").removesuffix("<|tool_call_end|>")
-        for closing in ("", '")]', ")]", "]"):
-            try:
-                ast.parse(body + closing)
-            except SyntaxError:
-                continue
-            break
-
-
-def installed() -> dict[str, Callable[[list[str]], None]]:
-    """The streaming LFM2 parser of SGLang, where its package can be imported."""
-    try:
-        detector = import_module("sglang.srt.function_call.lfm2_detector").Lfm2Detector
-        tool = import_module("sglang.srt.entrypoints.openai.protocol").Tool
-    except ImportError:
-        return {}
-    tools = [tool.model_validate({"type": "function", "function": {"name": "notes.write", "parameters": {}}})]
-
-    def read(pieces: list[str]) -> None:
-        parser = detector()
-        for piece in pieces:
-            parser.parse_streaming_increment(piece, tools)
-
-    return {"SGLang lfm2 (a call at its end)": read}
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ class Stack:
             _nginx_version()
         venv = cache / self.name
         if self.packages:
-            _install(venv, self.packages, self.overrides)
+            install(venv, self.packages, overrides=self.overrides)
         return venv
 
 
@@ -185,24 +185,26 @@ def _nginx_version() -> str:
     return match[1] if match else ""
 
 
-def _install(venv: Path, packages: tuple[str, ...], overrides: tuple[str, ...]) -> None:
-    """A venv with exactly these packages, kept until the list changes."""
-    wanted = "\n".join((*packages, *overrides))
+def install(venv: Path, packages: tuple[str, ...], *, overrides: tuple[str, ...] = (), alone: str = "") -> None:
+    """A venv with exactly these packages, kept until the list changes; `alone` comes without what it requires."""
+    wanted = "\n".join((*packages, *overrides, *([alone] if alone else [])))
     done = venv / "installed"
     if done.exists() and done.read_text() == wanted:
         return
+    name = alone or packages[0]
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is None:
-        raise Unavailable(f"{packages[0]} is installed with uv, which is missing: pip install uv")
+        raise Unavailable(f"{name} is installed with uv, which is missing: pip install uv")
     venv.parent.mkdir(parents=True, exist_ok=True)
     lifted = venv.parent / f"{venv.name}.overrides"
     lifted.write_text("\n".join(overrides))
-    python = str(venv / "bin/python")
+    into = [uv, "pip", "install", "--quiet", "--python", str(venv / "bin/python")]
     for command in (
         [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(venv)],
-        [uv, "pip", "install", "--quiet", "--python", python, "--override", str(lifted), *packages],
+        [*into, "--override", str(lifted), *packages],
+        *([[*into, "--no-deps", alone]] if alone else []),
     ):
         run = subprocess.run(command, capture_output=True, text=True, timeout=900)
         if run.returncode:
-            raise Unavailable(f"{packages[0]} can't be installed: {run.stderr.strip()[-400:]}")
+            raise Unavailable(f"{name} can't be installed: {run.stderr.strip()[-400:]}")
     done.write_text(wanted)
