@@ -56,6 +56,10 @@ BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
 async context manager. Imported only where it is wanted."""
 
 
+PRUNES = ("gateway.api.responses.kept:prune", "gateway.rooms.retention:prune", "gateway.ctx.retention:prune")
+"""What removes from the store what is too old; see `gateway.retention`."""
+
+
 def build(config: Config, load: Load | None = None) -> API:
     """The ASGI application for a configuration. Its lifespan ends the engines that it started.
 
@@ -67,7 +71,7 @@ def build(config: Config, load: Load | None = None) -> API:
 def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
     gateway = Gateway(config)
     reloader = Reloader(gateway, load) if load is not None else None
-    services = Services(gateway, reloader)
+    services = Services(gateway, reloader, PRUNES)
 
     @asynccontextmanager
     async def background() -> AsyncIterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gateway.asgi import Receive, Scope, Send
@@ -21,13 +21,15 @@ T = TypeVar("T")
 class Services:
     """The gateway, and the store, which opens when a face first asks for it."""
 
-    def __init__(self, gateway: Gateway, reloader: Reloader | None = None) -> None:
-        """reloader: None for a gateway that wasn't started from a file."""
+    def __init__(self, gateway: Gateway, reloader: Reloader | None = None, prunes: Sequence[str] = ()) -> None:
+        """reloader: None for a gateway that wasn't started from a file. prunes: see `gateway.retention`."""
         self.gateway = gateway
         self.reloader = reloader
         self.ending = asyncio.Event()
         """Set once the server takes no more requests: streams without an end of their own end then."""
         self._opening: asyncio.Task[Store] | None = None
+        self._prunes = prunes
+        self._pruning: asyncio.Task[None] | None = None
         self._shared: dict[object, Any] = {}
 
     def shared(self, make: Callable[[Services], T]) -> T:
@@ -51,11 +53,18 @@ class Services:
             raise
 
     async def _open(self) -> Store:
+        from gateway.retention import keep_pruned
         from gateway.store import Store
 
-        return await Store.open(store_url(self.gateway.config))
+        store = await Store.open(store_url(self.gateway.config))
+        pruning = keep_pruned(store, lambda: self.gateway.config, self._prunes)
+        self._pruning = asyncio.create_task(pruning, name="remove what is too old")
+        return store
 
     async def aclose(self) -> None:
+        if self._pruning is not None:
+            self._pruning.cancel()
+            await asyncio.wait({self._pruning})
         if self._opening is not None:
             opening, self._opening = self._opening, None
             await asyncio.wait({opening})

@@ -49,8 +49,10 @@ OURS: dict[str, set[str]] = {
     "gateway.principal": set(),
     "gateway.keys": {"gateway.errors", "gateway.principal"},
     "gateway.store": {"gateway.errors"},
+    "gateway.retention": {"gateway.errors", "gateway.config", "gateway.store"},
     "gateway.services": {
         *("gateway.errors", "gateway.asgi", "gateway.config", "gateway.core", "gateway.store", "gateway.reload"),
+        "gateway.retention",
     },
     "gateway.api": {
         *("gateway", "gateway.errors", "gateway.asgi", "gateway.wire", "gateway.core"),

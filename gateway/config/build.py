@@ -162,6 +162,7 @@ class _Build:
             root=self.path(entry.root, ("ctx", "root")) if entry.root else None,
             aliases=dict(entry.aliases or {}),
             users={int(user): dict(aliases) for user, aliases in (entry.users or {}).items()},
+            session_days=entry.session_days,
             models={name: _ctx_model(settings) for name, settings in (entry.models or {}).items()},
         )
 
@@ -374,8 +375,8 @@ class _Build:
             tools=RoomTools(**given),
             **bounds,
             **_given(
-                entry, "max_rooms", "idle_seconds", "turn_seconds", "turn_model_calls", "turn_tool_calls",
-                "turn_output_tokens", "providers",
+                entry, "max_rooms", "idle_seconds", "released_days", "turn_seconds", "turn_model_calls",
+                "turn_tool_calls", "turn_output_tokens", "providers",
             ),
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ The JSON Schema for editors is made from these classes, and error messages take 
 None always means "not given": the defaults live in `gateway.config.values`.
 """
 
-from __future__ import annotations
+#from __future__ import annotations
 
 import re
 from collections.abc import Iterable
@@ -78,7 +78,7 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _tool_call_format(name: str | dict[str, Any]) -> str | FormatSpec:
+def _tool_call_format(name: str | dict[str, Any]) -> "str | FormatSpec":
     from normalizers import registry
 
     if isinstance(name, dict):
@@ -164,6 +164,7 @@ Port = Annotated[int, Field(ge=1, le=65535), NUMBER]
 Text = Annotated[str, StringConstraints(min_length=1)]
 Tokens = Annotated[int, Field(ge=1), NUMBER]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
+Days = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
 Bytes = Annotated[int, Field(ge=1024), NUMBER]
 Count = Annotated[int, Field(ge=1, le=1024), NUMBER]
 Secret = Annotated[str, Field(json_schema_extra={"pattern": r"^(\$\{[A-Za-z_]\w*(:-)?\}|keychain:.+)$"})]
@@ -185,7 +186,8 @@ GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 
 
 class Entry(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+    # `File` validates with all of them in one; none needs a validator of its own.
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=(), defer_build=True)
 
 
 class RuntimeEntry(Entry):
@@ -436,6 +438,9 @@ class CtxEntry(Entry):
     users: dict[Annotated[str, StringConstraints(pattern=r"^\d+$")], dict[Text, Text]] | None = Field(
         default=None, description='The same in home/UID/model/ for each user, by "UID".'
     )
+    session_days: Days | None = Field(
+        default=None, description="Days without a message until a session is removed; not given: it is kept."
+    )
     models: dict[Text, CtxModelEntry] | None = Field(default=None, description="Settings of single models.")
 
 
@@ -479,6 +484,10 @@ class RoomsEntry(Entry):
         default=None, description="Rooms that a tenant may have, released ones aside."
     )
     idle_seconds: Seconds | None = Field(default=None, description="Without a message until a room goes to sleep.")
+    released_days: Days | None = Field(
+        default=None,
+        description="Days until a released room is removed, with messages, events and files; not given: it is kept.",
+    )
     turn_seconds: Seconds | None = Field(default=None, description="The longest that a turn may take.")
     turn_model_calls: Count | None = Field(default=None, description="Calls of the model that a turn may make.")
     turn_tool_calls: Count | None = Field(default=None, description="Calls of tools that a turn may make.")

@@ -251,6 +251,8 @@ class Ctx(Struct, frozen=True, kw_only=True):
     """Name in `model/` → model of the file, or object; `main` is the active model unless it is named here."""
     users: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """The same for each user's own `home/UID/model/`."""
+    session_days: float | None = None
+    """Without a message until a session is removed; None: it is kept."""
     models: Mapping[str, CtxModel] = field(default_factory=dict)
 
 
@@ -284,6 +286,8 @@ class Rooms(Struct, frozen=True, kw_only=True):
     """Of one tenant; released ones don't count."""
     idle_seconds: float = 300.0
     """Without a message until a room goes to sleep."""
+    released_days: float | None = None
+    """Until a released room is removed, with all that belongs to it; None: it is kept."""
     turn_seconds: float = 300.0
     """Wall time of a turn, the wait for the engine included."""
     turn_model_calls: int = 16

@@ -35,7 +35,12 @@ T = TypeVar("T")
 
 
 def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return written(datetime.now(UTC))
+
+
+def written(moment: datetime) -> str:
+    """Of UTC; as text they are in their order."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def sound(value: T) -> T:

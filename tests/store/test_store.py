@@ -8,7 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,21 +16,7 @@ from sqlalchemy import Connection, text
 
 from gateway.errors import ProviderUnavailable
 from gateway.store import Claimed, Store
-from tests.store.postgresql import Server, start
-
-
-@pytest.fixture(scope="session")
-def postgresql() -> Iterator[Server]:
-    with start() as server:
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'folder' / 'store.db'}"
-    server: Server = request.getfixturevalue("postgresql")
-    return server.database()
+from tests.store.postgresql import Server
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from gateway.wire.chat import decode, encode
 from gateway.wire.responses.request import Item
 
 if TYPE_CHECKING:
+    from gateway.config import Config
     from gateway.store import Store
 
 LONGEST = 1000
@@ -79,6 +80,15 @@ class Responses:
             raise ProviderInvalidRequest(f"there is no response {id!r}", code="response_not_found", status=404)
 
 
+async def prune(store: Store, config: Config, now: float) -> int:
+    """Removes those that are older than `server.responses_days`, also while none is made; how many."""
+    oldest = int(now - config.server.responses_days * 86400)
+    gone = 0
+    while went := await store.write(lambda connection: connection.execute(_PRUNE_SOME, {"oldest": oldest}).rowcount):
+        gone += went
+    return gone
+
+
 def _rows(connection: Connection, id: str, principal: Principal, most: int) -> list[Kept]:
     """The response, the one before it, and so on."""
     found: list[Kept] = []
@@ -100,5 +110,6 @@ _PUT = text(
     "ON CONFLICT (id) DO UPDATE SET response = excluded.response"
 )
 _PRUNE = text("DELETE FROM responses WHERE created_at < :oldest")
+_PRUNE_SOME = text("DELETE FROM responses WHERE id IN (SELECT id FROM responses WHERE created_at < :oldest LIMIT 200)")
 _GET = text("SELECT previous_id, response, items FROM responses WHERE id = :id AND tenant = :tenant AND owner = :owner")
 _DELETE = text("DELETE FROM responses WHERE id = :id AND tenant = :tenant AND owner = :owner")

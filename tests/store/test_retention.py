@@ -1,0 +1,161 @@
+"""What is too old leaves the store. What time it is, is a value."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, func, select
+
+from gateway import retention
+from gateway.api.responses import kept
+from gateway.api.responses.kept import Kept, Responses
+from gateway.app import PRUNES
+from gateway.config import Config, Model, Server
+from gateway.config.values import Ctx, Rooms
+from gateway.core import Gateway
+from gateway.ctx import journal
+from gateway.ctx import retention as sessions
+from gateway.ctx.frames import Send
+from gateway.errors import ProviderInvalidRequest
+from gateway.principal import LOCAL
+from gateway.retention import prune_all
+from gateway.rooms import retention as rooms
+from gateway.rooms.ledger import Ledger
+from gateway.rooms.shapes import Actor, Rent
+from gateway.rooms.tables import EVENTS, MESSAGES, ROOMS
+from gateway.rooms.tools.files import file_system
+from gateway.services import Services
+from gateway.store import Store
+from gateway.wire.events import Done, line
+
+DAY = 86400.0
+NOW = time.time()
+
+
+def config(state: Path, **settings: Any) -> Config:
+    return Config(
+        source=state / "config.yaml",
+        active_model="echo",
+        models={"echo": Model(name="echo", runtime="echo")},
+        state_dir=state,
+        **settings,
+    )
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    store = await Store.open(url)
+    yield store
+    await store.aclose()
+
+
+def count(connection: Connection, *tables: Any) -> list[int]:
+    return [connection.execute(select(func.count()).select_from(table)).scalar_one() for table in tables]
+
+
+async def test_responses(store: Store, tmp_path: Path) -> None:
+    responses = Responses(store, days=30)
+
+    def response(number: int) -> Kept:
+        created = int(NOW - (29 if number % 2 else 28) * DAY)
+        return Kept({"id": f"r{number}", "created_at": created, "previous_response_id": None, "output": []}, [])
+
+    await asyncio.gather(*(responses.put(response(number), LOCAL) for number in range(500)))
+    given = config(tmp_path, server=Server(responses_days=30))
+    assert await kept.prune(store, given, NOW) == 0
+    assert await kept.prune(store, given, NOW + 1.5 * DAY) == 250
+    assert (await responses.get("r0", LOCAL)).response["id"] == "r0"
+    with pytest.raises(ProviderInvalidRequest):
+        await responses.get("r1", LOCAL)
+    assert await kept.prune(store, config(tmp_path, server=Server(responses_days=0)), NOW) == 250
+
+
+def rent(connection: Connection, *, release: bool) -> str:
+    ledger = Ledger.rent(connection, "local", "me", Rent(), [Actor()])
+    message = ledger.say("Hi", user="me", author_kind="user", kind="task", status="done", actor_key="default")
+    ledger.event("room:message", {"message_id": message.id})
+    if release:
+        ledger.to("release", mode="graceful", reason=None, by="user")
+        ledger.to("finish")
+    ledger.save()
+    return ledger.id
+
+
+async def test_rooms_that_were_released(store: Store, tmp_path: Path) -> None:
+    gone, stays = [await store.write(lambda c, release=release: rent(c, release=release)) for release in (True, False)]  # type: ignore[misc]
+    given = config(tmp_path, rooms=Rooms(released_days=90))
+    for room in (gone, stays):
+        file_system(given, "local", room).pipe_file("a.md", b"A")
+    ever = NOW + 3650 * DAY
+    assert await rooms.prune(store, config(tmp_path), ever) == 0
+    assert await rooms.prune(store, given, NOW + 89 * DAY) == 0
+    assert await rooms.prune(store, given, NOW + 91 * DAY) == 1
+    assert await rooms.prune(store, given, ever) == 0
+    assert await store.read(lambda c: list(c.execute(select(ROOMS.c.id)).scalars())) == [stays]
+    assert await store.read(lambda c: count(c, MESSAGES, EVENTS)) == [1, 2]
+    folders = tmp_path / "rooms" / "files"
+    assert len([*folders.glob("*/a.md")]) == 1
+    assert file_system(given, "local", stays).cat_file("a.md") == b"A"
+
+
+def talk(connection: Connection, name: str, *, ends: bool) -> None:
+    send = Send(id="m1", session=name, input="hello", scope="private")
+    whose = journal.Whose("model/acme/m", 1000)
+    begun = journal.begin(connection, whose, send, f"run-{name}", "keeper", "acme/m")
+    assert isinstance(begun, journal.Begun)
+    if ends:
+        done = (begun.start[0] + 1, line(Done(id=journal.event_id(begun.start[0] + 1), run=begun.run, status="error")))
+        journal.finish(connection, begun.session, begun.run, [done], "error", None)
+
+
+async def test_sessions_without_a_message(store: Store, tmp_path: Path) -> None:
+    tables = journal.session_table, journal.run_table, journal.event_table
+    for number in range(50):
+        await store.write(lambda c, number=number: talk(c, f"s{number}", ends=number > 0))  # type: ignore[misc]
+    given = config(tmp_path, ctx=Ctx(session_days=90))
+    assert await sessions.prune(store, config(tmp_path), NOW + 3650 * DAY) == 0
+    assert await sessions.prune(store, given, NOW + 89 * DAY) == 0
+    assert await sessions.prune(store, given, NOW + 91 * DAY) == 49
+    # The one that is being answered stays.
+    assert await store.read(lambda c: count(c, *tables)) == [1, 1, 1]
+
+
+async def test_all_of_them_and_one_that_fails(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    await store.write(lambda c: rent(c, release=True))
+    await store.write(lambda c: talk(c, "s", ends=True))
+    given = config(tmp_path, rooms=Rooms(released_days=1), ctx=Ctx(session_days=1))
+    failing = f"{__name__}:fails"
+    assert await prune_all(store, given, (failing, *PRUNES), NOW + 2 * DAY) == 2
+    assert "what is too old can't be removed: a full disk" in caplog.text
+
+
+async def fails(store: Store, config: Config, now: float) -> int:
+    raise OSError("a full disk")
+
+
+asked: asyncio.Queue[float] = asyncio.Queue()
+
+
+async def asks(store: Store, config: Config, now: float) -> int:
+    await asked.put(now)
+    return 0
+
+
+async def test_it_goes_on_while_the_store_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "FIRST_SECONDS", 0)
+    monkeypatch.setattr(retention, "EVERY_SECONDS", 0.01)
+    async with asyncio.timeout(20), Gateway(config(tmp_path)) as gateway:
+        services = Services(gateway, None, (f"{__name__}:asks",))
+        assert asked.empty()
+        assert not (tmp_path / "ctxgate.db").exists()
+        await services.store()
+        assert await asked.get() <= await asked.get()
+        await services.aclose()
+        assert (tmp_path / "ctxgate.db").exists()
+        names = {task.get_name() for task in asyncio.all_tasks()}
+        assert "remove what is too old" not in names
