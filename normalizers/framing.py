@@ -44,6 +44,11 @@ class Dialect(Protocol):
     heir: Dialect | None
     """Another dialect that reads on in this one's place."""
 
+    @property
+    def source(self) -> str:
+        """Of a region that is done and whose format repeats regions (`FormatSpec.echo`): all its text."""
+        ...
+
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None: ...
 
     stop: Search | None
@@ -68,7 +73,6 @@ Step = Callable[[str, int, str | None], int]
 class Framing(Normalizer):
     __slots__ = (
         "_at_line_start",
-        "_body",
         "_brackets",
         "_dialect",
         "_echo",
@@ -122,7 +126,6 @@ class Framing(Normalizer):
         self._ticked = False
         self._brackets = 0
         self._echo = ""
-        self._body: list[str] | None = None
         self._dialect: Dialect | None = None
         self._think_close = spec.think[0][1] if spec.think else ""
         self._plain = False
@@ -135,31 +138,24 @@ class Framing(Normalizer):
         return self._plain and self._trigger(text) is None
 
     def feed(self, text: str) -> list[Event]:
-        if self._plain:
-            if self._trigger(text) is None:
+        dialect = self._dialect
+        if dialect is None:
+            if self._plain and self._trigger(text) is None:
                 return [TextDelta(text)] if text else []
-        elif self._dialect is not None:
-            return self._feed_call(self._dialect, text)
-        return self._run(text, None)
-
-    def _feed_call(self, dialect: Dialect, text: str) -> list[Event]:
-        """The quick way while a region goes on: no other reader can take a turn."""
+            return self._run(text, None)
+        # The quick way while a region goes on: no other reader can take a turn.
         if self._held:
             text = self._held + text
             self._held = ""
         elif dialect.stop is not None and dialect.stop(text) is None:
-            if self._body is not None:
-                self._body.append(text)
             event = dialect.more(text)
             return [] if event is None else [event]
         out: list[Event] = []
         self._writer.out = out
         pos = dialect.step(text, 0, None)
         if dialect.done or dialect.heir is not None:
-            self._after_step(dialect, text, 0, pos)
+            self._after_step(dialect)
             return self._run_on(out, text, pos, None)
-        if self._body is not None:
-            self._body.append(text[:pos])
         if pos < len(text):
             self._held = text[pos:]
         return out
@@ -379,7 +375,6 @@ class Framing(Normalizer):
 
     def _enter(self, *, bare: bool, pos: int) -> int:
         self._dialect = self._load_dialect()(self._spec, self._writer, self._schemas, bare=bare)
-        self._body = [] if self._spec.echo and not bare else None
         self._turn(self._read_calls)
         return pos
 
@@ -387,12 +382,10 @@ class Framing(Normalizer):
         dialect = self._dialect
         assert dialect is not None
         end = dialect.step(text, pos, reason)
-        self._after_step(dialect, text, pos, end)
+        self._after_step(dialect)
         return end
 
-    def _after_step(self, dialect: Dialect, text: str, pos: int, end: int) -> None:
-        if self._body is not None:
-            self._body.append(text[pos:end])
+    def _after_step(self, dialect: Dialect) -> None:
         if dialect.heir is not None:
             self._dialect = dialect.heir
             self._turned = True
@@ -402,8 +395,7 @@ class Framing(Normalizer):
             self._gap = "call"
             self._at_line_start = self._lines
             self._ticked = False
-            self._echo = "".join(self._body or ()).lstrip()
-            self._body = None
+            self._echo = dialect.source.lstrip()
 
 
 _INDENT = re.compile(r"[ \t]*")

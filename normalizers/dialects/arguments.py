@@ -116,12 +116,8 @@ class ArgumentWriter:
     # -- tokens --------------------------------------------------------------------------------
 
     def token(self, kind: str, text: str) -> None:
-        """Take the next token. Raises `Malformed`."""
-        if kind == "STRING":
-            if not self.in_string:
-                self._value("string")
-                self.begin_string()
-        elif kind == "NAME" or kind == "NUMBER":
+        """Take a word, number or sign. Raises `Malformed`."""
+        if kind == "NAME" or kind == "NUMBER":
             self._pending = (kind, text)
         elif kind == "EQUAL":
             assert self._pending is not None
@@ -141,6 +137,13 @@ class ArgumentWriter:
             self._pending = None
             self._scalar(*scalar)
         _STEPS[kind](self)
+
+    def open_string(self) -> None:
+        """The same for a string's opening quote; one more string right behind a string goes on with it."""
+        if not self.in_string:
+            self._value("string")
+            self._put('"')
+            self.in_string = True
 
     def string(self, body: str) -> None:
         """The next piece of the open string, as the body of a JSON string."""

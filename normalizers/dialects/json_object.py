@@ -149,14 +149,14 @@ class ObjectReader:
         writer = self._writer
         if self._expect in ("key", "key or end"):
             self.mended |= not self._notation.bare_keys
-            writer.token("STRING", "")
+            writer.open_string()
             writer.string(json_string_body(word.strip()))
             self._expect = "colon"
             return
         self._value()
         name = word[0].isalpha() or word[0] == "_"
         if name and self._notation.bare_keys and word not in CONSTANTS:
-            writer.token("STRING", "")
+            writer.open_string()
             writer.string(json_string_body(word))
             return
         self.mended |= name and CONSTANTS.get(word) != word
@@ -167,7 +167,7 @@ class ObjectReader:
             self._expect = "colon"
         else:
             self._value()
-        self._writer.token("STRING", "")
+        self._writer.open_string()
 
     def _value(self) -> None:
         if self._expect not in ("value", "value or end"):

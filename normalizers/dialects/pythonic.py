@@ -18,7 +18,7 @@ from normalizers.coerce import SchemaIndex
 from normalizers.dialects.arguments import Malformed
 from normalizers.dialects.json_calls import JsonCalls
 from normalizers.dialects.literals import json_number, json_string_body, python_escape
-from normalizers.dialects.push import PushParser, Tables
+from normalizers.dialects.push import Stack, Tables
 from normalizers.dialects.region import Region, Search
 from normalizers.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
@@ -37,7 +37,8 @@ _PUNCTUATION = {
     ":": "COLON",
     ";": "SEMICOLON",
 }
-_DELIMITERS = {char: kind for char, kind in _PUNCTUATION.items() if kind not in ("EQUAL", "SEMICOLON")}
+_QUICK = {char: kind for char, kind in _PUNCTUATION.items() if kind not in ("EQUAL", "SEMICOLON")}
+_QUICK |= {"'": "STRING", '"': "STRING"}
 _CALLEE = re.compile(r"\w[\w.\-:/]*")
 _WORD = re.compile(r"[\w.+\-]+")
 _KEY = re.compile(r"\w[\w.\-]*")
@@ -68,23 +69,25 @@ class Pythonic(Region):
     __slots__ = (
         "_callee",
         "_closed",
-        "_delimiters",
         "_depth",
         "_dirty",
-        "_feed",
         "_formatted",
         "_last",
         "_listed",
+        "_quick",
         "_quote",
         "_raw",
+        "_search",
+        "_stack",
     )
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
         super().__init__(spec, writer, schemas, bare=bare)
-        self._feed = PushParser(_tables()).feed
-        self._delimiters = {char: kind for char, kind in _DELIMITERS.items() if char not in self._close_heads}
+        self._stack = _tables().begin()
+        self._quick = {char: kind for char, kind in _QUICK.items() if char not in self._close_heads}
         self._callee = ""
         self._quote = self._last = ""
+        self._search = _SPECIAL['"']
         self._depth = -1
         self._listed = self._closed = False
         self._dirty = self._raw = self._formatted = False
@@ -121,8 +124,7 @@ class Pythonic(Region):
         size = len(text)
         if arguments.open:
             # The quick way over white space and delimiters, most of what a nested value is made of.
-            kinds = self._delimiters
-            feed = self._feed
+            kinds = self._quick
             while pos < size:
                 char = text[pos]
                 if char != " ":
@@ -130,8 +132,9 @@ class Pythonic(Region):
                     if kind is None:
                         break
                     try:
-                        if not feed(kind):
-                            raise Malformed("syntax")
+                        if kind == "STRING":
+                            return self._open_string(text, pos, pos, final)
+                        self._stack = self._stack.after.get(kind) or self._follow(kind)
                         arguments.delimiter(kind)
                     except Malformed as exc:
                         exc.pos = pos
@@ -193,10 +196,15 @@ class Pythonic(Region):
             return pos + 3
         raise Malformed("syntax")
 
+    def _follow(self, kind: str) -> Stack:
+        stack = self._stack.feed(kind)
+        if stack is None:
+            raise Malformed("syntax")
+        return stack
+
     def _shift(self, kind: str, token: str, text: str, pos: int, end: int) -> int:
         arguments = self._arguments
-        if not self._feed(kind):
-            raise Malformed("syntax")
+        self._stack = self._stack.after.get(kind) or self._follow(kind)
         if arguments.open:
             arguments.token(kind, token)
             if not arguments.open:
@@ -224,7 +232,7 @@ class Pythonic(Region):
         elif kind == "RSQB":
             self._closed = True
             self._listed = False
-            self._feed = PushParser(_tables()).feed
+            self._stack = _tables().begin()
             self.done = self._bare
             self._take_span(text, pos + 1)
 
@@ -242,28 +250,29 @@ class Pythonic(Region):
     # -- strings -------------------------------------------------------------------------------
 
     def _open_string(self, text: str, start: int, pos: int, final: bool) -> int:
-        prefix = text[start:pos].lower()
         quote = text[pos]
-        run = text[pos : pos + 3]
-        if not final and len(run) < 3 and run == quote * len(run):
+        if not final and text[pos:] in (quote, quote * 2):
             self._wait = True
             return start
+        prefix = text[start:pos].lower()
         if "b" in prefix:
             raise Malformed("expression")
-        if run == quote * 3:
-            quote = run
-        end = self._shift("STRING", quote, text, start, pos + len(quote))
+        if text.startswith(quote * 3, pos):
+            quote *= 3
+        self._stack = self._stack.after.get("STRING") or self._follow("STRING")
+        self._arguments.open_string()
         self._quote = quote
         self._raw = "r" in prefix
         self._formatted = "f" in prefix
+        self._search = (_SPECIAL_F if self._formatted else _SPECIAL)[quote[0]]
         self._dirty = False
         self._last = ""
         self._state = self._read_string
-        return end
+        return pos + len(quote)
 
     def _read_string(self, text: str, pos: int, final: bool) -> int:
         quote = self._quote
-        found = (_SPECIAL_F if self._formatted else _SPECIAL)[quote[0]](text, pos)
+        found = self._search(text, pos)
         at = found.start() if found else len(text)
         ended = False
         if self._dirty and self._close:
@@ -283,6 +292,8 @@ class Pythonic(Region):
             self._wait = True
             return at
         try:
+            if text[at] == quote and self._closes(text, at + 1, final):
+                return self._end_string(at + 1)
             return self._special(text, at, final)
         except Wait:
             self._wait = True
@@ -292,7 +303,7 @@ class Pythonic(Region):
             raise
 
     def _special(self, text: str, at: int, final: bool) -> int:
-        """Read the quote, backslash or brace at `at`."""
+        """Read the backslash, brace or quote at `at` that does not end the string alone."""
         char = text[at]
         quote = self._quote
         arguments = self._arguments
@@ -305,16 +316,13 @@ class Pythonic(Region):
                 raise Malformed("f_string")
             arguments.string(char)
             return at + 2
-        if len(quote) == 3:
-            if text.startswith(quote, at):
-                return self._end_string(at + 3)
-            if not final and quote.startswith(text[at:]):
-                raise Wait
-        elif self._closes(text, at + 1, final):
-            return self._end_string(at + 1)
-        else:
+        if char == quote:
             self._dirty = True
             self._calls.mend("lexical")
+        elif text.startswith(quote, at):
+            return self._end_string(at + 3)
+        elif not final and quote.startswith(text[at:]):
+            raise Wait
         self._last = char
         arguments.string(json_string_body(char))
         return at + 1
@@ -391,6 +399,9 @@ class Pythonic(Region):
 
     def _peek(self, text: str, pos: int, final: bool) -> tuple[int, str]:
         """The next character that is not white space; empty if there is none."""
+        char = text[pos : pos + 1]
+        if char and not char.isspace():
+            return pos, char
         at = skip_space(text, pos)
         if at == len(text):
             if not final and at - pos < _MAX_LOOKAHEAD:
@@ -507,7 +518,7 @@ class Pythonic(Region):
 
     def _resume(self) -> None:
         """Stand where the grammar stands behind a call."""
-        self._feed = PushParser(_tables()).feed
+        self._stack = _tables().begin()
         for kind in ("LSQB", "NAME", "LPAR", "RPAR")[0 if self._listed else 1 :]:
-            self._feed(kind)
+            self._stack = self._follow(kind)
         self._state = self._read_token

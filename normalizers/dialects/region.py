@@ -42,6 +42,7 @@ class Region:
         "_span",
         "_spec",
         "_state",
+        "_taken",
         "_wait",
         "done",
         "heir",
@@ -60,6 +61,7 @@ class Region:
         self._longest = max(map(len, self._close), default=1)
         self._arguments = ArgumentWriter(writer, schemas)
         self._span: list[str] = []
+        self._taken: list[str] | None = [] if spec.echo and not bare else None
         self._mark = 0
         self._index = -1
         self.stop: Search | None = None
@@ -67,6 +69,10 @@ class Region:
         self._skipped = False
         self._wait = False
         self._state: Callable[[str, int, bool], int] = self._begin
+
+    @property
+    def source(self) -> str:
+        return "".join(self._taken or ())
 
     def more(self, text: str) -> Event | None:
         self._span.append(text)
@@ -91,6 +97,8 @@ class Region:
             if self._wait or self.done or (pos == size and not final):
                 break
         if self.heir is not None:
+            self._take_span(text, pos)
+            self.heir._taken = self._taken
             return pos
         if reason is not None and not self.done:
             pos = len(text)
@@ -158,6 +166,8 @@ class Region:
         raw = "".join(self._span)
         self._span.clear()
         self._mark = end
+        if self._taken is not None:
+            self._taken.append(raw)
         return raw
 
     def _end_call(self, text: str, end: int) -> None:
@@ -169,8 +179,7 @@ class Region:
             self._fail("unfinished_call", text, pos)
             self._refuse(text, pos)
         self.done = True
-        self._mark = end
-        self._span.clear()
+        self._take_span(text, end)
         return end
 
     def _finish(self, text: str, pos: int, reason: str) -> None:
