@@ -291,45 +291,45 @@ class Answer:
     # Streamed
 
     def feed(self, payloads: list[bytes], out: list[bytes]) -> None:
-        """Adds to `out` the clean payloads for those that came.
-
-        Raises EngineError for an error frame of the engine, ProviderInvalidResponse for a malformed one; what came
-        before it is in `out` then.
-        """
-        self.chunks += len(payloads)
+        """Adds to `out` the clean payloads for those that came. Raises as `passes`."""
         for payload in payloads:
-            try:
-                chunk = decode_chunk(payload)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise ProviderInvalidResponse(f"the engine sent a malformed chunk: {error}") from error
-            if chunk.error is not None:
-                raise EngineError(payload)
-            choices = chunk.choices
-            only = self._only
-            if only is None:
-                self._first = self._first or payload
-            if choices and len(choices) == 1 and not self._every_chunk:
-                view = choices[0]
-                delta = view.delta
-                if delta is not None and view.finish_reason is None and delta.tool_calls is None:
-                    choice = only if only is not None and only.index == view.index else self._choice(view.index)
-                    text = delta.content
-                    if not text:
-                        if delta.reasoning_content == delta.reasoning:
-                            out.append(payload)
-                        else:
-                            self._general(out, payload, chunk)
-                        continue
-                    if choice.normalizer.passes(text):
-                        out.append(payload)
-                        continue
-                    events = choice.normalizer.feed(text)
-                    if events == [TextDelta(text)]:
-                        out.append(payload)
-                    else:
-                        self._rewrite(out, payload, choice, events)
-                    continue
-            self._general(out, payload, chunk)
+            if self.passes(payload, out):
+                out.append(payload)
+
+    def passes(self, payload: bytes, out: list[bytes]) -> bool:
+        """Whether the next payload needs no change; else what becomes of it is added to `out`.
+
+        Raises EngineError for an error frame of the engine, ProviderInvalidResponse for a malformed one.
+        """
+        self.chunks += 1
+        try:
+            chunk = decode_chunk(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProviderInvalidResponse(f"the engine sent a malformed chunk: {error}") from error
+        if chunk.error is not None:
+            raise EngineError(payload)
+        choices = chunk.choices
+        choice = self._only
+        if choice is None:
+            self._first = self._first or payload
+        if not choices or len(choices) != 1 or self._every_chunk:
+            return self._general(out, payload, chunk)
+        view = choices[0]
+        delta = view.delta
+        if delta is None or view.finish_reason is not None or delta.tool_calls is not None:
+            return self._general(out, payload, chunk)
+        if choice is None or choice.index != view.index:
+            choice = self._choice(view.index)
+        text = delta.content
+        if not text:
+            return delta.reasoning_content == delta.reasoning or self._general(out, payload, chunk)
+        if choice.normalizer.passes(text):
+            return True
+        events = choice.normalizer.feed(text)
+        if events == [TextDelta(text)]:
+            return True
+        self._rewrite(out, payload, choice, events)
+        return False
 
     def finish(self, *, done: bool) -> list[bytes]:
         """The payloads that the end of the stream still owes.
@@ -389,15 +389,14 @@ class Answer:
             frame.pop("logprobs", None)
             body.pop("usage", None)
 
-    def _general(self, out: list[bytes], payload: bytes, chunk: Chunk) -> None:
-        """Chunks with calls, a finish_reason, several choices, none, or of an engine that needs mending."""
+    def _general(self, out: list[bytes], payload: bytes, chunk: Chunk) -> bool:
+        """Chunks with calls, a finish_reason, several choices, none, or of an engine to be mended: as `passes`."""
         body = decode(payload)
         if isinstance(usage := body.get("usage"), dict):
             self.usage = usage
         if not chunk.choices and self._mender is None:
             self._owes_usage = self._owes_usage and not usage
-            out.append(payload)
-            return
+            return True
         if self._mender is not None:
             self._mender.chunk(body)
         shell = {key: value for key, value in body.items() if key not in ("choices", "usage")}
@@ -411,9 +410,9 @@ class Answer:
             elif body["usage"] is None and clean:
                 clean[-1]["usage"] = None
         if self._mender is None and clean == [body]:
-            out.append(payload)
-        else:
-            out += map(encode, clean)
+            return True
+        out += map(encode, clean)
+        return False
 
     def _frame(self, clean: list[dict[str, Any]], shell: dict[str, Any], frame: dict[str, Any]) -> None:
         choice = self._choice(frame.get("index", 0))

@@ -59,12 +59,13 @@ class RecordedAnswer(Answer):
             del fields["messages"]
         self.recording = Recording(fields, self._spec.name, self._reasoning_open, cut=cut, size=0 if cut else size)
 
-    def feed(self, payloads: list[bytes], out: list[bytes]) -> None:
-        before = len(out)
+    def passes(self, payload: bytes, out: list[bytes]) -> bool:
+        before, passes = len(out), False
         try:
-            super().feed(payloads, out)
+            passes = super().passes(payload, out)
         finally:
-            self.recording.keep(payloads, out[before:])
+            self.recording.keep([payload], [payload] if passes else out[before:])
+        return passes
 
     def finish(self, *, done: bool) -> list[bytes]:
         clean = super().finish(done=done)

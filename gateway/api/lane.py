@@ -19,7 +19,6 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from gateway.api.chat import PATHS, respond_error
 from gateway.asgi import Headers, body_deadline, check_length, too_large
 from gateway.errors import GatewayError
-from gateway.wire.sse import events
 
 if TYPE_CHECKING:
     from gateway.api.app import API
@@ -280,8 +279,7 @@ class ChatCycle:
     def ready(self) -> bool:
         return not self._protocol.flow.write_paused and not self.disconnected
 
-    def push(self, payloads: list[bytes]) -> None:
-        data = events(payloads)
+    def push(self, data: bytes) -> None:
         self.spoke = True
         self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 

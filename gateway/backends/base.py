@@ -66,7 +66,9 @@ class Taker(Protocol):
 
     def ready(self) -> bool: ...
 
-    def take(self, payloads: list[bytes]) -> None: ...
+    def take(self, payload: bytes, event: bytes) -> None:
+        """event: the server-sent event that holds the payload."""
+        ...
 
 
 class RawText(Struct, frozen=True):

@@ -10,6 +10,7 @@ from gateway.backends.base import Taker
 from gateway.backends.openai import HTTPReply
 from gateway.errors import ProviderInvalidResponse
 from gateway.upstream import Response
+from gateway.wire import sse
 from gateway.wire.chat import decode, encode
 
 
@@ -73,8 +74,9 @@ class _ChatTaker:
         self._taker = taker
         self.ready = taker.ready
 
-    def take(self, payloads: list[bytes]) -> None:
-        self._taker.take(self._reply.chat(payloads))
+    def take(self, payload: bytes, event: bytes) -> None:
+        for clean in self._reply.chat([payload]):
+            self._taker.take(clean, sse.event(clean))
 
 
 def prompt(body: bytes) -> str:

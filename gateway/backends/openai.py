@@ -31,6 +31,7 @@ from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.sse import EventTooLarge, SSEReader
 
 MAX_ERROR_BODY = 1024 * 1024
+OPEN, LF = ord("{"), ord("\n")
 
 
 class HTTPReply:
@@ -38,7 +39,7 @@ class HTTPReply:
 
     reasoning_open = by_grammar = False
 
-    __slots__ = ("_ended", "_reader", "_response", "_seen", "collects", "done", "mender", "prefill")
+    __slots__ = ("_between", "_ended", "_reader", "_response", "_seen", "collects", "done", "mender", "prefill")
 
     def __init__(self, response: Response, mender: Mender | None) -> None:
         self.mender = mender
@@ -48,6 +49,8 @@ class HTTPReply:
         """A whole answer, that was asked for as a stream; see `gateway.backends.collect`."""
         self._response = response
         self._reader = SSEReader()
+        self._between = True
+        """No event is half read."""
         self._seen = False
         self._ended = False
         self.done = False
@@ -76,6 +79,7 @@ class HTTPReply:
                 events = self._reader.feed(data) if data else self._reader.finish()
             except EventTooLarge as error:
                 raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from error
+            self._between = self._reader.between
             if not data:
                 self._ended = True
                 if not self._seen and not events:
@@ -96,16 +100,17 @@ class HTTPReply:
         return []
 
     def tap(self, taker: Taker) -> None:
-        reader, ready, take = self._reader, taker.ready, taker.take
+        ready, take = taker.ready, taker.take
 
         def tap(data: bytes) -> bool:
             # One event of one line, which is what engines send at a time. The rest is the reader's business.
-            if data.find(b"\n") != len(data) - 2 or data[:7] != b"data: {" or data[-1] != 10:
+            payload = data.removeprefix(b"data: ").removesuffix(b"\n\n")
+            if len(payload) != len(data) - 8 or data[6] != OPEN or LF in payload:
                 return False
-            if not reader.between or not ready():
+            if not self._between or not ready():
                 return False
             self._seen = True
-            take([data[6:-2]])
+            take(payload, data)
             return True
 
         self._response.tap = tap

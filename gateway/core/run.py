@@ -17,6 +17,7 @@ from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.ledger import LEFT, OK, Outcome, outcome_of
 from gateway.normalize import Answer, EngineError
 from gateway.wire.chat import ChatRequest
+from gateway.wire.sse import events
 from normalizers.base import Mended
 
 if TYPE_CHECKING:
@@ -276,11 +277,13 @@ class HeldRun(Run):
 
 
 class Tap(Protocol):
-    """A client that takes payloads at once; `ready` is false while it lags."""
+    """A client that takes a stream's events at once; `ready` is false while it lags."""
 
     def ready(self) -> bool: ...
 
-    def push(self, payloads: list[bytes]) -> None: ...
+    def push(self, data: bytes) -> None:
+        """data: server-sent events."""
+        ...
 
 
 class _Taker:
@@ -291,10 +294,12 @@ class _Taker:
         self._client = client
         self.ready = client.ready
 
-    def take(self, payloads: list[bytes]) -> None:
+    def take(self, payload: bytes, event: bytes) -> None:
         clean: list[bytes] = []
         try:
-            self._answer.feed(payloads, clean)
+            passes = self._answer.passes(payload, clean)
         finally:
             if clean:
-                self._client.push(clean)
+                self._client.push(events(clean))
+        if passes:
+            self._client.push(event)
