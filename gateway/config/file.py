@@ -4,7 +4,7 @@ The JSON Schema for editors is made from these classes, and error messages take 
 None always means "not given": the defaults live in `gateway.config.values`.
 """
 
-#from __future__ import annotations
+from __future__ import annotations
 
 import re
 from collections.abc import Iterable
@@ -78,7 +78,7 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _tool_call_format(name: str | dict[str, Any]) -> "str | FormatSpec":
+def _tool_call_format(name: str | dict[str, Any]) -> str | FormatSpec:
     from normalizers import registry
 
     if isinstance(name, dict):
@@ -186,8 +186,7 @@ GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 
 
 class Entry(BaseModel):
-    # `File` validates with all of them in one; none needs a validator of its own.
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=(), defer_build=True)
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
 
 
 class RuntimeEntry(Entry):
