@@ -112,12 +112,13 @@ WHOLE_HEADERS: dict[str, Headers] = {
 
 def _told(run: Run) -> Headers:
     """The headers of a whole answer; a stream tells the same in the `ctxgate` field of its last chunk."""
-    headers = WHOLE_HEADERS[run.mended]
+    answer = run.answer
+    headers = WHOLE_HEADERS[answer.mended]
     if run.fallback is not None:
         headers = (*headers, *stand_in(run))
     if run.enforced is not None:
         headers = (*headers, (b"x-ctxgate-enforced", run.enforced_by.encode()))
-    if healed := run.healed:
+    if healed := answer.healed:
         counts = ", ".join(f"{kind}={count}" for kind, count in healed.items())
         return (*headers, (b"x-ctxgate-healed", counts.encode()))
     return headers

@@ -211,7 +211,9 @@ class ChatCycle:
         self._task = asyncio.current_task()
         try:
             api.authenticate(self._headers)
-            await api.chat.answer(await self._read(api.chat.max_body), self)
+            limit = api.chat.max_body
+            whole = not self.more_body and len(self.body) <= limit and not self._protocol.flow.read_paused
+            await api.chat.answer(bytes(self.body) if whole else await self._read(limit), self)
         except GatewayError as error:
             self.keep_alive = self.keep_alive and not self.more_body
             await respond_error(self, error)

@@ -48,7 +48,7 @@ class HTTPReply:
         self.collects = False
         """A whole answer, that was asked for as a stream; see `gateway.backends.collect`."""
         self._response = response
-        self._reader = SSEReader()
+        self._reader: SSEReader | None = None
         self._between = True
         """No event is half read."""
         self._seen = False
@@ -72,14 +72,22 @@ class HTTPReply:
         """The body of an answer that is no stream."""
         return self._response.read()
 
+    @property
+    def _events(self) -> SSEReader:
+        """A whole answer needs none."""
+        if self._reader is None:
+            self._reader = SSEReader()
+        return self._reader
+
     async def payloads(self) -> list[bytes]:
+        reader = self._events
         while not self._ended:
             data = await self._response.receive()
             try:
-                events = self._reader.feed(data) if data else self._reader.finish()
+                events = reader.feed(data) if data else reader.finish()
             except EventTooLarge as error:
                 raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from error
-            self._between = self._reader.between
+            self._between = reader.between
             if not data:
                 self._ended = True
                 if not self._seen and not events:
@@ -121,7 +129,7 @@ class HTTPReply:
 
     def listen(self, prefill: Prefill) -> None:
         """Comments of the stream tell how far the prompt is read."""
-        self._reader.comment = prefill.comment
+        self._events.comment = prefill.comment
 
     def close(self) -> None:
         self._response.tap = None

@@ -43,6 +43,9 @@ class Gateway:
             name: Route(model, self.ledger, for_model(model, self.residency)) for name, model in config.models.items()
         }
 
+        self._asked: dict[str | None, Route] = {}
+        """The routes of chats, by what requests call their models: found once for each name there is."""
+
     def apply(self, config: Config) -> Difference:
         """Requests from now on are answered as `config` says. Returns what that changes.
 
@@ -58,6 +61,7 @@ class Gateway:
             else:
                 routes[name] = old if old.model == model else old.become(model)
         self.config, self.routes = config, routes
+        self._asked.clear()
         self.ledger.configure(config.log.requests, bodies=config.log.bodies)
         self.residency.limits = config.engines
         self.residency.schedule()
@@ -105,8 +109,11 @@ class Gateway:
 
     def chat(self, request: ChatRequest) -> Awaitable[Run]:
         """Opens an answer; awaiting raises a GatewayError until the engine has accepted the request."""
-        route = self.route(request.model, "chat")
-        if route.model.retries or route.model.fallbacks:
+        route = self._asked.get(request.model)
+        if route is None:
+            route = self._asked[request.model] = self.route(request.model, "chat")
+        model = route.model
+        if model.retries or model.fallbacks:
             return self._insist(request)
         return route.open(request)
 

@@ -171,9 +171,14 @@ class Route:
                     del fields["tools"]
                     fields.pop("tool_choice", None)
                 elif not spec.untouched:
-                    raw = raw_text(request, spec, answer=wish.text_schema if wish is not None else None)
-                    if await self._tools_need_prompt(backend):
-                        tools_into_prompt(fields, spec, must=forced(request))
+                    must = forced(request)
+                    if _gives_raw_text(backend):
+                        raw = raw_text(request, spec, answer=wish.text_schema if wish is not None else None)
+                    asked, needed = self._prompted
+                    if asked is not backend:
+                        needed = await self._tools_need_prompt(backend)
+                    if needed:
+                        tools_into_prompt(fields, spec, must=must)
                         past = None
             if past and not spec.untouched and not await backend.keeps_calls():
                 calls_into_text(fields, spec, results=not await backend.takes_tools())
@@ -350,9 +355,12 @@ class Route:
         # A normaliser that never was asked has mended nothing.
         mended = repairs(answer) if answer.choices or answer.healed else None
         recording = self._ledger.record(answer) if self._ledger.bodies else None
-        times = run.began, monotonic(), run.first
-        row = self._name, run.stream, run.outcome, *times, answer.usage, answer.chunks, mended, recording, run.face
-        self._book(row)
+        # fmt: off
+        self._book((
+            self._name, run.stream, run.outcome, run.began, monotonic(), run.first, answer.usage, answer.chunks,
+            mended, recording, run.face,
+        ))
+        # fmt: on
 
     def _book(self, row: Row) -> None:
         rows = self._ledger.rows
@@ -396,11 +404,10 @@ class Route:
         fields |= self._force
 
     async def _tools_need_prompt(self, backend: Backend) -> bool:
-        if self.model.tool_prompt != "auto":
-            return self.model.tool_prompt == "system"
         asked, needed = self._prompted
         if asked is not backend:
-            needed = not await backend.takes_tools()
+            way = self.model.tool_prompt
+            needed = way == "system" if way != "auto" else not await backend.takes_tools()
             self._prompted = backend, needed
         return needed
 

@@ -18,7 +18,6 @@ from gateway.ledger import LEFT, OK, Outcome, outcome_of
 from gateway.normalize import Answer, EngineError
 from gateway.wire.chat import ChatRequest
 from gateway.wire.sse import events
-from normalizers.base import Mended
 
 if TYPE_CHECKING:
     from gateway.core.route import Route
@@ -103,16 +102,6 @@ class Run:
     def enforced_by(self) -> str:
         """How the answer is held to what the request constrains it to; "" where that is nothing."""
         return "" if self.enforced is None else self.enforced.way
-
-    @property
-    def mended(self) -> Mended:
-        """How far the calls of a whole answer had to be mended: not at all, their spelling, or against a schema."""
-        return self.answer.mended
-
-    @property
-    def healed(self) -> Mapping[str, int]:
-        """What was mended in the messages that the client replayed, counted by its kind; see `gateway.history`."""
-        return self.answer.healed
 
     async def begin(self) -> None:
         """Returns once the first byte of the answer is there, for `whole` or `payloads` to hand it out.

@@ -20,20 +20,20 @@ class _Message(Struct, gc=False):
     role: str
 
 
-class _Function(Struct):
+class _Function(Struct, gc=False):
     name: str
 
 
-class _Tool(Struct):
+class _Tool(Struct, gc=False):
     type: str = "function"
     function: _Function | None = None
 
 
-class _StreamOptions(Struct):
+class _StreamOptions(Struct, gc=False):
     include_usage: bool | None = None
 
 
-class _Known(Struct):
+class _Known(Struct, gc=False):
     """The fields whose types are checked before an engine sees them."""
 
     messages: list[_Message]
