@@ -38,6 +38,13 @@ class LaneProtocol(HttpToolsProtocol):
 
     _idle_since: float | None = None
     """Since when nothing is asked, by the loop's clock; None while something is."""
+    _lost = False
+    worker: asyncio.Task[None] | None = None
+    """Answers the connection's chats, one after another: a task for each costs more."""
+    _due: ChatCycle | None = None
+    """The chat that it shall answer next."""
+    _wanted: asyncio.Future[None] | None = None
+    """What it waits for while none is due."""
 
     def data_received(self, data: bytes) -> None:
         self._idle_since = None
@@ -87,7 +94,7 @@ class LaneProtocol(HttpToolsProtocol):
         before = self.cycle
         self.cycle = cycle = ChatCycle(self)  # type: ignore[assignment]
         if before is None or before.response_complete:
-            self._start_asgi_task(cycle, self.app)  # type: ignore[arg-type]
+            self._start_asgi_task(cycle, self.app)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((cycle, self.app))  # type: ignore[arg-type]
@@ -127,6 +134,37 @@ class LaneProtocol(HttpToolsProtocol):
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._close_in(self.timeout_keep_alive)
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if not isinstance(cycle, ChatCycle):
+            super()._start_asgi_task(cycle, app)
+            return
+        self._due = cycle
+        if self.worker is None or self.worker.done():
+            self.worker = self.loop.create_task(self._work(app))
+            self.tasks.add(self.worker)
+            self.worker.add_done_callback(self.tasks.discard)
+        else:
+            self._wake()
+
+    async def _work(self, api: API) -> None:
+        while not self._lost:
+            cycle, self._due = self._due, None
+            if cycle is not None:
+                await cycle.run_asgi(api)
+            else:
+                self._wanted = self.loop.create_future()
+                await self._wanted
+
+    def _wake(self) -> None:
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None and not wanted.done():
+            wanted.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._lost = True
+        self._wake()
 
     def timeout_keep_alive_handler(self) -> None:
         self.timeout_keep_alive_task = None
@@ -208,7 +246,7 @@ class ChatCycle:
             self._arrived.set_result(None)
 
     async def run_asgi(self, api: API) -> None:
-        self._task = asyncio.current_task()
+        self._task = self._protocol.worker
         try:
             api.authenticate(self._headers)
             limit = api.chat.max_body
