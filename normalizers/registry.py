@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from dataclasses import fields as fields_of
 from importlib import import_module
@@ -48,11 +47,17 @@ def get(name: str | Mapping[str, Any]) -> FormatSpec:
         return spec
     if ":" in name:
         return _imported_spec(name)
-    close = difflib.get_close_matches(name, _BY_NAME, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
     raise UnknownFormat(
-        f"unknown tool-call format {name!r}.{hint} Known: {', '.join(names())}; or an import string 'pkg.mod:SPEC'."
+        f"unknown tool-call format {name!r}.{_hint(name, _BY_NAME)} Known: {', '.join(names())}; "
+        "or an import string 'pkg.mod:SPEC'."
     )
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, [*known], n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 _SYNTAXES: dict[str, type[NamedSyntax | TagSyntax]] = {"named": NamedSyntax, "tags": TagSyntax}
@@ -85,8 +90,7 @@ def _fields(kind: type[Any], given: Mapping[str, Any], where: str) -> dict[str, 
     values: dict[str, Any] = {}
     for key, value in given.items():
         if key not in known:
-            close = difflib.get_close_matches(str(key), known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
+            hint = _hint(str(key), known)
             raise UnknownFormat(f"{where}.{key}: no such field.{hint} Known: {', '.join(known)}.")
         if key != "syntax":
             values[key] = _as_declared(str(known[key].type), value, f"{where}.{key}")

@@ -23,6 +23,7 @@ COLUMNS = (
     Column("unpaced", "CPU µs a chunk, unpaced", 1),
     Column("ttft", "TTFT added, ms", 2),
     Column("start", "spawn → first 200, s", 3),
+    Column("start_edited", "the same after an edit of the configuration, s", 3),
     Column("rss", "RSS after load, MB", 0),
 )
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gateway.cli.common import base_url, configuration
 from gateway.cli.pull import fetch
-from gateway.config import Config, Model, Server, load
+from gateway.config import Config, Model, Server, cache, load
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.keys import FILE as KEYS
 from gateway.keys import KeyFile
@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
     _announce(config)
 
     def reload(text: str | None) -> Config:
-        again = _overridden(load(config.source, text=text), args)
+        # What an edit while it runs has made of the file is kept for the next start, too.
+        again = _overridden(cache.load(config.source) if text is None else load(config.source, text=text), args)
         if (
             stand_in is not None
             and stand_in in again.models
