@@ -59,6 +59,16 @@ class Failure(Exception):
 
 def run(root: str, path: str, arguments: list[str]) -> int:
     """Executes an object. The exit code."""
+    try:
+        return _run(root, path, arguments)
+    except (BrokenPipeError, KeyboardInterrupt):
+        return GENERIC
+    except OSError as error:  # a full disk, say: there is nowhere to tell it but here
+        os.write(2, f"{os.path.basename(path)}: the answer can't be written: {error.strerror}\n".encode())
+        return GENERIC
+
+
+def _run(root: str, path: str, arguments: list[str]) -> int:
     text: bool | None = None
     while arguments and arguments[0] in ("--text", "--jsonl", "--help", "--"):
         option = arguments.pop(0)
@@ -88,8 +98,6 @@ def run(root: str, path: str, arguments: list[str]) -> int:
             os.write(1, f'{{"type":"error","run":{run_id},{told}}}\n'.encode())
             os.write(1, f'{{"type":"done","run":{run_id},"status":"error"}}\n'.encode())
         return failure.exit_code
-    except (BrokenPipeError, KeyboardInterrupt):
-        return GENERIC
 
 
 def execute(root: str, name: str, id: str, input: str, show: Callable[[Callable[[], bytes]], None]) -> int:
@@ -180,6 +188,8 @@ def _input(arguments: list[str]) -> str:
         return data.decode()
     except UnicodeError:
         raise Failure("EINVAL", "the input is not valid UTF-8", USAGE) from None
+    except OSError as error:
+        raise Failure("EINVAL", f"the input can't be read: {error.strerror}", USAGE) from None
 
 
 def _written(receive: Callable[[], bytes]) -> None:

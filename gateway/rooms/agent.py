@@ -142,7 +142,7 @@ def check_actors(config: Config, actors: Sequence[Actor]) -> None:
         raise ProviderInvalidRequest("agents: each needs an agent_id of its own", param="agents")
     for actor in actors:
         if (actor.provider or LOCAL) == LOCAL:
-            config.resolve(actor.model)
+            config.resolve(actor.model, "chat")
         elif actor.provider not in config.rooms.providers:
             raise unknown_provider(config, str(actor.provider))
 

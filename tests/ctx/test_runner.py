@@ -35,6 +35,9 @@ CONFIG = {
 }
 
 
+FULL = "echo: the answer can't be written: No space left on device\n"
+
+
 @pytest.fixture(scope="module")
 def echo(module_short: Path) -> Iterator[Tree]:
     with tree(module_short, CONFIG) as made:
@@ -52,6 +55,7 @@ def last(printed: str) -> list[dict[str, Any]]:
     [
         ("/ctx/model/debug/echo ''", "EINVAL", 2),
         ("/ctx/model/debug/echo < /dev/null", "EINVAL", 2),
+        ("/ctx/model/debug/echo <&-", "EINVAL", 2),
         ("printf '\\377' | /ctx/model/debug/echo", "EINVAL", 2),
         ("/ctx/model/debug/echo $(printf '\\377')", "EINVAL", 2),
         ("CTX_RUN_ID='r 1' /ctx/model/debug/echo hello", "EINVAL", 2),
@@ -99,6 +103,9 @@ def test_json_that_is_no_request_is_text(echo: Tree) -> None:
         ("/ctx/model/debug/echo --text -- --text", "--text\n", "", 0),
         ("/ctx/model/debug/echo --text ''", "", "EINVAL: input: there is nothing in it\n", 2),
         ("/ctx/model/debug/echo hello | true", "", "", 0),
+        ("/ctx/model/debug/echo hello > /dev/full", "", FULL, 1),
+        ("/ctx/model/debug/echo --text hello > /dev/full", "", FULL, 1),
+        ("/ctx/model/debug/echo '' > /dev/full", "", FULL, 1),
     ],
 )
 def test_text(command: str, stdout: str, stderr: str, exit_code: int, echo: Tree) -> None:

@@ -107,6 +107,7 @@ FIELDS: dict[str, tuple[Json, Json]] = {
         {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}},
         {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}, "parallel_tool_calls": False},
     ),
+    "any tool, and none is there": ({"tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
     "thinking": ({"thinking": {"type": "adaptive"}}, {"chat_template_kwargs": {"enable_thinking": True}}),
     "no thinking": ({"thinking": {"type": "disabled"}}, {"chat_template_kwargs": {"enable_thinking": False}}),
     "effort": ({"output_config": {"effort": "low"}}, {"reasoning_effort": "low"}),

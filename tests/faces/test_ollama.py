@@ -133,6 +133,8 @@ async def test_errors_are_a_text() -> None:
         assert "there is no model 'nobody'" in missing.json["error"]
         wrong = await gateway.ask({"model": "m", "prompt": "x", "template": "y"}, "/api/generate")
         assert (wrong.status, wrong.json) == (400, {"error": "template: the model's own is used"})
+        typed = await gateway.ask({"model": "m", "messages": [ASK], "options": {"num_predict": "5"}}, "/api/chat")
+        assert (typed.status, typed.json) == (400, {"error": "max_tokens: expected `int | null`, got `str`"})
         broken = await gateway.ask({"model": "m", "messages": [ASK]}, "/api/chat")
         lines: list[Any] = [json.loads(line) for line in broken.body.splitlines()]
     assert broken.status == 200

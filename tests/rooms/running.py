@@ -118,6 +118,7 @@ async def house(
             models={
                 "m": Model(name="m", runtime="openai", base_url=address),
                 "echo": Model(name="echo", runtime="echo"),
+                "vectors": Model(name="vectors", runtime="openai", role="embedding", base_url=address),
             },
             server=Server(api_keys=tuple(map(SecretStr, keys)), keep_alive_seconds=keep_alive),
             state_dir=state,

@@ -80,6 +80,7 @@ REFUSED: dict[str, tuple[str, str, Any, int, str, str]] = {
         *(400, "invalid_request", "two names of one list"),
     ),
     "unknown model": ("POST", "", {"agents": [{"model": "gpt"}]}, 404, "model_not_found", "gpt"),
+    "not for chat": ("POST", "", {"agents": [{"model": "vectors"}]}, 400, "wrong_role", "embedding"),
     "unknown provider": ("POST", "", {"agents": [{"provider": "pi"}]}, 400, "provider_unknown", "local"),
     "bad access": ("POST", "", {"tool_policy": {"access": "root"}}, 400, "invalid_request", "tool_policy.access"),
     "bad bound": ("POST", "", {"bounds": {"model_calls": 0}}, 400, "invalid_request", "bounds.model_calls"),

@@ -127,8 +127,9 @@ def chat_fields(request: CreateMessage) -> dict[str, Any]:
         fields["response_format"] = _response_format(format)
     if tools := offered(request):
         fields["tools"] = [_function(tool) for tool in tools]
-        if request.tool_choice is not None:
-            fields |= _tool_choice(request.tool_choice)
+    # A choice among tools that were all left out means nothing; one without any tool is a mistake that is told.
+    if request.tool_choice is not None and (tools or not request.tools):
+        fields |= _tool_choice(request.tool_choice)
     return fields
 
 

@@ -68,7 +68,8 @@ class Common(Struct, kw_only=True):
         if fields["stream"]:
             fields["stream_options"] = {"include_usage": True}
         for name, value in (self.options or {}).items():
-            if name in OPTIONS and value is not None and not (name == "num_predict" and value < 0):
+            unlimited = name == "num_predict" and isinstance(value, int | float) and value < 0
+            if name in OPTIONS and value is not None and not unlimited:
                 fields[OPTIONS[name]] = value
         if isinstance(self.format, dict):
             fields["response_format"] = {"type": "json_schema", "json_schema": {"name": "o", "schema": self.format}}
