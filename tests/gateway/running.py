@@ -47,11 +47,12 @@ async def running(
     keys: tuple[str, ...] = (),
     max_body: int = 2**25,
     progress: Mapping[str, Any] | None = None,
+    idle: int = 5,
     **model: Any,
 ) -> AsyncIterator[Running]:
     """Model `m` is the scripted engine, and the active one; `echo` is another. `model` are further settings of `m`.
 
-    progress: the server's settings of a stream's comments.
+    progress: the server's settings of a stream's comments. idle: seconds until a connection is closed that nobody uses.
     """
     async with asyncio.timeout(50), Double(*scripts).serve() as double:
         server = Server(api_keys=tuple(map(SecretStr, keys)), max_body_bytes=max_body, **(progress or {}))
@@ -59,7 +60,7 @@ async def running(
         models = {"m": Model(name="m", **settings), "echo": Model(name="echo", runtime="echo")}
         config = Config(source=Path(__file__), active_model="m", models=models, server=server)
         with ExitStack() as stack:
-            url = stack.enter_context(serve(build(config), lifespan="on", http=http))
+            url = stack.enter_context(serve(build(config), lifespan="on", http=http, idle=idle))
             try:
                 yield Running(config, double, int(url.rpartition(":")[2]))
             finally:

@@ -98,6 +98,23 @@ async def test_the_connection_is_kept(http: str) -> None:
         assert gateway.engine.connections == 1
 
 
+async def test_a_connection_is_closed_that_nobody_uses(http: str) -> None:
+    idle = 1
+
+    async def longer(exchange: Exchange) -> None:
+        await exchange.start()
+        await asyncio.sleep(1.2 * idle)
+        await exchange.event(chunk("late", reason="stop"))
+        await exchange.end()
+
+    scripts, quiet = (answers(), longer, answers()), {"progress_comments": False}
+    async with running(*scripts, http=http, idle=idle, progress=quiet) as gateway, await gateway.connect() as client:
+        assert (await client.ask(chat())).status == 200
+        assert (await client.ask(chat(stream=True))).events[-1] == b"[DONE]"
+        assert (await client.ask(chat())).status == 200
+        assert await client.closed()
+
+
 # Errors
 
 RETRY: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {

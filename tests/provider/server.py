@@ -19,11 +19,18 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 @contextmanager
-def serve(app: App, *, lifespan: Literal["on", "off"] = "off", http: str = "auto") -> Iterator[str]:
-    """Yields the base URL; the server has ended when the block is left."""
+def serve(app: App, *, lifespan: Literal["on", "off"] = "off", http: str = "auto", idle: int = 5) -> Iterator[str]:
+    """Yields the base URL; the server has ended when the block is left. idle: seconds an unused connection lasts."""
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         config = uvicorn.Config(
-            app, lifespan=lifespan, http=http, ws="none", log_config=None, proxy_headers=False, backlog=2048
+            app,
+            lifespan=lifespan,
+            http=http,
+            ws="none",
+            log_config=None,
+            proxy_headers=False,
+            backlog=2048,
+            timeout_keep_alive=idle,
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
