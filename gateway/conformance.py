@@ -169,7 +169,10 @@ class Schema:
             kind.check_schema(value)
         except SchemaError as error:
             raise ProviderInvalidRequest(f"{field}: no JSON Schema: {error.message}", param=field) from None
+        except OverflowError as error:  # a pattern's
+            raise ProviderInvalidRequest(f"{field}: no JSON Schema: {error}", param=field) from None
         self._field = field
+        self._text = encode(value).decode()
         self._validator: Validator = kind(value, registry=Registry())
 
     @staticmethod
@@ -180,17 +183,23 @@ class Schema:
     def violation(self, value: Any) -> str | None:
         """How a value breaks the schema, in words; None: it doesn't.
 
-        Raises ProviderInvalidRequest for a schema that refers to what it doesn't hold.
+        Raises ProviderInvalidRequest for a schema that refers to what it doesn't hold, or whose patterns take too long.
         """
-        from jsonschema.exceptions import best_match
         from referencing.exceptions import Unresolvable
 
+        from gateway import patterns
+
         try:
-            error = best_match(self._validator.iter_errors(value))
+            fault = patterns.violation(self._text, self._validator, value)
         except Unresolvable as unknown:
             message = f"{self._field}: the JSON Schema refers to what it doesn't hold: {unknown}"
             raise ProviderInvalidRequest(message, param=self._field) from None
-        return None if error is None else f"{error.json_path}: {error.message}"[:MAX_FAULT]
+        except patterns.Unchecked as error:
+            message = f"{self._field}: the JSON Schema can't be held to: {error}"
+            raise ProviderInvalidRequest(message, param=self._field) from None
+        except RecursionError:
+            return "it is nested too deeply to be checked"
+        return None if fault is None else f"{fault.json_path}: {fault.message}"[:MAX_FAULT]
 
 
 _schema = lru_cache(maxsize=64)(Schema)

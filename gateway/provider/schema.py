@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from gateway import patterns
 from gateway.errors import ProviderInvalidRequest
 from gateway.provider.jsontext import dump_json
 
@@ -46,25 +47,26 @@ class ObjectSchema:
         try:
             self.text = dump_json(schema)
             self._validator = _validator(self.text)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, RecursionError, OverflowError) as error:
             raise ProviderInvalidRequest(f"{where} is not a valid JSON Schema: {_short(error)}", param=where) from error
         self.schema = schema
 
     def violation(self, value: Any) -> str | None:
         """Why `value` doesn't conform, beginning with the JSON Pointer of the place; None if it does."""
-        from jsonschema.exceptions import best_match
         from referencing.exceptions import Unresolvable
 
         try:
-            error = best_match(self._validator.iter_errors(value))
+            fault = patterns.violation(self.text, self._validator, value)
         except RecursionError:
             return "the value or its schema is nested too deeply to be checked"
         except Unresolvable as error:
             raise ProviderInvalidRequest(f"the schema's reference {error.ref!r} leads nowhere inside it") from error
-        if error is None:
+        except patterns.Unchecked as error:
+            raise ProviderInvalidRequest(f"the schema can't be checked: {error}") from error
+        if fault is None:
             return None
-        pointer = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in error.absolute_path)
-        return f"{pointer or 'the value'}: {_short(error)}"
+        pointer = "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in fault.path)
+        return f"{pointer or 'the value'}: {_short(fault)}"
 
     def strict(self) -> bool:
         """Whether OpenAI's strict decoding takes it: closed objects, every property required (§8.1.5)."""

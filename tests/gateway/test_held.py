@@ -250,6 +250,27 @@ async def test_a_constraint_that_is_none_is_refused_by_its_name(name: str) -> No
         assert words in answer.error["message"]
 
 
+EVIL: Json = {"type": "object", "properties": {"n": {"type": "string", "pattern": "(a+)+$"}}}
+PATTERNED: dict[str, Json] = {
+    "response_format": {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": EVIL}}},
+    "a strict tool": {
+        "tools": [{"type": "function", "function": {"name": "now", "parameters": EVIL, "strict": True}}],
+        "tool_choice": "required",
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "stream"), [("response_format", True), ("a strict tool", False)])
+async def test_a_pattern_that_would_match_for_ever_is_given_up(name: str, stream: bool) -> None:
+    said = json.dumps({"n": "a" * 40 + "!"})
+    async with running(says("", ("now", said)) if "tool" in name else says(said), says("Hi.")) as gateway:
+        answer = await gateway.ask(chat(stream=stream, **PATTERNED[name]))
+        assert (answer.status, answer.error["code"]) == (400, "invalid_request")
+        assert "its patterns take longer than" in answer.error["message"]
+        assert len(gateway.engine.requests) == 1
+        assert (await gateway.ask(chat())).status == 200
+
+
 async def test_allowed_tools_are_all_that_is_declared(http: str) -> None:
     choice: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "now"}]}}
     async with running(streams(chunk("Hi", role="assistant"), chunk(reason="stop")), http=http) as gateway:

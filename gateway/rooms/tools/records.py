@@ -222,7 +222,11 @@ class Records:
         data: dict[str, Any] = _plain(dict(record), 0)
         if len(json.dumps(data, ensure_ascii=False).encode()) > self._longest:
             raise ToolError("too_large", f"a record may have at most {self._longest} bytes")
-        if violation := ObjectSchema(model.schema, "schema").violation(data):
+        try:
+            violation = ObjectSchema(model.schema, "schema").violation(data)
+        except ProviderInvalidRequest as error:
+            violation = error.message
+        if violation is not None:
             raise ToolError("invalid_record", violation)
         return data
 
