@@ -154,7 +154,7 @@ WITHOUT: dict[str, set[str]] = {
     "normalizers": HEAVY | {"asyncio", "msgspec", "pydantic", "yaml"},
     "gateway.wire.chat": HEAVY | {"asyncio", "pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.cli.main": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
-    "gateway.app": HEAVY,
+    "gateway.app": HEAVY | {"pydantic", "starlette", "yaml"},
     "gateway.rooms.tools": HEAVY - {"httpx"},
     "gateway.ctx.live": HEAVY,
     "gateway.ctx.runner": HEAVY | {"asyncio", "json", "msgspec", "pydantic", "starlette", "uvicorn", "yaml"},
