@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import signal
 import socket
 import sys
@@ -123,15 +122,15 @@ def _imported(name: str) -> Callable[[Services], Any]:
     return made
 
 
-def serve(config: Config, load: Load) -> None:
-    """Serves until SIGINT or SIGTERM, then lets answers in flight end, at most GRACE_SECONDS. SIGHUP reloads."""
+def serve(config: Config, load: Load, sockets: list[socket.socket]) -> None:
+    """Serves on listening sockets until SIGINT or SIGTERM, then lets answers in flight end, at most GRACE_SECONDS.
+
+    SIGHUP reloads.
+    """
     server = config.server
     app, services = _wired(config, load)
     settings = uvicorn.Config(
         app,
-        host=server.host,
-        port=server.port,
-        uds=str(server.uds) if server.uds is not None else None,
         # The lane knows no browsers.
         http="httptools" if server.cors_origins else "gateway.api.lane:LaneProtocol",
         ws="none",
@@ -142,11 +141,11 @@ def serve(config: Config, load: Load) -> None:
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     active = config.resolve(None)
-    _Server(settings, services, [active.custom_format or active.tool_call_format]).run()
+    _Server(settings, services, [active.custom_format or active.tool_call_format]).run(sockets)
 
 
 class _Server(uvicorn.Server):
-    """Listens first, and then loads what the first call of a format would load, beside the loop."""
+    """Serves first, and then loads what the first call of a format would load, beside the loop."""
 
     def __init__(self, config: uvicorn.Config, services: Services, formats: list[str | FormatSpec]) -> None:
         super().__init__(config)
@@ -157,9 +156,6 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.config.uds is not None:
-            # uvicorn lets every user of the machine connect.
-            os.chmod(self.config.uds, 0o600)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
         self._warming = asyncio.get_running_loop().run_in_executor(None, self._warm)
 

@@ -6,10 +6,12 @@ import argparse
 import gc
 import sys
 from pathlib import Path
+from socket import socket
 
 from msgspec.structs import replace
 
 from gateway.cli.common import base_url, configuration
+from gateway.cli.listening import listening
 from gateway.cli.pull import fetch
 from gateway.config import Config, Model, Server, cache, load
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
@@ -44,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     if args.pull:
         config = _with_weights(config, args.offline_model)
         stand_in = config.active_model if config.active_model != named else None
-    _announce(config)
+    sockets = listening(config.server)
+    _announce(config, sockets[0])
 
     def reload(text: str | None) -> Config:
         # What an edit while it runs has made of the file is kept for the next start, too.
@@ -60,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 
     from gateway.app import serve
 
-    serve(config, reload)
+    serve(config, reload, sockets)
     return 0
 
 
@@ -110,8 +113,10 @@ def _with_weights(config: Config, offline_model: str | None) -> Config:
     return config
 
 
-def _announce(config: Config) -> None:
+def _announce(config: Config, listens: socket) -> None:
     server, model = config.server, config.resolve(None)
+    if server.uds is None:
+        server = replace(server, port=listens.getsockname()[1])
     where = f"unix:{server.uds}" if server.uds is not None else f"{base_url(server)}/v1"
     print(f"ctxgate: {where}  active model {model.name} ({model.runtime})  {config.source}", file=sys.stderr)
     if model.path is not None and not model.path.exists():

@@ -1,0 +1,87 @@
+"""Where `ctxgate serve` listens, and what it says where it can't."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.commands import config, ctxgate, serving
+
+ECHO = "active_model: echo\nmodels: {echo: {runtime: echo}}\n"
+PATH_LIMIT = 108
+"""Bytes of a Unix socket's path, on any system."""
+
+
+@pytest.fixture
+def held() -> Iterator[int]:
+    """A port on which another program listens."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield int(other.getsockname()[1])
+
+
+def test_a_port_that_is_taken(held: int, tmp_path: Path) -> None:
+    config(tmp_path, ECHO)
+    done = ctxgate("serve", "--port", str(held), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        69,
+        f"ctxgate: can't listen on 127.0.0.1 port {held}: something listens there already; if it is a gateway, "
+        "`ctxgate status` shows it: end it, or name another one with --port or server.port of config.yaml\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "said"),
+    [
+        pytest.param("none/s", 2, "No such file or directory; correct --uds or server.uds", id="no folder"),
+        pytest.param("s" * PATH_LIMIT, 2, "path too long; correct --uds or server.uds", id="too long"),
+        pytest.param("file", 69, "it is there already", id="a file"),
+        pytest.param("socket", 69, "name another path with --uds or server.uds", id="a server's"),
+    ],
+)
+def test_a_path_that_is_no_place_for_a_socket(path: str, code: int, said: str, tmp_path: Path) -> None:
+    config(tmp_path, ECHO)
+    (tmp_path / "file").write_text("mine")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "socket"))
+        other.listen()
+        done = ctxgate("serve", "--uds", path, cwd=tmp_path)
+    assert done.returncode == code
+    assert done.stderr.startswith(f"ctxgate: can't listen on {tmp_path / path}: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_an_address_of_another_machine(tmp_path: Path) -> None:
+    config(tmp_path, f"{ECHO}server: {{host: 192.0.2.1, api_keys: ['${{KEY}}']}}\n")
+    done = ctxgate("serve", cwd=tmp_path, KEY="of-a-caller")
+    assert done.returncode == 2
+    assert "can't listen on 192.0.2.1 port 4000: " in done.stderr
+    assert "; correct --host or server.host of config.yaml" in done.stderr
+
+
+def test_a_free_port_is_told(tmp_path: Path) -> None:
+    config(tmp_path, ECHO)
+    with serving(tmp_path, "--port", "0") as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[1]
+        assert not url.endswith(":0/v1")
+        # It listens already as it says so.
+        assert httpx.get(f"{url}/models", trust_env=False, timeout=30).status_code == 200
+
+
+def test_a_dead_gateways_socket_is_taken_over(tmp_path: Path) -> None:
+    config(tmp_path, ECHO)
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "s"))
+    with serving(tmp_path, "--uds", "s") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(f"ctxgate: unix:{tmp_path / 's'}  ")
+        transport = httpx.HTTPTransport(uds=str(tmp_path / "s"))
+        with httpx.Client(transport=transport, base_url="http://gateway", timeout=30) as client:
+            assert client.get("/health").status_code == 200
+        assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
