@@ -39,6 +39,8 @@ BAD_INPUT = (
 )
 """What a 500 says if the request is to blame."""
 
+UNKNOWN_PART = "unsupported content[].type"
+"""What is said of a part of a message that is neither text nor of a kind of its own."""
 
 DENSE_BYTES = 2
 """For each token, in a prompt of few letters a token. What is denser still llama.cpp refuses later by itself."""
@@ -79,10 +81,12 @@ class LlamaCppBackend(OpenAIBackend):
             _only_the_named(choice, fields)
         await self._must_fit(fields)
         prefill = Prefill.asked(request, fields)
-        if not request.stream:
+        # llama.cpp tells no logprobs beside tools in a stream.
+        collects = not request.stream and not (_asked("logprobs", fields) and "tools" in fields)
+        if collects:
             fields |= collect.ASKED
         reply = await super().open(request, fields)
-        reply.prefill, reply.collects = prefill, not request.stream
+        reply.prefill, reply.collects = prefill, collects
         return reply
 
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> HTTPReply:
@@ -250,7 +254,7 @@ class LlamaCppBackend(OpenAIBackend):
             return context_length_exceeded(int(numbers[1]), int(numbers[2]))
         if kind == "unavailable_error":
             return ProviderModelNotLoaded(f"the engine is not ready yet: {message}", retry_after=1)
-        if "input is not supported" in message:
+        if "input is not supported" in message or message == UNKNOWN_PART:
             return ProviderUnsupportedContentBlock(f"the model can't read this: {message}", param="messages")
         if status == 400 and message.startswith("model "):
             # llama-server as a router of several models.
@@ -284,9 +288,13 @@ def _only_the_named(choice: dict[str, Any], fields: dict[str, Raw]) -> None:
 
 
 def _only_chat(fields: dict[str, Raw]) -> bool:
-    if any(name in fields and bytes(fields[name]) not in _SET_TO_NOTHING for name in PARSED_FIELDS):
+    if any(_asked(name, fields) for name in PARSED_FIELDS):
         return True
     return _needs_chat(fields["messages"]) is not None
+
+
+def _asked(name: str, fields: dict[str, Raw]) -> bool:
+    return name in fields and bytes(fields[name]) not in _SET_TO_NOTHING
 
 
 def _supports(props: dict[str, Any], capability: str, word: str) -> bool:
