@@ -21,7 +21,7 @@ from gateway.config.problems import ConfigError, Problem
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Keys and list indices from the top of the file."""
 
-_Loader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Parser: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-([^${}]*))?\}")
 
@@ -29,6 +29,32 @@ MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 16
 MAX_NODES = 50_000
 """Aliases are followed, so a small text can ask for a huge value."""
+TOO_OFTEN = "nested or repeated too often"
+
+
+class _TooDeep(Exception):
+    """At the first node that is."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self.node = node
+
+
+class _Loader(_Parser):  # type: ignore[misc] # libyaml's where it is there
+    """Nodes are made by recursion in C, which no limit of Python's ends: 100,000 brackets would end the process.
+
+    The resolver's steps down and up, which it calls around each node, count how deep that goes.
+    """
+
+    depth = 0
+
+    def descend_resolver(self, parent: Node, index: object) -> None:
+        self.depth += 1
+        if self.depth > MAX_DEPTH + 2:
+            raise _TooDeep(parent)
+
+    def ascend_resolver(self) -> None:
+        self.depth -= 1
 
 
 class Filled(str):
@@ -96,6 +122,10 @@ def read(file: Path, environ: Mapping[str, str] | None = None, text: str | None 
         root = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ConfigError((_syntax(file, text, error),)) from error
+    except _TooDeep as error:
+        mark = error.node.start_mark
+        problem = Problem(TOO_OFTEN, "", file, mark.line + 1, mark.column + 1)
+        raise ConfigError((problem,)) from None
     if not isinstance(root, MappingNode):
         raise ConfigError(
             (Problem("the file must be a mapping of keys to values", "see _models/config.yaml", file, 1, 1),)
@@ -150,7 +180,7 @@ class _Reader(SafeConstructor):
         document.values[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
         self.nodes += 1
         if self.nodes > MAX_NODES or len(path) > MAX_DEPTH or id(node) in self.open:
-            document.problem(path, "nested or repeated too often")
+            document.problem(path, TOO_OFTEN)
             raise ConfigError(tuple(document.problems))
         self.open.add(id(node))
         try:

@@ -678,6 +678,15 @@ def test_billion_laughs(tmp_path: Path) -> None:
         load(file)
 
 
+@pytest.mark.parametrize("opening", ["[", "- ", "{a: ", "? "])
+def test_no_depth_ends_the_process(tmp_path: Path, opening: str) -> None:
+    """libyaml's own recursion did, at 100,000."""
+    file = tmp_path / "config.yaml"
+    file.write_text("a: b\nmodels: \n " + opening * 150_000)
+    with pytest.raises(ConfigError, match=r"config.yaml:3:\d+: nested or repeated too often"):
+        load(file)
+
+
 VALID = "active_model: m\nmodels:\n  m: {runtime: llama.cpp, path: x, args: [a], pull: {hub: a/b}}\nserver: {port: 1}\n"
 
 
