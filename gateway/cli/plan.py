@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gateway.cli.running import Running, add_url
+from gateway.cli.running import Refused, Running, add_url
 from gateway.config import ConfigError, Problem
 
 CHANGES = 3
@@ -44,13 +44,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with Running(args) as running:
-        text = _text(args.file) if args.file is not None else None
-        plan = running.ask("GET" if text is None else "POST", "/-/plan", text)
+        plan = running.ask("GET", "/-/plan") if args.file is None else _of(running, args.file)
     if args.json:
         print(json.dumps(plan, indent=2))
     else:
         print("\n".join(_table(plan)))
     return CHANGES if plan["lines"] else 0
+
+
+def _of(running: Running, file: Path) -> Any:
+    try:
+        return running.ask("POST", "/-/plan", _text(file))
+    except Refused as refused:
+        raise refused.of(file) from None
 
 
 def _text(file: Path) -> bytes:

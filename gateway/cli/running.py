@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any
 
 from gateway.cli.common import base_url, headers, transport
-from gateway.config import ConfigError, Server, cache, find
+from gateway.config import ConfigError, Problem, Server, cache, find
 from gateway.errors import CATEGORIES, GatewayError, ProviderInvalidResponse, ProviderUnavailable
 
 SECONDS = 30.0
@@ -46,7 +47,7 @@ class Running:
         told = answer.get("error", {}) if isinstance(answer, dict) else {}
         message = str(told.get("message", f"{self.url} answered {response.status_code}"))
         if told.get("code") == "invalid_configuration":
-            raise Refused(message)
+            raise Refused(message, told.get("problems", []))
         known: dict[Any, type[GatewayError]] = {**CATEGORIES}
         raise known.get(told.get("category"), ProviderInvalidResponse)(message, code=told.get("code"))
 
@@ -58,11 +59,18 @@ class Running:
 
 
 class Refused(ConfigError):
-    """The gateway's own words about a configuration."""
+    """The gateway's own words about a configuration, which it takes for the text of its own file."""
 
-    def __init__(self, message: str) -> None:
+    def __init__(self, message: str, problems: list[dict[str, Any]]) -> None:
         super().__init__(())
         self.args = (message,)
+        self._told = problems
+
+    def of(self, file: Path) -> ConfigError:
+        """The same of the file whose text it was."""
+        return ConfigError(
+            tuple(Problem(each["message"], each["cure"], file, each["line"], each["column"]) for each in self._told)
+        )
 
 
 def _server(args: argparse.Namespace) -> Server:

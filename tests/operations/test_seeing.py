@@ -231,7 +231,7 @@ def test_plan_of_a_file_with_mistakes(running: Gateway, tmp_path: Path) -> None:
     edited.write_text("active_model: a\nmodels:\n  a: {runtime: ech}\n")
     done = command(running, "plan", edited)
     assert done.returncode == 2
-    assert ":3:16: models.a.runtime: ech is not a runtime" in done.stderr
+    assert done.stderr.startswith(f"{edited}:3:16: models.a.runtime: ech is not a runtime\n")
     assert 'did you mean "echo"?' in done.stderr
     missing = command(running, "plan", tmp_path / "nothing.yaml")
     assert missing.returncode == 2
