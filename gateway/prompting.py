@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Raw
 
+from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import decode, encode
 from normalizers import FormatSpec
 from normalizers.events import ToolCall
@@ -16,9 +17,16 @@ def tools_into_prompt(fields: dict[str, Raw], spec: FormatSpec, must: tuple[str,
     """Moves `tools` into the system message of `messages`, and past calls and results into plain text.
 
     Such a template would drop them without a word. must: the tools of which one has to be called; (): any.
+    Raises ProviderInvalidRequest for a tool that no call could name.
     """
     messages: list[dict[str, Any]] = decode(fields["messages"])
-    prompt = render_tools(spec, decode(fields.pop("tools")))
+    tools = decode(fields.pop("tools"))
+    for index, tool in enumerate(tools):
+        function = tool.get("function", tool)
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            place = f"tools[{index}]"
+            raise ProviderInvalidRequest(f"{place}: declare a function with a name; no other tools work", param=place)
+    prompt = render_tools(spec, tools)
     fields.pop("tool_choice", None)
     if must is not None:
         prompt += f"\nThis time call {' or '.join(must) or 'one of the tools'}, whatever is said."

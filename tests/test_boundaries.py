@@ -28,7 +28,7 @@ OURS: dict[str, set[str]] = {
     "gateway.provider": {"gateway.errors", "gateway.patterns"},
     "gateway.backends": {"gateway.errors", "gateway.wire", "gateway.upstream", "gateway.config"},
     "gateway.normalize": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
-    "gateway.prompting": {"gateway.wire", "normalizers"},
+    "gateway.prompting": {"gateway.errors", "gateway.wire", "normalizers"},
     "gateway.forcing": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
     "gateway.enforcement": {"gateway.errors", "gateway.wire", "gateway.forcing"},
     "gateway.conformance": {

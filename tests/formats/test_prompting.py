@@ -1,0 +1,45 @@
+"""Tools that the gateway lists in the system message."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.prompting import tools_into_prompt
+from normalizers import registry
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
+
+
+def prompted(tools: list[dict[str, Any]]) -> str:
+    messages = json.dumps([{"role": "user", "content": "hi"}]).encode()
+    fields = {"messages": Raw(messages), "tools": Raw(json.dumps(tools).encode())}
+    tools_into_prompt(fields, registry.get("pythonic"))
+    assert "tools" not in fields
+    system: dict[str, str] = json.loads(bytes(fields["messages"]))[0]
+    return system["content"]
+
+
+@pytest.mark.parametrize(
+    "tool", [pytest.param(TOOL, id="in a function"), pytest.param({"type": "function", "name": "f"}, id="flat")]
+)
+def test_a_function_is_listed(tool: dict[str, Any]) -> None:
+    assert '"name": "f"' in prompted([tool])
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        pytest.param({"type": "custom", "custom": {"name": "f"}}, id="custom"),
+        pytest.param({"type": "function"}, id="no function"),
+        pytest.param({"type": "function", "function": {"name": 7}}, id="a name that is none"),
+    ],
+)
+def test_a_tool_that_no_call_could_name_is_refused(tool: dict[str, Any]) -> None:
+    with pytest.raises(ProviderInvalidRequest, match=r"tools\[1\]: declare a function with a name") as caught:
+        prompted([TOOL, tool])
+    assert caught.value.param == "tools[1]"
