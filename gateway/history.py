@@ -119,7 +119,7 @@ class _Healing:
 def _is_object(text: str) -> bool:
     try:
         return isinstance(decode(text), dict)
-    except ValueError:  # msgspec.DecodeError and UnicodeDecodeError are
+    except (ValueError, RecursionError):  # msgspec.DecodeError and UnicodeDecodeError are ValueErrors
         return False
 
 
@@ -130,7 +130,7 @@ def _mended(arguments: Any) -> str:
         text: str = arguments
         try:
             value = decode(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if isinstance(value, str):
             text = value  # encoded twice

@@ -256,7 +256,7 @@ class RoomTools:
         """What history keeps instead of a refused call's arguments and of what is wrong with them, if it must."""
         try:
             written = json.loads(arguments)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
         kept, redacted = self.recorded(ToolCall("", called, written if isinstance(written, dict) else {}))
         return {"arguments": json.dumps(kept), "reason": "the arguments break the tool's schema"} if redacted else {}

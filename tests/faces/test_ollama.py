@@ -139,3 +139,16 @@ async def test_errors_are_a_text() -> None:
         lines: list[Any] = [json.loads(line) for line in broken.body.splitlines()]
     assert broken.status == 200
     assert lines[-1] == {"error": "the engine's answer ended in the middle"}
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/messages"])
+async def test_arguments_too_deep_to_be_an_object(path: str) -> None:
+    """An engine that reads calls itself hands on what its model has written; both APIs want it as a value."""
+    deep = '{"city": ' + "[" * 5000 + "]" * 5000 + "}"
+    tools = TOOLS if path == "/api/chat" else [{"name": "get_weather", "input_schema": WEATHER}]
+    async with running(said(*call(0, "c", "get_weather", deep), reason="tool_calls")) as gateway:
+        answer = await gateway.ask(
+            {"model": "m", "messages": [ASK], "tools": tools, "max_tokens": 5, "stream": True}, path
+        )
+    assert answer.status == 200
+    assert b"arguments that are no JSON" in answer.body

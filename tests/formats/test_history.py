@@ -51,6 +51,7 @@ ARGUMENTS: dict[str, tuple[Any, Any]] = {
     "cut": ('{"city": ', {"malformed": '{"city": '}),
     "text": ("Paris", {"malformed": "Paris"}),
     "a list": ("[1, 2]", {"malformed": "[1, 2]"}),
+    "too deep to be read": ('{"a": ' + "[" * 5000, {"malformed": '{"a": ' + "[" * 5000}),
     "no number": ('{"a": NaN}', {"malformed": '{"a": NaN}'}),
 }
 

@@ -169,7 +169,7 @@ def _input(arguments: str) -> Any:
         return {}
     try:
         return decode(arguments)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ProviderInvalidResponse(f"the model's call has arguments that are no JSON: {error}") from error
 
 

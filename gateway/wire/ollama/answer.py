@@ -110,7 +110,7 @@ class LineEncoder:
             self._bare.add(call.index)
         try:
             arguments = decode(text) if text else {}
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ProviderInvalidResponse(f"the model's call has arguments that are no JSON: {error}") from error
         function = {"index": self._calls, "name": call.name, "arguments": arguments}
         self._calls += 1
