@@ -59,13 +59,17 @@ def forced(request: ChatRequest) -> tuple[str, ...] | None:
         allowed = choice.get("allowed_tools", choice)
         if not isinstance(allowed, Mapping) or allowed.get("mode") != "required":
             return None
-        named = [tool_name(tool) for tool in allowed.get("tools") or ()]
+        listed = allowed.get("tools") or []
+        named = [tool_name(tool) for tool in listed] if isinstance(listed, list) else [None]
     else:
         named = [tool_name(choice)]
-    declared = {tool_name(tool) for tool in decode(request.tools or b"[]")}
+    declared = [tool_name(tool) for tool in decode(request.tools or b"[]")]
     for name in named:
+        if not isinstance(name, str):
+            message = 'tool_choice: it names no tool; write {"type": "function", "function": {"name": "NAME"}}'
+            raise ProviderInvalidRequest(message, param="tool_choice")
         if name not in declared:
-            known = ", ".join(sorted(map(str, declared)))
+            known = ", ".join(sorted({str(each) for each in declared}))
             raise ProviderInvalidRequest(
                 f"tool_choice: there is no tool {name!r}; declared: {known}", param="tool_choice"
             )

@@ -166,6 +166,28 @@ def test_a_tool_that_is_not_declared_is_refused() -> None:
     assert caught.value.param == "tool_choice"
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        pytest.param({"type": "function"}, id="no name"),
+        pytest.param({"type": "function", "function": {"name": ["f"]}}, id="a list"),
+        pytest.param(
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": 5}}, id="no list of tools"
+        ),
+        pytest.param({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [5]}}, id="a number"),
+    ],
+)
+def test_a_choice_that_names_no_tool_is_refused(choice: Any) -> None:
+    with pytest.raises(ProviderInvalidRequest, match="tool_choice: it names no tool; write") as caught:
+        forced(chat_request(tools=TOOLS, tool_choice=choice))
+    assert caught.value.param == "tool_choice"
+
+
+def test_tools_whose_names_are_none_are_not_declared() -> None:
+    with pytest.raises(ProviderInvalidRequest, match="there is no tool 'f'"):
+        forced(chat_request(tools=[{"type": "function", "name": ["f"]}], tool_choice={"type": "function", "name": "f"}))
+
+
 def test_a_format_without_a_grammar_leaves_it_to_the_engine() -> None:
     assert raw_text(chat_request(tools=TOOLS, tool_choice="required"), registry.get("harmony")) is None
     assert raw_text(chat_request(tools=TOOLS), registry.get("harmony")) is not None

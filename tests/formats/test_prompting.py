@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from normalizers import registry
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 
 
-def prompted(tools: list[dict[str, Any]]) -> str:
-    messages = json.dumps([{"role": "user", "content": "hi"}]).encode()
+def prompted(tools: list[dict[str, Any]], past: Sequence[dict[str, Any]] = ()) -> str:
+    messages = json.dumps([{"role": "user", "content": "hi"}, *past]).encode()
     fields = {"messages": Raw(messages), "tools": Raw(json.dumps(tools).encode())}
     tools_into_prompt(fields, registry.get("pythonic"))
     assert "tools" not in fields
@@ -43,3 +44,32 @@ def test_a_tool_that_no_call_could_name_is_refused(tool: dict[str, Any]) -> None
     with pytest.raises(ProviderInvalidRequest, match=r"tools\[1\]: declare a function with a name") as caught:
         prompted([TOOL, tool])
     assert caught.value.param == "tools[1]"
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        pytest.param({"tool_calls": {"a": 1}}, "messages[1].tool_calls: expected a list of calls", id="no list"),
+        pytest.param({"tool_calls": [5]}, "messages[1].tool_calls[0]: a call needs a function", id="no object"),
+        pytest.param(
+            {"tool_calls": [{"id": "a", "function": "f"}]},
+            "messages[1].tool_calls[0]: a call needs a function",
+            id="no function",
+        ),
+        pytest.param(
+            {"tool_calls": [{"id": "a", "function": {"name": ["f"]}}]},
+            "messages[1].tool_calls[0]: a call needs a function",
+            id="no name",
+        ),
+        pytest.param(
+            {"content": 5, "tool_calls": [{"id": "a", "function": {"name": "f"}}]},
+            "messages[1].content: expected a text or a list of parts",
+            id="content that is none",
+        ),
+    ],
+)
+def test_a_past_call_that_can_t_be_written_is_refused(message: dict[str, Any], said: str) -> None:
+    with pytest.raises(ProviderInvalidRequest) as caught:
+        prompted([TOOL], [{"role": "assistant", **message}])
+    assert str(caught.value).startswith(said)
+    assert caught.value.param == said.partition(": ")[0]
