@@ -145,7 +145,7 @@ def _is_another(current: _NativeCall, engine_id: str | None, name: str, argument
         return False
     try:
         decode("".join(current.parts))
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return False
     return True
 
