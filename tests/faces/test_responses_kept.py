@@ -133,6 +133,27 @@ async def test_cancelling() -> None:
         assert again.json()["status"] == "cancelled"
 
 
+async def test_deleting_what_is_being_made() -> None:
+    """It stays deleted, however many ask for it at once."""
+    async with running(endless) as gateway:
+        made = (await post(gateway, input="Hi", background=True)).json
+        exchange = await gateway.engine.asked()
+        path = f"/v1/responses/{made['id']}"
+        asked = [get(gateway, path, "DELETE") for _ in range(4)]
+        assert sorted(answer.status_code for answer in await asyncio.gather(*asked)) == [200, 404, 404, 404]
+        async with asyncio.timeout(10):
+            await exchange.gone
+        assert (await get(gateway, path)).status_code == 404
+
+
+async def test_cancelling_by_many_at_once() -> None:
+    async with running(endless) as gateway:
+        made = (await post(gateway, input="Hi", background=True)).json
+        await gateway.engine.asked()
+        asked = [get(gateway, f"/v1/responses/{made['id']}/cancel", "POST") for _ in range(8)]
+        assert {answer.json()["status"] for answer in await asyncio.gather(*asked)} == {"cancelled"}
+
+
 async def test_what_is_not_in_the_background_is_not_cancelled() -> None:
     async with running(answers()) as gateway:
         made = (await post(gateway, input="Hi")).json

@@ -56,7 +56,8 @@ class Background:
 
     async def cancel(self) -> None:
         """Returns once nothing works on it any more."""
-        self._task.cancel()
+        if not self._task.cancelling():  # a second cancellation would break into what the first has it write
+            self._task.cancel()
         await asyncio.wait({self._task})
 
     async def _run(self, work: Callable[[Background], Awaitable[None]]) -> None:
@@ -93,8 +94,10 @@ class Backgrounds:
         return one if one is not None and one.principal == principal else None
 
     async def forget(self, id: str, principal: Principal) -> None:
-        if self.get(id, principal) is not None:
-            await self._by_id.pop(id).cancel()
+        """Returns once nothing works on it any more."""
+        if (one := self.get(id, principal)) is not None:
+            await one.cancel()
+            self._by_id.pop(id, None)
 
     async def aclose(self) -> None:
         for one in self._by_id.values():

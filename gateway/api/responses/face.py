@@ -86,8 +86,9 @@ class ResponsesFace(face.RoutedFace):
 
     async def delete(self, request: Request, client: Client) -> None:
         id = request.parts[0]
-        await (await self._responses()).delete(id, request.principal)
+        # First: what works on it writes it down once more as it ends.
         await self._backgrounds.forget(id, request.principal)
+        await (await self._responses()).delete(id, request.principal)
         await face.json(client, {"id": id, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request, client: Client) -> None:
