@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import ProviderInvalidRequest
 from gateway.wire.messages.request import CreateMessage, chat_fields
 from tests.faces.asking import WEATHER
 from tests.gateway.double import Json
@@ -94,6 +95,26 @@ MESSAGES: dict[str, tuple[Json, list[Json]]] = {
 def test_messages(name: str) -> None:
     fields, expected = MESSAGES[name]
     assert asked(**fields)["messages"] == expected
+
+
+MALFORMED: dict[str, tuple[Any, str]] = {
+    "a result of words": ({"type": "tool_result", "tool_use_id": "t1", "content": ["x"]}, ".content[0]"),
+    "a result of nothing": ({"type": "tool_result", "tool_use_id": "t1", "content": [None]}, ".content[0]"),
+    "a document of words": (
+        {"type": "document", "source": {"type": "content", "content": ["x"]}}, ".source.content[0]",
+    ),
+    "a search result of a number": ({"type": "search_result", "content": 5}, ".content"),
+    "a search result of words": ({"type": "search_result", "content": ["x"]}, ".content[0].text"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_blocks(name: str) -> None:
+    block, place = MALFORMED[name]
+    with pytest.raises(ProviderInvalidRequest) as caught:
+        asked(messages=[{"role": "user", "content": [block]}])
+    assert caught.value.param == f"messages[0].content[0]{place}"
+    assert str(caught.value).startswith(f"{caught.value.param}: ")
 
 
 FIELDS: dict[str, tuple[Json, Json]] = {

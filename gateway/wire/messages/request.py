@@ -238,7 +238,9 @@ def _add_answer(conversation: Conversation, block: Block, place: str) -> None:
         raise _unread(kind, place)
 
 
-def _parts(block: Block, place: str) -> list[Message]:
+def _parts(block: Any, place: str) -> list[Message]:
+    if not isinstance(block, Mapping):
+        raise _refused(place, f"{place}: a block is an object with a type")
     kind = block.get("type")
     if kind == "text":
         return [text_part(_text(block, "text", place))]
@@ -247,7 +249,10 @@ def _parts(block: Block, place: str) -> list[Message]:
     if kind == "document":
         return _document(block, place)
     if kind == "search_result":
-        texts = [_text(inner, "text", place) for inner in block.get("content") or ()]
+        found = block.get("content") or []
+        if not isinstance(found, list):
+            raise _refused(f"{place}.content", f"{place}.content: a list of blocks is needed")
+        texts = [_text(inner, "text", f"{place}.content[{at}]") for at, inner in enumerate(found)]
         return [text_part("\n".join((str(block.get("title") or ""), str(block.get("source") or ""), *texts)))]
     if kind == "tool_reference":
         return [text_part(f"The tool {block.get('tool_name') or block.get('name')} can be called now.")]
@@ -263,7 +268,7 @@ def _image(source: Any, place: str) -> Message:
     raise ProviderUnsupportedContentBlock(f"{place}.source: base64 or url", param=f"{place}.source")
 
 
-def _document(block: Block, place: str) -> list[Message]:
+def _document(block: Mapping[str, Any], place: str) -> list[Message]:
     title = [text_part(str(block["title"]))] if block.get("title") else []
     match block.get("source"):
         case {"type": "text", "data": str(text)}:
