@@ -13,7 +13,7 @@ from msgspec import Raw
 from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Mender, Taker
 from gateway.config import Model
-from gateway.errors import GatewayError, InternalError
+from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, decode, encode
 
 
@@ -108,5 +108,8 @@ class EchoReply:
 def _text(message: dict[str, Any]) -> str:
     content = message.get("content")
     if isinstance(content, list):
-        return "".join(part.get("text", "") for part in content if isinstance(part, dict))
+        texts = [part.get("text", "") for part in content if isinstance(part, dict)]
+        if not all(isinstance(text, str) for text in texts):
+            raise ProviderInvalidRequest("messages: the text of a part is no text", param="messages")
+        return "".join(texts)
     return content if isinstance(content, str) else ""

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Model
+from gateway.errors import ProviderInvalidRequest
 from tests.backends.conftest import ask, folded
 
 ECHO = Model(name="echo", runtime="echo")
@@ -46,6 +47,11 @@ async def test_cases(body: bytes, expected: tuple[str, str]) -> None:
     ((content, calls, reason),) = folded(await ask(ECHO, None, body))
     assert (content, reason) == expected
     assert not calls
+
+
+async def test_a_part_whose_text_is_none_is_refused() -> None:
+    with pytest.raises(ProviderInvalidRequest, match="the text of a part is no text"):
+        await ask(ECHO, None, request(user([{"type": "text", "text": {}}])))
 
 
 async def test_usage() -> None:
