@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     config = configuration(args)
-    active, candidate = config.resolve(None), config.resolve(args.model)
+    active, candidate = config.resolve(None), config.resolve(args.model, "chat")
     if candidate.name == active.name:
         print(f"{active.name} is the active model already")
         return 0
@@ -92,11 +93,16 @@ def _test(config: Config, model: Model, args: argparse.Namespace, out: Path, bas
     command = [sys.executable, "-m", "benchmarks.model_test", "run", "--serve", "--config", str(config.source)]
     command += ["--model", model.name, "--suite", args.gate, "--baseline", _from_here(baseline), "--fresh"]
     command += ["--out", str(out.resolve()), *shlex.split(args.options)]
-    try:
-        return subprocess.run(command, cwd=ROOT, check=False).returncode  # noqa: S603
-    except KeyboardInterrupt:
-        # The run was interrupted with us and has ended by itself.
-        return 130
+    with subprocess.Popen(command, cwd=ROOT) as process:  # noqa: S603
+        # The run has to end its gateway, so it is asked to end and waited for, never killed.
+        before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
+        try:
+            return process.wait()
+        except KeyboardInterrupt:  # the run got it, too
+            process.wait()
+            return 130
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _from_here(baseline: str) -> str:

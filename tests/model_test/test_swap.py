@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +31,7 @@ models:
     max_tokens: 256
   wrong: {{runtime: llama.cpp, path: {model}, context_window: 1024, max_tokens: 256, tool_call_format: hermes}}
   ported: {{runtime: llama.cpp, path: {model}, port: {port}}}
+  vectors: {{runtime: llama.cpp, role: embedding, path: {model}}}
   absent: {{runtime: llama.cpp, path: {model}.not-there}}
 """
 
@@ -79,6 +85,7 @@ def test_a_worse_setting_is_stopped_and_the_better_one_promoted(tmp_path: Path, 
     ("name", "code", "says"),
     [
         ("right", 0, "right is the active model already"),
+        ("vectors", 2, "vectors is for embedding, not for chat"),
         ("nobody", 1, "there is no model 'nobody'"),
         ("absent", 69, "absent isn't on this machine: put it at"),
     ],
@@ -117,3 +124,40 @@ def test_a_candidate_that_cannot_run_changes_nothing(tmp_path: Path, test_model:
     assert done.returncode == 3, done.stderr
     assert "right stays the active model" in done.stderr
     assert config.read_bytes() == before
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_its_gateway_ends_with_it(tmp_path: Path, test_model: Path, end: signal.Signals) -> None:
+    """SIGTERM reaches swap alone; a terminal's Ctrl-C all that runs in it."""
+    config = written(tmp_path, test_model, "right")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "swap", "wrong", "--config", str(config), "--out", str(tmp_path / "out")],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        port = served(tmp_path / "out")
+        if end == signal.SIGINT:
+            os.killpg(process.pid, end)
+        else:
+            process.send_signal(end)
+        assert process.wait(60) == 130
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def served(out: Path) -> int:
+    """The port of the gateway that the run has started, once it answers."""
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        for log in out.rglob("*.log"):
+            if (found := re.search(r"http://127\.0\.0\.1:(\d+)/v1", log.read_text("utf-8"))) is not None:
+                return int(found[1])
+        time.sleep(0.05)
+    raise AssertionError("no gateway was started")
