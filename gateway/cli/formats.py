@@ -106,6 +106,8 @@ def _detect(args: argparse.Namespace) -> int:
             print(f"config.yaml says: tool_call_format: {model.tool_call_format}")
     elif known.source:
         print(f"{args.detect}: nothing in {known.source} gives a format away; name it with tool_call_format")
+    elif model is not None and model.path is not None and not model.path.exists():
+        print(f"{args.detect}: nothing is known of it yet: there is no {model.path}")
     else:
         print(f"{args.detect}: nothing is known of it: it is neither a GGUF file nor a model's folder")
     return 0 if found is not None else NOT_DETECTED

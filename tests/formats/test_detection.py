@@ -160,3 +160,10 @@ def test_the_command_asks_a_server(llama_cpp: str, tmp_path: Path, capsys: pytes
         "config.yaml says: tool_call_format: native_json",
     ]
     assert main(["formats", "--detect", "nope", "--config", str(file)]) == ProviderInvalidModel.exit_code
+
+
+def test_the_command_says_that_the_weights_are_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("active_model: m\nmodels:\n  m: {runtime: llama.cpp, path: x.gguf}\n")
+    assert main(["formats", "--detect", "m", "--config", str(file)]) == 1
+    assert capsys.readouterr().out == f"m: nothing is known of it yet: there is no {tmp_path / 'x.gguf'}\n"
