@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from time import monotonic
 from types import TracebackType
@@ -229,7 +230,8 @@ class HeldRun(Run):
             enforced = self.enforced
             if enforced is None or enforced.check is None:
                 return body
-            judged = enforced.check.whole(body, enforced.told(self._attempt))
+            # In a thread: a client's schema may make much work.
+            judged = await asyncio.to_thread(enforced.check.whole, body, enforced.told(self._attempt))
             if isinstance(judged, bytes):
                 return judged
             await self._once_more(enforced.check, *judged)
@@ -243,7 +245,7 @@ class HeldRun(Run):
             if enforced is None or enforced.check is None:
                 self._given = True
                 return held.payloads
-            judged = enforced.check.stream(held.payloads, enforced.told(self._attempt))
+            judged = await asyncio.to_thread(enforced.check.stream, held.payloads, enforced.told(self._attempt))
             if isinstance(judged, list):
                 self._given = True
                 return judged

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gateway import backends
 from gateway.backends.collect import Collector
+from gateway.backends.openai import HTTPReply
 from gateway.config import Model
 from gateway.engines import Engine
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse, ProviderUnavailable
@@ -85,6 +86,7 @@ async def test_as_the_engine_says_it_whole(engine: Any, name: str) -> None:
             assert direct["error"]["message"] in str(caught.value)
             return
         reply = await backend.open(request, dict(request.fields))
+        assert isinstance(reply, HTTPReply)
         assert shape(json.loads(await reply.whole())) == shape(direct)
         # Beside tools llama.cpp tells logprobs in a whole answer alone.
         assert reply.done is reply.collects is (name != "a call with logprobs")
