@@ -213,7 +213,21 @@ class _Connection(asyncio.Protocol):
             what = "it changes the protocol" if isinstance(error, httptools.HttpParserUpgrade) else error
             response._fail(ProviderInvalidResponse(f"{self.upstream.target} broke HTTP: {what}"))
             return
-        if response._parts:
+        parts = response._parts
+        if parts:
+            tap = response.tap
+            # What came in several parts goes to the reader, who sends it on in one.
+            if tap is not None and response._waiter is not None and len(parts) == 1:
+                try:
+                    if tap(parts[0]):
+                        parts.clear()
+                        response._size = 0
+                        return
+                except Exception as error:  # noqa: BLE001  it is the reader's to handle
+                    parts.clear()
+                    response.tap = None
+                    response._fail(error)
+                    return
             if response._size > HIGH_WATER and not self._paused and not response.ended:
                 self._paused = True
                 self.transport.pause_reading()
@@ -252,17 +266,8 @@ class _Connection(asyncio.Protocol):
         response = self.response
         if response is None:
             return
-        tap = response.tap
-        if tap is not None and response._waiter is not None and not response._parts:
-            try:
-                if tap(body):
-                    return
-            except Exception as error:  # noqa: BLE001  it is the reader's to handle
-                response.tap = None
-                response._fail(error)
-        if response._error is None:
-            response._parts.append(body)
-            response._size += len(body)
+        response._parts.append(body)
+        response._size += len(body)
 
     def on_message_complete(self) -> None:
         response = self.response
