@@ -76,15 +76,23 @@ async def test_each_chunk_is_sent_as_it_comes(http: str) -> None:
         assert rest.endswith(b"data: [DONE]\n\n")
 
 
-async def test_chunks_that_come_together_go_together(http: str) -> None:
+@pytest.mark.parametrize("each", [False, True], ids=["in one part", "each in a part of its own"])
+async def test_chunks_that_come_together_go_together(http: str, each: bool) -> None:
+    seen = asyncio.Event()
+
     async def script(exchange: Exchange) -> None:
-        parts = b"".join(b"data: %b\n\n" % json.dumps(chunk(str(at))).encode() for at in range(10))
-        await exchange.send(STREAM_HEAD + chunked(parts))
+        events = [b"data: %b\n\n" % json.dumps(chunk(str(at))).encode() for at in range(10)]
+        await exchange.start()
+        await exchange.event(chunk("first"))
+        await seen.wait()  # so that the gateway waits for more
+        await exchange.send(b"".join(map(chunked, events)) if each else chunked(b"".join(events)))
         await exchange.gone
 
     async with running(script, http=http) as gateway, await gateway.connect() as client:
         await client.post(chat(stream=True))
         await client.head()
+        assert (await client.part()).count(b"data: ") == 1
+        seen.set()
         assert (await client.part()).count(b"data: ") == 10
 
 
