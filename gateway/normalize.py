@@ -282,6 +282,13 @@ class Answer:
             self._only = choice if len(self.choices) == 1 else None
         return choice
 
+    def _openers(self, index: int) -> list[dict[str, Any]]:
+        """Empty chunks of the choices below `index` of which nothing has come: clients expect them to begin in order."""
+        if index >= (decode(self._request.fields.get("n", b"1")) or 1):
+            return []
+        missing = [at for at in range(index) if at not in self.choices]
+        return [_chunk(self._shell(), {"index": self._choice(at).index}, {}) for at in missing]
+
     def _native(self, choice: _Choice, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if choice.native is None:
             allow, parallel = self._request.tool_choice != "none", self._request.parallel_tool_calls
@@ -315,6 +322,8 @@ class Answer:
         if not choices or len(choices) != 1 or self._every_chunk:
             return self._general(out, payload, chunk)
         view = choices[0]
+        if view.index and view.index not in self.choices:
+            out += map(encode, self._openers(view.index))
         delta = view.delta
         if delta is None or view.finish_reason is not None or delta.tool_calls is not None:
             return self._general(out, payload, chunk)
@@ -415,7 +424,10 @@ class Answer:
         return False
 
     def _frame(self, clean: list[dict[str, Any]], shell: dict[str, Any], frame: dict[str, Any]) -> None:
-        choice = self._choice(frame.get("index", 0))
+        index = frame.get("index", 0)
+        if index and index not in self.choices:
+            clean += self._openers(index)
+        choice = self._choice(index)
         reason = frame.get("finish_reason") or None
         others = dict(frame.get("delta") or {})
         _both_names(others)

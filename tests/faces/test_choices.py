@@ -59,6 +59,15 @@ def test_n_of_the_real_engine(client: OpenAI) -> None:
     assert reasons == {choice.index: choice.finish_reason for choice in whole.choices}
 
 
+def test_choices_begin_in_their_order(client: OpenAI) -> None:
+    """As `stream` of the openai package counts on, whichever llama.cpp comes to first."""
+    asked: Any = {"model": "tiny", "messages": HELLO, "max_tokens": 4, "temperature": 0, "n": 2}
+    with client.chat.completions.stream(**asked) as stream:
+        final = stream.get_final_completion()
+    assert [choice.index for choice in final.choices] == [0, 1]
+    assert all(choice.message.content for choice in final.choices)
+
+
 def test_logprobs_of_the_real_engine(client: OpenAI) -> None:
     asked: Any = {"model": "tiny", "messages": HELLO, "max_tokens": 4, "temperature": 0, "seed": 1}
     asked |= {"logprobs": True, "top_logprobs": 2}
@@ -104,3 +113,26 @@ async def test_streams_of_any_engine_pass_as_they_are(http: str) -> None:
         assert [json.loads(event) for event in answer.events[:-1]] == chunks
         assert answer.events[-1] == b"[DONE]"
         assert gateway.engine.requests[0].json.items() >= ASKED.items()
+
+
+FIRST_SEEN: dict[str, tuple[list[int], Json, list[int]]] = {
+    "in order": ([0, 1, 2], {"n": 3}, [0, 1, 2]),
+    "from the last on": ([2, 1, 0], {"n": 3}, [0, 1, 2]),
+    "one in between": ([1, 0, 2], {"n": 3}, [0, 1, 2]),
+    "one that was not asked for": ([1], {}, [1]),
+}
+
+
+@pytest.mark.parametrize(("came", "asked", "begun"), FIRST_SEEN.values(), ids=FIRST_SEEN)
+@pytest.mark.parametrize("last", [False, True], ids=["words", "only the end"])
+async def test_choices_begin_in_order(came: list[int], asked: Json, begun: list[int], last: bool) -> None:
+    chunks = [chunk(None if last else "Hello", reason="stop" if last else None, index=index) for index in came]
+    chunks += [chunk(reason="stop", index=index) for index in came if not last]
+    async with running(streams(*chunks), http=LANE) as gateway:
+        answer = await gateway.ask(chat(stream=True, **asked))
+    got = [json.loads(event)["choices"][0] for event in answer.events[:-1]]
+    assert list(dict.fromkeys(choice["index"] for choice in got)) == begun
+    assert sorted(choice["index"] for choice in got if choice["finish_reason"]) == sorted(came)
+    said = "" if last else "Hello"
+    for index in came:
+        assert "".join(choice["delta"].get("content") or "" for choice in got if choice["index"] == index) == said
