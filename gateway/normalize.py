@@ -283,7 +283,7 @@ class Answer:
         return choice
 
     def _openers(self, index: int) -> list[dict[str, Any]]:
-        """Empty chunks of the choices below `index` of which nothing has come: clients expect them to begin in order."""
+        """Empty chunks of the choices below `index` that nothing has come of: clients count on an order."""
         if index >= (decode(self._request.fields.get("n", b"1")) or 1):
             return []
         missing = [at for at in range(index) if at not in self.choices]
