@@ -25,7 +25,8 @@ async def export(
 ) -> Path:
     """The folder that it was written to, for its owner alone: to, else its place in the tree.
 
-    Raises NotFound where there is no such session, ProviderUnavailable where it can't be read or written.
+    Raises NotFound where there is no such session, ProviderInvalidRequest for a folder that holds something else, and
+    ProviderUnavailable where it can't be read or written.
     """
     store = await Store.open(store_url(config))
     try:
@@ -35,6 +36,8 @@ async def export(
     if to is None:
         home = root / "shared" if scope == "shared" else root / "home" / str(os.geteuid())
         to = home / name.kind / f"{name.name}.d" / "session" / session
+    elif to.is_dir() and any(to.iterdir()) and not (to / "messages.jsonl").exists():
+        raise ProviderInvalidRequest(f"{to} holds other files: name a new folder, or that of an earlier export")
     try:
         _write(to, files)
     except OSError as error:

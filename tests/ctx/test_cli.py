@@ -135,6 +135,15 @@ def test_export(echo: Tree) -> None:
     code, _, told = ctx(echo, "export", "main", "nothing")
     assert (code, told) == (1, "ctxgate: model/debug/echo has no private session nothing\n")
     assert ctx(echo, "export", "main", "s", "--scope", "shared")[0] == 1
+    # Into a folder that is named: one of its own, again, and never over other files.
+    named, other = echo.folder / "named", echo.folder / "other"
+    assert [ctx(echo, "export", "main", "s", str(named))[0] for _ in range(2)] == [0, 0]
+    assert (named / "latest.md").read_text("utf-8") == files["latest.md"]
+    other.mkdir(mode=0o755)
+    (other / "state").write_text("mine")
+    code, _, told = ctx(echo, "export", "main", "s", str(other))
+    assert (code, told.startswith(f"ctxgate: {other} holds other files: ")) == (2, True)
+    assert ((other / "state").read_text(), stat.S_IMODE(other.stat().st_mode)) == ("mine", 0o755)
 
 
 def test_doctor_finds_nothing_wrong(echo: Tree) -> None:
