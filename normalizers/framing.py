@@ -287,6 +287,8 @@ class Framing(Normalizer):
     def _may_grow(self, text: str, at: int) -> bool:
         """The text ends within a longer literal that begins like this one."""
         tail = text[at:]
+        if len(tail) >= self._longest:
+            return False
         return any(len(longer) > len(tail) and longer.startswith(tail) for longer in self._literals)
 
     def _partial(self, text: str, pos: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from dataclasses import fields as fields_of
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -118,6 +119,7 @@ def _as_declared(declared: str, value: object, where: str) -> object:
     return value
 
 
+@cache
 def load(target: str) -> Any:
     """The object at ``pkg.mod:attribute``. Raises ImportError or AttributeError."""
     module, _, attribute = target.partition(":")

@@ -141,7 +141,8 @@ class ArgumentWriter:
     def open_string(self) -> None:
         """The same for a string's opening quote; one more string right behind a string goes on with it."""
         if not self.in_string:
-            self._value("string")
+            if self._frames[-1].kind in "AM":
+                self._value("string")
             self._put('"')
             self.in_string = True
 

@@ -61,6 +61,12 @@ def _tables() -> Tables:
     return Tables(Lark(grammar(), parser="lalr", maybe_placeholders=False))
 
 
+@cache
+def _quick(close_heads: frozenset[str]) -> dict[str, str]:
+    """What needs no further look within a call: none of it begins the region's end marker."""
+    return {char: kind for char, kind in _QUICK.items() if char not in close_heads}
+
+
 class Pythonic(Region):
     """One region of Python calls; a JSON body within the same markers goes to `JsonCalls`."""
 
@@ -84,7 +90,7 @@ class Pythonic(Region):
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
         super().__init__(spec, writer, schemas, bare=bare)
         self._stack = _tables().begin()
-        self._quick = {char: kind for char, kind in _QUICK.items() if char not in self._close_heads}
+        self._quick = _quick(self._close_heads)
         self._callee = ""
         self._quote = self._last = ""
         self._search = _SPECIAL['"']

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import ClassVar
 
 from normalizers.base import CallWriter
@@ -57,8 +58,7 @@ class Region:
         self._schemas = schemas
         self._bare = bare
         self._close = () if bare else spec.close
-        self._close_heads = frozenset(literal[0] for literal in self._close)
-        self._longest = max(map(len, self._close), default=1)
+        self._close_heads, self._longest = _heads(self._close)
         self._arguments = ArgumentWriter(writer, schemas)
         self._span: list[str] = []
         self._taken: list[str] | None = [] if spec.echo and not bare else None
@@ -242,3 +242,9 @@ class Region:
             longest = max(self._longest, max(map(len, stops), default=1))
             found -= partial_suffix(text, pos, (*stops, *self._close), longest)
         return found, literal
+
+
+@cache
+def _heads(literals: tuple[str, ...]) -> tuple[frozenset[str], int]:
+    """Their first characters, and the length of the longest."""
+    return frozenset(literal[0] for literal in literals), max(map(len, literals), default=1)
