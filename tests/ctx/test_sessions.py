@@ -106,6 +106,7 @@ async def test_a_session_answers_one_message_at_a_time(short: Path) -> None:
     async with Double(engine.script).serve() as double, keeping(short, double) as kept, kept.connect() as client:
         await client.ask(op="send", id="m1", input="go")
         run = (await client.frame())["run"]
+        await double.asked()  # else the cancel may come before it
         await client.ask(op="send", id="m2", input="and on")
         refused = await client.frame()
         assert (refused["code"], refused["client_id"]) == ("EAGAIN", "m2")
