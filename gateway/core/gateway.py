@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from random import random
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from gateway.config import Config, Model, Role
 from gateway.config.diff import Difference, difference, launch
@@ -18,9 +18,6 @@ from gateway.errors import GatewayError, ProviderModelNotLoaded
 from gateway.estimate import TokenCount, estimate
 from gateway.ledger import Ledger
 from gateway.wire.chat import ChatRequest
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("ctxgate")
 
@@ -42,7 +39,6 @@ class Gateway:
         self.routes: Mapping[str, Route] = {
             name: Route(model, self.ledger, for_model(model, self.residency)) for name, model in config.models.items()
         }
-
         self._asked: dict[str | None, Route] = {}
         """The routes of chats, by what requests call their models: found once for each name there is."""
 
