@@ -105,25 +105,22 @@ def reader(name: str) -> Callable[[list[str]], None]:
 
 
 def least(read: Callable[[list[str]], None], pieces: list[str], rounds: int) -> float:
-    best = float("inf")
-    for _ in range(max(3, rounds if len(pieces) < 10_000 else rounds // 4)):
-        begun = time.process_time()
-        repeats = max(1, 2_000 // len(pieces))
-        for _ in range(repeats):
-            read(pieces)
-        best = min(best, (time.process_time() - begun) / repeats / len(pieces))
-    return best
+    return min(cost(read, pieces) for _ in range(max(3, rounds if len(pieces) < 10_000 else rounds // 4)))
+
+
+def cost(read: Callable[[list[str]], None], pieces: list[str]) -> float:
+    repeats = max(1, 500 // len(pieces))
+    begun = time.process_time()
+    for _ in range(repeats):
+        read(pieces)
+    return (time.process_time() - begun) / repeats / len(pieces)
 
 
 def slope(name: str, once: object, twice: object, rounds: int) -> float:
-    """Cost of a piece at twice the length over that at once the length, taken in turns."""
-    read = reader(name)
-    ratios = []
-    for _ in range(5):
-        a = least(read, call(name, once), rounds // 5)
-        b = least(read, call(name, twice), rounds // 5)
-        ratios.append(b / a)
-    return sorted(ratios)[2]
+    """Cost of a piece at twice the length over that at once the length: each the least, one by one in turns."""
+    read, short, long = reader(name), call(name, once), call(name, twice)
+    costs = [(cost(read, short), cost(read, long)) for _ in range(rounds)]
+    return min(b for _, b in costs) / min(a for a, _ in costs)
 
 
 def first(name: str) -> float:
