@@ -21,6 +21,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.ctx.served import SECONDS, Tree, tree
 from tests.ctx.test_clients import Words, with_engine
+from tests.engines.conftest import stand_still
 from tests.gateway.double import Double, answers, chunk, streams
 
 MODELS = {
@@ -161,7 +162,7 @@ async def test_an_interrupt_cancels_and_the_second_one_ends(short: Path) -> None
                 engine.permits.release()
                 process, _ = await executed(made, double)
                 assert made.process is not None
-                made.process.send_signal(signal.SIGSTOP)
+                stand_still(made.process.pid)
                 try:
                     process.send_signal(signal.SIGINT)
                     with pytest.raises(subprocess.TimeoutExpired):

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -101,3 +104,18 @@ def gone(pid: int, timeout: float = 10.0) -> bool:
 
 def alive(pid: int) -> bool:
     return not gone(pid, timeout=0)
+
+
+def stand_still(pid: int, timeout: float = 20.0) -> None:
+    """Stops a process; returns once each of its threads stands still, which `kill` doesn't wait for."""
+    os.kill(pid, signal.SIGSTOP)
+    end = time.monotonic() + timeout
+    while any(state != "T" for state in thread_states(pid)):
+        assert time.monotonic() < end, f"process {pid} goes on"
+        time.sleep(0.001)
+
+
+def thread_states(pid: int) -> Iterator[str]:
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            yield (thread / "stat").read_text().rpartition(")")[2].split()[0]

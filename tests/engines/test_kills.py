@@ -15,7 +15,7 @@ import pytest
 from gateway.config import Model
 from gateway.engines import Engine
 from gateway.engines.pidfile import PidFiles
-from tests.engines.conftest import alive, gone
+from tests.engines.conftest import alive, gone, stand_still
 from tests.engines.served import served
 from tests.gateway.client import Client, chat
 from tests.gateway.running import LANE
@@ -100,7 +100,7 @@ def test_the_gateway_and_the_guard_then_the_next_start_ends_what_is_left(test_mo
         engine = int(entry.stem)
         guard = parent(engine)
         assert parent(guard) == first.process.pid
-        os.kill(guard, signal.SIGSTOP)
+        stand_still(guard)
         first.process.kill()
         assert gone(first.process.pid)
         os.kill(guard, signal.SIGKILL)

@@ -17,6 +17,7 @@ from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.config import Engines, Model, Residence
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
+from tests.engines.conftest import stand_still
 from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
 from tests.gateway.client import Client, chat
 from tests.gateway.running import LANE
@@ -125,7 +126,7 @@ async def test_before_the_engine_has_read_it(
         one = engine_of(gateway, "one")
         await whole(gateway, "one")
         assert one.pid is not None
-        os.kill(one.pid, signal.SIGSTOP)
+        stand_still(one.pid)
         task = asyncio.ensure_future(gateway.chat(asked("one", stream=stream, **LONG)))
         while not one.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(0)

@@ -17,6 +17,7 @@ from gateway.config import Engines, Model, Residence, Runtime
 from gateway.engines import Engine, engine
 from gateway.engines.recipe import Machine
 from gateway.errors import ProviderModelNotLoaded
+from tests.engines.conftest import stand_still
 from tests.engines.test_engine import stopped
 from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
 from tests.gateway.client import Client, chat
@@ -60,14 +61,16 @@ async def test_ready_tells_the_truth_and_starts_nothing(test_model: Path) -> Non
 async def test_one_that_says_nothing_is_not_ready(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.core.route.READY_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.core.route.READY_SECONDS", 30.0)
     async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
         await whole(gateway, "one")
         one, route = engine_of(gateway, "one"), gateway.routes["one"]
         assert await route.readiness() is None
         assert one.pid is not None
-        os.kill(one.pid, signal.SIGSTOP)
-        error = await route.readiness()
+        stand_still(one.pid)
+        with monkeypatch.context() as patch:
+            patch.setattr("gateway.core.route.READY_SECONDS", 0.2)
+            error = await route.readiness()
         os.kill(one.pid, signal.SIGCONT)
         assert "its engine says nothing for 0.2 s" in str(error)
         assert await route.readiness() is None

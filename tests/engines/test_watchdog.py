@@ -17,6 +17,7 @@ from gateway.engines import Engine, engine
 from gateway.engines.recipe import Machine
 from gateway.engines.watchdog import Signs, Watchdog
 from gateway.errors import GatewayError, ProviderUnavailable
+from tests.engines.conftest import stand_still
 from tests.engines.test_residency import asked, engine_of, gateway_of, rest, whole
 
 STALL, PATIENCE = 10.0, 100.0
@@ -86,7 +87,7 @@ def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 async def frozen(engine: Engine) -> int:
     pid = engine.pid
     assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+    stand_still(pid)
     return pid
 
 
