@@ -89,7 +89,8 @@ def _free(spec: FormatSpec) -> RawText:
 
 @lru_cache(maxsize=64)
 def _strict(tools: bytes) -> bool:
-    return any(tool.get("function", tool).get("strict") is True for tool in decode(tools))
+    functions = [tool.get("function", tool) for tool in decode(tools)]
+    return any(isinstance(function, Mapping) and function.get("strict") is True for function in functions)
 
 
 @lru_cache(maxsize=64)

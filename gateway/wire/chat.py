@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from gateway.errors import ProviderInvalidRequest
 
@@ -21,12 +21,16 @@ class _Message(Struct, gc=False):
 
 
 class _Function(Struct, gc=False):
-    name: str
+    name: Annotated[str, Meta(min_length=1)]
+    description: str | UnsetType | None = UNSET
 
 
 class _Tool(Struct, gc=False):
+    """name: of one that is flat, as the Responses API has them."""
+
     type: str = "function"
     function: _Function | None = None
+    name: Any = None
 
 
 class _StreamOptions(Struct, gc=False):
@@ -146,7 +150,31 @@ class ChatRequest:
             raise ProviderInvalidRequest("the request body is not valid: it is nested too deeply") from None
         if not known.messages:
             raise ProviderInvalidRequest("messages: at least one message is needed", param="messages")
+        if known.tools and _described_by_null(known.tools):
+            fields["tools"] = _undescribed(fields["tools"])
         return cls(fields, known, face)
+
+
+def _described_by_null(tools: list[_Tool]) -> bool:
+    """Whether a tool's description is null. Raises ProviderInvalidRequest for a function that no call could name."""
+    found = False
+    for index, tool in enumerate(tools):
+        if tool.function is not None:
+            found = found or tool.function.description is None
+        elif tool.type == "function" and not (tool.name and isinstance(tool.name, str)):
+            place = f"tools[{index}].function.name"
+            raise ProviderInvalidRequest(f"{place}: a tool needs a function with a name", param=place)
+    return found
+
+
+def _undescribed(tools: Raw) -> Raw:
+    """The tools without descriptions that are null: clients write them for none, llama.cpp refuses them."""
+    found: list[dict[str, Any]] = decode(tools)
+    for tool in found:
+        function = tool.get("function")
+        if function is not None and function.get("description", "") is None:
+            del function["description"]
+    return Raw(encode(found))
 
 
 class FunctionDelta(Struct, omit_defaults=True):

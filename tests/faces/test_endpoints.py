@@ -88,6 +88,31 @@ def test_errors(real: str, name: str) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
 
 
+TOOLS: dict[str, tuple[str, Any, str]] = {
+    "chat/completions": ("v1", lambda tool: {"type": "function", "function": tool}, "tools[0].function.name"),
+    "responses": ("v1", lambda tool: {"type": "function", **tool}, "tools[0].name"),
+    "messages": ("v1", lambda tool: {"input_schema": {"type": "object"}, **tool}, "tools[0].name"),
+    "messages/count_tokens": ("v1", lambda tool: {"input_schema": {"type": "object"}, **tool}, "tools[0].name"),
+    "chat": ("api", lambda tool: {"type": "function", "function": tool}, "tools[0].function.name"),
+}
+
+
+@pytest.mark.parametrize("path", TOOLS)
+def test_a_tool_on_every_face(real: str, path: str) -> None:
+    """Without a name it is refused by its place; a description that is null is none."""
+    root, tool, place = TOOLS[path]
+    said = {"input": TEXTS[0]} if path == "responses" else {"messages": [{"role": "user", "content": TEXTS[0]}]}
+    body = {"model": "tiny", "max_tokens": 4, "stream": False, **said}
+    nameless = post(f"{real}/{root}/{path}", {**body, "tools": [tool({"name": ""})]})
+    error = nameless.json()["error"]
+    assert nameless.status_code == 400
+    assert (error if root == "api" else error["message"]).startswith(f"{place}: "), error
+    if root != "api":
+        assert error["param"] == place
+    described = post(f"{real}/{root}/{path}", {**body, "tools": [tool({"name": "f", "description": None})]})
+    assert described.status_code == 200, described.text
+
+
 def test_another_method(real: str) -> None:
     answer = httpx.get(f"{real}/v1/embeddings")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

@@ -185,7 +185,11 @@ def test_a_choice_that_names_no_tool_is_refused(choice: Any) -> None:
 
 def test_tools_whose_names_are_none_are_not_declared() -> None:
     with pytest.raises(ProviderInvalidRequest, match="there is no tool 'f'"):
-        forced(chat_request(tools=[{"type": "function", "name": ["f"]}], tool_choice={"type": "function", "name": "f"}))
+        forced(chat_request(tools=[{"type": "custom", "name": ["f"]}], tool_choice={"type": "function", "name": "f"}))
+
+
+def test_a_tool_of_another_kind_is_not_strict() -> None:
+    assert raw_text(chat_request(tools=[{"type": "custom", "function": None}]), registry.get("pythonic")) is not None
 
 
 def test_a_format_without_a_grammar_leaves_it_to_the_engine() -> None:

@@ -85,6 +85,31 @@ WRONG: dict[str, tuple[bytes, str | None, str]] = {
         "tools[0].function",
         "missing required field `name`",
     ),
+    "a tool whose name is empty": (
+        body(b'"tools":[{"type":"function","function":{"name":""}}]'),
+        "tools[0].function.name",
+        "expected `str` of length >= 1",
+    ),
+    "a tool without a function": (
+        body(b'"tools":[{"function":{"name":"f"}},{"type":"function"}]'),
+        "tools[1].function.name",
+        "a tool needs a function with a name",
+    ),
+    "a tool whose function is null": (
+        body(b'"tools":[{"type":"function","function":null}]'),
+        "tools[0].function.name",
+        "a tool needs a function with a name",
+    ),
+    "a flat tool without a name": (
+        body(b'"tools":[{"type":"function","name":""}]'),
+        "tools[0].function.name",
+        "a tool needs a function with a name",
+    ),
+    "a description that is none": (
+        body(b'"tools":[{"function":{"name":"f","description":7}}]'),
+        "tools[0].function.description",
+        "expected `str | null`, got `int`",
+    ),
     "tool_choice": (body(b'"tool_choice":7'), "tool_choice", "expected `str | object | null`, got `int`"),
     "parallel_tool_calls": (body(b'"parallel_tool_calls":"no"'), "parallel_tool_calls", "expected `bool | null`"),
     "temperature": (body(b'"temperature":"hot"'), "temperature", "expected `float | null`, got `str`"),
@@ -143,6 +168,12 @@ TOOLS: dict[str, tuple[bytes, bytes | None]] = {
     "empty": (b'"tools":[]', None),
     "empty with a space": (b'"tools":[ ]', None),
     "one": (b'"tools":[{"function":{"name":"f"}}]', b'[{"function":{"name":"f"}}]'),
+    "a flat one": (b'"tools":[{"type":"function","name":"f"}]', b'[{"type":"function","name":"f"}]'),
+    "of another kind": (b'"tools":[{"type":"custom","function":null}]', b'[{"type":"custom","function":null}]'),
+    "described by null": (
+        b'"tools":[{"function":{"name":"f","description":null,"x": 1}},{"type":"custom"}]',
+        b'[{"function":{"name":"f","x":1}},{"type":"custom"}]',
+    ),
 }
 
 

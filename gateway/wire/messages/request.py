@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire import body
@@ -31,7 +31,7 @@ class Said(Struct):
 
 
 class Tool(Struct):
-    name: str
+    name: Annotated[str, Meta(min_length=1)]
     input_schema: dict[str, Any] | None = None
     description: str | None = None
     type: str | None = None
