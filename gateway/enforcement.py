@@ -97,7 +97,7 @@ def constraint(request: ChatRequest) -> Constraint | None:
 def narrow(fields: dict[str, Raw], request: ChatRequest, *, named: bool) -> None:
     """Leaves only the tools that a `tool_choice` of allowed ones allows, and says the rest in words every engine knows.
 
-    named: likewise for one that names a tool.
+    named: likewise for one that names a tool. Raises ProviderInvalidRequest for allowed tools that are no list.
     """
     choice = request.tool_choice
     if not isinstance(choice, Mapping) or "tools" not in fields:
@@ -105,11 +105,13 @@ def narrow(fields: dict[str, Raw], request: ChatRequest, *, named: bool) -> None
     if choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools", choice)
         listed = allowed.get("tools") if isinstance(allowed, Mapping) else None
-        names = {tool_name(tool) for tool in listed or ()}
+        if listed and not isinstance(listed, list):
+            raise ProviderInvalidRequest("tool_choice: its allowed tools are no list", param="tool_choice")
+        names = [tool_name(tool) for tool in listed or ()]
         mode = allowed.get("mode") if isinstance(allowed, Mapping) else None
         fields["tool_choice"] = Raw(b'"required"' if mode == "required" else b'"auto"')
     elif named:
-        names = {tool_name(choice)}
+        names = [tool_name(choice)]
     else:
         return
     tools = [tool for tool in decode(fields["tools"]) if tool_name(tool) in names]

@@ -38,7 +38,7 @@ from gateway.prompting import calls_into_text, tools_into_prompt
 from gateway.recording import RecordedAnswer
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest, FaceName, encode, waiting
-from normalizers import FormatSpec, detect, registry
+from normalizers import Detection, FormatSpec, detect, registry
 
 if TYPE_CHECKING:
     from gateway.backends.replicas import Replica
@@ -156,10 +156,13 @@ class Route:
                 self._filter(fields)
             raw: RawText | None = None
             wish, way, spec = None, None, self.spec
+            check: Check | None = None
             if request.constrained:
                 wish = constraint(request)
                 way = self._way(wish)
-                if way == "grammar":
+                if wish is not None and way == "checked":
+                    check = Check(wish, request)
+                elif way == "grammar":
                     spec = await self._dialect(backend)
                 narrow(fields, request, named=way == "checked")
                 if wish is not None and way == "checked" and self.model.runtime in UNTOLD:
@@ -188,6 +191,12 @@ class Route:
                 reasoning_open, forced_by_us = came.reasoning_open, came.by_grammar
             else:
                 reply = await backend.open(request, fields)
+            if wish is not None and way == "grammar" and not forced_by_us:
+                try:
+                    way, check = "checked", Check(wish, request)
+                except BaseException:
+                    reply.close()
+                    raise
         except BaseException as error:
             if engine is not None:
                 if isinstance(error, EngineGone):
@@ -196,11 +205,7 @@ class Route:
             raise
         kind = RecordedAnswer if self._ledger.bodies else Answer
         answer = kind(request, spec, reply.mender, reasoning_open=reasoning_open, healed=healed)
-        if wish is None or way is None:
-            return reply, answer, backend, None
-        if way == "engine" or (way == "grammar" and forced_by_us):
-            return reply, answer, backend, Enforced(way)
-        return reply, answer, backend, Enforced("checked", Check(wish, request))
+        return reply, answer, backend, None if way is None else Enforced(way, check)
 
     def _way(self, wish: Constraint | None) -> Way | None:
         """How answers are held to a constraint. Raises ProviderInvalidRequest where they can't be."""
@@ -216,13 +221,8 @@ class Route:
     async def _dialect(self, backend: Backend) -> FormatSpec:
         """What the model writes its calls in, also where the engine reads them; `spec` where nobody can tell."""
         if self._native is None:
-            self._native = self.spec
-            if self.spec.untouched:
-                known = await backend.about()
-                found = detect(
-                    special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture
-                )
-                self._native = registry.get(found.format) if found is not None else self.spec
+            found = _detected(await backend.about()) if self.spec.untouched else None
+            self._native = registry.get(found.format) if found is not None else self.spec
         return self._native
 
     @asynccontextmanager
@@ -327,7 +327,7 @@ class Route:
         self._undetected = False
 
     def _found(self, known: About) -> None:
-        found = detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)
+        found = _detected(known)
         if found is None:
             self.evidence = "not seen yet: the first known marker in an answer counts"
             return
@@ -410,6 +410,10 @@ class Route:
             needed = way == "system" if way != "auto" else not await backend.takes_tools()
             self._prompted = backend, needed
         return needed
+
+
+def _detected(known: About) -> Detection | None:
+    return detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)
 
 
 def _gives_raw_text(backend: Backend) -> TypeGuard[RawTextBackend]:

@@ -225,6 +225,8 @@ class HeldRun(Run):
         return by if self._attempt == 1 else f"{by}; attempts={self._attempt}"
 
     async def whole(self) -> bytes:
+        if self._whole is not None:
+            return self._whole
         while True:
             body = await super().whole()
             enforced = self.enforced
@@ -250,7 +252,7 @@ class HeldRun(Run):
                 self._given = True
                 return judged
             await self._once_more(enforced.check, *judged)
-        return []
+        return await super().payloads()  # what `begin` has taken, then the end
 
     async def _once_more(self, check: Check, said: Mapping[str, object], fault: str) -> None:
         if self._attempt == ATTEMPTS:

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import ROOT
 from tests.gateway.accumulator import from_stream
 from tests.gateway.client import Answer, chat
-from tests.gateway.double import Exchange, Json, Script, chunk, completion, streams
+from tests.gateway.double import Exchange, Json, Script, chunk, completion, endless, streams
 from tests.gateway.running import running
 
 SCHEMA: Json = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -192,8 +192,7 @@ async def test_who_leaves_while_the_model_is_asked_again_frees_the_engine(http: 
         await client.post(chat(response_format=BY_SCHEMA))
         exchange = await gateway.engine.asked(2)
         client.leave()
-        async with asyncio.timeout(5):
-            await exchange.gone
+        await exchange.gone
 
 
 async def test_a_server_that_is_trusted_is_not_checked(http: str) -> None:
@@ -237,6 +236,11 @@ MALFORMED: dict[str, tuple[Json, str, str]] = {
         "tool_choice",
         "no tool 'then'",
     ),
+    "allowed tools that are no list": (
+        {"tools": [NOW], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": 5}}},
+        "tool_choice",
+        "its allowed tools are no list",
+    ),
     "no tools": ({"tool_choice": "required"}, "tool_choice", "no tools are declared"),
 }
 
@@ -248,6 +252,49 @@ async def test_a_constraint_that_is_none_is_refused_by_its_name(name: str) -> No
         answer = await gateway.ask(chat(**fields))
         assert (answer.status, answer.error["param"]) == (400, param)
         assert words in answer.error["message"]
+        # What a reference leads to is seen once there is something to check.
+        assert len(gateway.engine.requests) == (name == "a reference to elsewhere")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_answer_that_another_model_might_have_given_is_handed_out(http: str, stream: bool) -> None:
+    async with running(PROSE, says(GOOD), http=http, retries=1, fallbacks=("echo",)) as gateway:
+        answer = await gateway.ask(chat(stream=stream, response_format=BY_SCHEMA))
+        assert folded(answer) == (GOOD, [], {"by": "checked", "attempts": 2})
+
+
+async def test_a_schema_that_only_we_find_faulty_ends_the_answer_that_began(http: str) -> None:
+    async def knows_no_dialect(exchange: Exchange) -> None:
+        if exchange.path == "/props":
+            await exchange.whole({"chat_template": "{{ messages }} {{ tools }}"})
+        else:
+            await endless(exchange)
+
+    async with running(knows_no_dialect, http=http, runtime="llama.cpp") as gateway:
+        faulty = {"type": "json_schema", "json_schema": {"schema": {"type": "int"}}}
+        answer = await gateway.ask(chat(stream=True, tools=[NOW], response_format=faulty))
+        assert (answer.status, answer.error["param"]) == (400, "response_format.json_schema.schema")
+        async with asyncio.timeout(5):
+            await gateway.engine.requests[-1].gone
+
+
+async def test_a_dialect_that_could_not_be_asked_for_once_is_asked_for_again(http: str) -> None:
+    template = "<|tool_list_start|>{{ tools }}<|tool_list_end|> <|tool_call_start|>[pythonic]<|tool_call_end|>"
+
+    async def answers_late(exchange: Exchange) -> None:
+        if exchange.path != "/props":
+            path = exchange.path == "/apply-template"
+            await (exchange.whole({"prompt": "Hi"}) if path else streams({"choices": []})(exchange))
+        elif len(gateway.engine.requests) == 1:
+            exchange.reset()
+        else:
+            await exchange.whole({"chat_template": template})
+
+    async with running(answers_late, http=http, runtime="llama.cpp") as gateway:
+        fields: Json = {"tools": [NOW], "tool_choice": "required"}
+        assert (await gateway.ask(chat(**fields))).status == 502
+        await gateway.ask(chat(**fields))
+        assert "grammar" in gateway.engine.requests[-1].json
 
 
 EVIL: Json = {"type": "object", "properties": {"n": {"type": "string", "pattern": "(a+)+$"}}}
@@ -263,7 +310,9 @@ PATTERNED: dict[str, Json] = {
 @pytest.mark.parametrize(("name", "stream"), [("response_format", True), ("a strict tool", False)])
 async def test_a_pattern_that_would_match_for_ever_is_given_up(name: str, stream: bool) -> None:
     said = json.dumps({"n": "a" * 40 + "!"})
-    async with running(says("", ("now", said)) if "tool" in name else says(said), says("Hi.")) as gateway:
+    script = says("", ("now", said)) if "tool" in name else says(said)
+    # Judging takes as long as patterns may: a comment would begin the stream.
+    async with running(script, says("Hi."), progress={"progress_comments": False}) as gateway:
         answer = await gateway.ask(chat(stream=stream, **PATTERNED[name]))
         assert (answer.status, answer.error["code"]) == (400, "invalid_request")
         assert "its patterns take longer than" in answer.error["message"]
@@ -272,7 +321,7 @@ async def test_a_pattern_that_would_match_for_ever_is_given_up(name: str, stream
 
 
 async def test_allowed_tools_are_all_that_is_declared(http: str) -> None:
-    choice: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "now"}]}}
+    choice: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "now"}, {"name": []}]}}
     async with running(streams(chunk("Hi", role="assistant"), chunk(reason="stop")), http=http) as gateway:
         await gateway.ask(chat(stream=True, tools=[WEATHER, NOW], tool_choice=choice))
         (exchange,) = gateway.engine.requests
