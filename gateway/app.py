@@ -33,13 +33,10 @@ FACES: dict[str, str] = {
     **dict.fromkeys(("/v1/completions", "/completions"), "gateway.api.completions:CompletionsFace"),
     **dict.fromkeys(("/v1/embeddings", "/embeddings"), "gateway.api.embeddings:EmbeddingsFace"),
     **dict.fromkeys(("/v1/rerank", "/rerank"), "gateway.api.embeddings:EmbeddingsFace"),
-    **dict.fromkeys(
-        (f"/api/{name}" for name in ("chat", "generate", "embed", "embeddings", "tags", "ps", "show", "version")),
-        "gateway.api.ollama:OllamaFace",
-    ),
     "/openapi.json": "gateway.description:DescriptionFace",
     **dict.fromkeys(("/-", "/metrics"), "gateway.api.operations:OperationsFace"),
     **dict.fromkeys(("/llm/room", "/api/user"), "gateway.rooms.app:build"),
+    "/api": "gateway.api.ollama:OllamaFace",
     # Whatever else begins with /v1 is there without it, too.
     **dict.fromkeys(("/", "/health", "/ready", "/models", "/v1"), "gateway.api.overview:OverviewFace"),
 }

@@ -135,6 +135,11 @@ async def test_errors_are_a_text() -> None:
         assert (wrong.status, wrong.json) == (400, {"error": "template: the model's own is used"})
         typed = await gateway.ask({"model": "m", "messages": [ASK], "options": {"num_predict": "5"}}, "/api/chat")
         assert (typed.status, typed.json) == (400, {"error": "max_tokens: expected `int | null`, got `str`"})
+        for path in ("/api/pull", "/api/chat/x", "/api"):
+            unknown = await gateway.ask({"model": "m"}, path)
+            assert (unknown.status, unknown.json) == (404, {"error": f"POST {path}: no such endpoint"})
+        elsewhere = await gateway.ask({}, "/apis")
+        assert (elsewhere.status, elsewhere.error["code"]) == (404, "not_found")
         broken = await gateway.ask({"model": "m", "messages": [ASK]}, "/api/chat")
         lines: list[Any] = [json.loads(line) for line in broken.body.splitlines()]
     assert broken.status == 200

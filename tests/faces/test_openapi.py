@@ -14,9 +14,12 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 
+from gateway.api.ollama import OllamaFace
 from gateway.app import FACES, build
 from gateway.config import Config, Model, Rooms
+from gateway.core import Gateway
 from gateway.description import description
+from gateway.services import Services
 from tests.gateway.running import LANE
 from tests.provider.server import serve
 
@@ -51,8 +54,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_every_path_of_a_face_is_described() -> None:
     described = {path.partition("/{")[0] for path in description()["paths"]}
     for prefix in FACES:
-        if prefix.startswith(("/v1/", "/api/")) and prefix != "/api/user":
+        if prefix.startswith(("/v1/", "/api")) and prefix != "/api/user":
             assert any(path.startswith(prefix) for path in described), prefix
+    config = Config(
+        source=Path("config.yaml"), active_model="echo", models={"echo": Model(name="echo", runtime="echo")}
+    )
+    of_ollama = {path for _, path, _ in OllamaFace(Services(Gateway(config))).rows()}
+    assert of_ollama == {path for path in described if path.startswith("/api/") and "/user/" not in path}
 
 
 def test_every_reference_leads_somewhere() -> None:
