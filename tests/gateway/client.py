@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-LIMIT = 10.0
+LIMIT = 30.0
 """Seconds for any one wait."""
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl as tls
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +18,8 @@ Json = dict[str, Any]
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
+SECONDS = 30.0
+"""For anything that is waited for."""
 
 
 class Exchange:
@@ -36,9 +37,17 @@ class Exchange:
         return json.loads(self.body)
 
     @property
-    def gone(self) -> asyncio.Future[float]:
-        """The moment (time.perf_counter) at which the other side closed the connection."""
+    def gone(self) -> asyncio.Future[None]:
+        """Done once the other side has closed the connection."""
         return self.connection.gone
+
+    async def gone_at_once(self) -> bool:
+        """Whether the other side, of this event loop, closes without waiting for any time: in turns of the loop."""
+        for _ in range(10_000):
+            if self.gone.done():
+                return True
+            await asyncio.sleep(0)
+        return False
 
     async def send(self, data: bytes) -> None:
         """Raw bytes; waits while the other side doesn't read."""
@@ -105,13 +114,13 @@ class Double:
 
     async def asked(self, count: int = 1) -> Exchange:
         """The last request, once `count` have come."""
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(SECONDS), self._changed:
             await self._changed.wait_for(lambda: len(self.requests) >= count)
         return self.requests[-1]
 
     async def count_open(self, count: int) -> None:
         """Waits until so many connections stand."""
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(SECONDS), self._changed:
             await self._changed.wait_for(lambda: len(self.open) == count)
 
     async def run(self, exchange: Exchange) -> None:
@@ -132,7 +141,7 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.writable = asyncio.Event()
         self.writable.set()
-        self.gone: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._double = double
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: list[Exchange] = []
@@ -149,7 +158,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._double.open.discard(self)
         if not self.gone.done():
-            self.gone.set_result(time.perf_counter())
+            self.gone.set_result(None)
         self.writable.set()
         self._told = asyncio.get_running_loop().create_task(self._double.changed())
 

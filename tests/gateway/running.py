@@ -20,6 +20,9 @@ from tests.provider.server import serve
 LANE = "gateway.api.lane:LaneProtocol"
 """What `gateway.app.serve` gives to uvicorn; "httptools" is the plain ASGI way."""
 
+NO_COMMENTS: Mapping[str, Any] = {"progress_after_seconds": 3600.0}
+"""Settings of the server for tests in which a stream that begins late must still begin with an answer or a status."""
+
 
 @dataclass
 class Running:
@@ -47,15 +50,16 @@ async def running(
     keys: tuple[str, ...] = (),
     max_body: int = 2**25,
     progress: Mapping[str, Any] | None = None,
-    idle: int = 5,
+    idle: int = 60,
     **model: Any,
 ) -> AsyncIterator[Running]:
     """Model `m` is the scripted engine, and the active one; `echo` is another. `model` are further settings of `m`.
 
-    progress: the server's settings of a stream's comments. idle: seconds until a connection is closed that nobody uses.
+    progress: the server's settings of a stream's comments; else there are none, however slow the machine is. idle:
+    seconds until a connection is closed that nobody uses.
     """
     async with asyncio.timeout(50), Double(*scripts).serve() as double:
-        server = Server(api_keys=tuple(map(SecretStr, keys)), max_body_bytes=max_body, **(progress or {}))
+        server = Server(api_keys=tuple(map(SecretStr, keys)), max_body_bytes=max_body, **(progress or NO_COMMENTS))
         settings = {"runtime": "openai", "base_url": f"http://127.0.0.1:{double.address.port}", **model}
         models = {"m": Model(name="m", **settings), "echo": Model(name="echo", runtime="echo")}
         config = Config(source=Path(__file__), active_model="m", models=models, server=server)

@@ -27,7 +27,7 @@ from tests.gateway.double import (
     silence,
     streams,
 )
-from tests.gateway.running import running
+from tests.gateway.running import Running, running
 
 HELLO = streams(chunk("", role="assistant"), chunk("Hel"), chunk("lo"), chunk(reason="stop"))
 
@@ -107,7 +107,7 @@ async def test_the_connection_is_kept(http: str) -> None:
 
 
 async def test_a_connection_is_closed_that_nobody_uses(http: str) -> None:
-    idle = 1
+    idle = 3
 
     async def longer(exchange: Exchange) -> None:
         await exchange.start()
@@ -115,8 +115,8 @@ async def test_a_connection_is_closed_that_nobody_uses(http: str) -> None:
         await exchange.event(chunk("late", reason="stop"))
         await exchange.end()
 
-    scripts, quiet = (answers(), longer, answers()), {"progress_comments": False}
-    async with running(*scripts, http=http, idle=idle, progress=quiet) as gateway, await gateway.connect() as client:
+    scripts = answers(), longer, answers()
+    async with running(*scripts, http=http, idle=idle) as gateway, await gateway.connect() as client:
         assert (await client.ask(chat())).status == 200
         assert (await client.ask(chat(stream=True))).events[-1] == b"[DONE]"
         assert (await client.ask(chat())).status == 200
@@ -595,12 +595,12 @@ async def test_a_large_body_does_not_hold_up_others(http: str) -> None:
     """30 MB, as images come. What it costs must grow with its size, not with its square."""
     body = json.dumps(chat("x" * 30_000_000)).encode()
     async with running(answers(), http=http) as gateway, await gateway.connect() as client:
-        begun = time.perf_counter()
+        begun = time.process_time()
         client.writer.write(request(body))
         assert (await client.answer()).status == 200
-        took = time.perf_counter() - begun
+        took = time.process_time() - begun
         assert len(gateway.engine.requests[0].body) > 30_000_000
-        assert took < 5, "about 0.3 s on an idle machine"
+        assert took < 5, "about 0.3 s of a core"
 
 
 # HTTP
@@ -726,13 +726,22 @@ async def test_a_client_that_leaves_ends_the_engines_work(http: str, state: str,
                     if script is endless:
                         await client.head()
                         await client.part()
-                    left = time.perf_counter()
                     if how == "half-close":
                         client.writer.write_eof()
                     else:
                         getattr(client, how)()
-                    async with asyncio.timeout(5):
-                        assert await asked.gone - left < 0.1
+                    assert await gone_at_once(gateway, asked)
+
+
+async def gone_at_once(gateway: Running, asked: Exchange) -> bool:
+    """Whether the engine's connection ends while the gateway answers some requests: nothing waited for any time."""
+    async with await gateway.connect() as other:
+        for _ in range(100):
+            await other.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await other.answer()).status == 200
+            if asked.gone.done():
+                return True
+    return False
 
 
 @pytest.mark.parametrize("sent", [0.1, 0.9])
@@ -761,11 +770,11 @@ async def test_a_client_that_stalls_pauses_the_engine_and_goes_on(http: str) -> 
 
     async with running(flood, http=http) as gateway, await gateway.connect() as client:
         await client.post(chat(stream=True))
-        stalled = -1
-        while sent != stalled:
+        stalled = 0
+        while not sent or sent != stalled:
             stalled = sent
             await asyncio.sleep(0.3)
-        assert 0 < sent < 32_000_000
+        assert sent < 32_000_000
         answer = await client.answer()
         assert len(answer.events) == 8000 + 2
 
@@ -781,7 +790,5 @@ async def test_a_stalled_client_that_leaves_is_noticed(http: str) -> None:
         asked = await gateway.engine.asked()
         await client.head()
         await asyncio.sleep(0.5)
-        left = time.perf_counter()
         client.leave()
-        async with asyncio.timeout(5):
-            assert await asked.gone - left < 0.1
+        assert await gone_at_once(gateway, asked)

@@ -9,7 +9,6 @@ import resource
 import socket
 import ssl
 import subprocess
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from hypothesis import strategies as st
 from gateway.backends import Address
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
 from gateway.upstream import HIGH_WATER, LINGER_SECONDS, MAX_IDLE, Response, Upstream
+from tests.gateway.conftest import Clock
 from tests.gateway.double import (
     STREAM_HEAD,
     Double,
@@ -44,7 +44,7 @@ OK = answers(b"{}")
 async def engine(
     *scripts: Script, connect: float = 5.0, silence: float = 600.0
 ) -> AsyncIterator[tuple[Double, Upstream]]:
-    async with asyncio.timeout(20), Double(*scripts).serve() as double:
+    async with asyncio.timeout(50), Double(*scripts).serve() as double:
         upstream = Upstream(double.address, connect_timeout=connect, silence_timeout=silence)
         try:
             yield double, upstream
@@ -216,10 +216,8 @@ async def test_a_server_that_takes_no_connection() -> None:
             one.connect_ex(address)
             waiting.append(one)
         upstream = Upstream(Address(port=address[1]), connect_timeout=0.2)
-        begun = time.perf_counter()
         with pytest.raises(ProviderUnavailable, match=r"took no connection within 0\.2 s"):
             await ask(upstream)
-        assert time.perf_counter() - begun < 2
         for one in waiting:
             one.close()
 
@@ -253,8 +251,7 @@ async def test_aclose_fails_what_a_slow_reader_has_not_read() -> None:
     async with engine(flood) as (double, upstream):
         answered = await post(upstream)
         asked = await double.asked()
-        while answered._size <= HIGH_WATER:  # noqa: ASYNC110  there is no event for it
-            await asyncio.sleep(0.01)
+        await unread(answered)
         await upstream.aclose()
         await asked.gone
         assert await answered.receive(), "what had come"
@@ -387,10 +384,8 @@ async def test_a_body_above_the_limit() -> None:
 
 async def test_an_engine_that_never_answers() -> None:
     async with engine(silence, silence=0.2) as (double, upstream):
-        begun = time.perf_counter()
         with pytest.raises(ProviderUnavailable, match=r"sent nothing for 0\.2 s") as silent:
             await ask(upstream)
-        assert time.perf_counter() - begun < 3
         assert silent.value.status == 503
         await double.requests[0].gone
 
@@ -404,19 +399,26 @@ async def test_an_engine_that_falls_silent() -> None:
         await double.requests[0].gone
 
 
-async def test_a_slow_engine_is_not_a_silent_one() -> None:
+async def test_a_slow_engine_is_not_a_silent_one(clock: Clock) -> None:
+    go = asyncio.Semaphore(0)
+
     async def slow(exchange: Exchange) -> None:
         await exchange.start()
         for _ in range(9):
+            await go.acquire()
             await exchange.send(chunked(b"x"))
-            await asyncio.sleep(0.25)
         await exchange.end(done=False)
 
     async with engine(slow, silence=1.0) as (_, upstream):
-        assert await ask(upstream) == b"x" * 9
+        answered = await post(upstream)
+        for _ in range(9):
+            await clock.goes_on(0.9)
+            go.release()
+            assert await answered.receive() == b"x"
+        assert await answered.read() == b""
 
 
-async def test_a_reader_that_lags_is_no_silence_of_the_engine() -> None:
+async def test_a_reader_that_lags_is_no_silence_of_the_engine(clock: Clock) -> None:
     async def much(exchange: Exchange) -> None:
         await exchange.start()
         for _ in range(64):
@@ -425,8 +427,16 @@ async def test_a_reader_that_lags_is_no_silence_of_the_engine() -> None:
 
     async with engine(much, silence=0.5) as (_, upstream):
         answered = await post(upstream)
-        await asyncio.sleep(2.2)
+        await unread(answered)
+        for _ in range(3):
+            await clock.goes_on(1.1)
         assert len(await answered.read()) == 64 * 65536
+
+
+async def unread(answered: Response) -> None:
+    """Returns once so much has come that no more is read."""
+    while answered._size <= HIGH_WATER:  # noqa: ASYNC110  there is no event for it
+        await asyncio.sleep(0)
 
 
 # Back-pressure
@@ -481,19 +491,15 @@ async def test_the_connection_of_a_slow_reader_is_used_again() -> None:
 # Ending
 
 
-async def test_close_reaches_the_engine_within_milliseconds() -> None:
-    took = []
+async def test_close_reaches_the_engine_at_once() -> None:
     async with engine(endless) as (double, upstream):
         for count in range(1, 51):
             answered = await post(upstream)
             await answered.receive()
             asked = await double.asked(count)
-            left = time.perf_counter()
             answered.close()
-            took.append(await asked.gone - left)
+            assert await asked.gone_at_once()
             answered.close()
-    assert sorted(took)[25] < 0.01
-    assert max(took) < 0.1
 
 
 async def test_cancel_before_the_answer_reaches_the_engine() -> None:
@@ -501,10 +507,9 @@ async def test_cancel_before_the_answer_reaches_the_engine() -> None:
         asking = asyncio.create_task(post(upstream))
         asked = await double.asked()
         asking.cancel()
-        left = time.perf_counter()
         with pytest.raises(asyncio.CancelledError):
             await asking
-        assert await asked.gone - left < 0.1
+        assert await asked.gone_at_once()
         assert not upstream._busy
 
 
@@ -517,7 +522,7 @@ async def test_close_after_the_end_keeps_the_connection() -> None:
         assert double.connections == 1
 
 
-async def test_finish_waits_for_the_end_and_keeps_the_connection() -> None:
+async def test_finish_waits_for_the_end_and_keeps_the_connection(clock: Clock) -> None:
     """The reader saw `[DONE]`; the last chunk comes after it."""
     released = asyncio.Event()
 
@@ -531,8 +536,12 @@ async def test_finish_waits_for_the_end_and_keeps_the_connection() -> None:
         answered = await post(upstream)
         await answered.receive()
         answered.finish()
+        await clock.goes_on(LINGER_SECONDS - 0.1)
         released.set()
-        await asyncio.sleep(0.05)
+        while not upstream._idle:  # noqa: ASYNC110  there is no event for it
+            await asyncio.sleep(0)
+        assert await ask(upstream) == b"{}"
+        await clock.goes_on(1.0)
         assert await ask(upstream) == b"{}"
         assert double.connections == 1
 
@@ -542,8 +551,7 @@ async def test_finish_gives_up_on_an_end_that_does_not_come() -> None:
         answered = await post(upstream)
         await answered.receive()
         answered.finish()
-        left = time.perf_counter()
-        assert await double.requests[0].gone - left < LINGER_SECONDS + 1
+        await double.requests[0].gone
         assert not upstream._busy
 
 
@@ -566,7 +574,7 @@ async def test_nothing_is_left_of_exchanges_that_ended() -> None:
 
 
 async def test_a_unix_socket(tmp_path: Path) -> None:
-    async with asyncio.timeout(10), Double(OK).serve(uds=tmp_path / "e.sock") as double:
+    async with asyncio.timeout(50), Double(OK).serve(uds=tmp_path / "e.sock") as double:
         upstream = Upstream(double.address)
         assert await ask(upstream) == await ask(upstream) == b"{}"
         assert double.requests[0].headers["host"] == "localhost"
@@ -591,7 +599,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_tls_is_verified(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    async with asyncio.timeout(10), Double(OK).serve(ssl=server) as double:
+    async with asyncio.timeout(50), Double(OK).serve(ssl=server) as double:
         with pytest.raises(ProviderUnavailable, match="certificate"):
             await ask(Upstream(double.address))
         assert not double.requests
@@ -622,7 +630,7 @@ ON_UVLOOP: list[Callable[[], Coroutine[Any, Any, None]]] = [
     lambda: test_a_body_that_was_cut(STREAM_HEAD + b"5\r\nhel"),
     test_a_slow_reader_pauses_the_engine_and_memory_stays_bounded,
     test_the_connection_of_a_slow_reader_is_used_again,
-    test_close_reaches_the_engine_within_milliseconds,
+    test_close_reaches_the_engine_at_once,
     test_cancel_before_the_answer_reaches_the_engine,
     test_finish_gives_up_on_an_end_that_does_not_come,
 ]
