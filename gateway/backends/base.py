@@ -87,9 +87,13 @@ class RawText(Struct, frozen=True):
 class Reply(Protocol):
     """One answer of an engine, whole or streamed as the request asked."""
 
-    mender: Mender | None
-    done: bool
-    """The engine said `[DONE]`."""
+    @property
+    def mender(self) -> Mender | None: ...
+
+    @property
+    def done(self) -> bool:
+        """The engine said `[DONE]`."""
+        ...
 
     def whole(self) -> Awaitable[bytes]:
         """The JSON body of a whole answer."""
@@ -155,10 +159,15 @@ class Backend(Protocol):
 
 
 class RawReply(Reply, Protocol):
-    reasoning_open: bool
-    """The prompt has begun the model's reasoning: the text starts within it."""
-    by_grammar: bool
-    """The text is held to the grammar that was asked for."""
+    @property
+    def reasoning_open(self) -> bool:
+        """The prompt has begun the model's reasoning: the text starts within it."""
+        ...
+
+    @property
+    def by_grammar(self) -> bool:
+        """The text is held to the grammar that was asked for."""
+        ...
 
 
 class RawTextBackend(Backend, Protocol):

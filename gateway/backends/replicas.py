@@ -62,6 +62,7 @@ class Replicas:
         self.model = model
         self.replicas = replicas
         self._probing: dict[Replica, asyncio.Task[None]] = {}
+        self._closed = False
         # What only some backends can is here where they can.
         backend = replicas[0].backend
         if hasattr(backend, "open_raw"):
@@ -117,6 +118,7 @@ class Replicas:
         return await self._any().about()
 
     async def aclose(self) -> None:
+        self._closed = True
         for task in self._probing.values():
             task.cancel()
         await asyncio.gather(*self._probing.values(), return_exceptions=True)
@@ -166,7 +168,7 @@ class Replicas:
         if replica.healthy:
             log.warning("model %s: %s is left out: %s", self.model.name, replica.url, error)
         replica.healthy = False
-        if replica not in self._probing:
+        if replica not in self._probing and not self._closed:
             probing = self._probing[replica] = asyncio.create_task(self._probe(replica), name=f"probe {replica.url}")
             probing.add_done_callback(lambda _: self._probing.pop(replica, None))
 
@@ -201,26 +203,19 @@ class CountedReply:
     def mender(self) -> Mender | None:
         return self._reply.mender
 
-    @mender.setter
-    def mender(self, mender: Mender | None) -> None:
-        self._reply.mender = mender
-
     @property
     def done(self) -> bool:
         return self._reply.done
-
-    @done.setter
-    def done(self, done: bool) -> None:
-        self._reply.done = done
 
     @property
     def reasoning_open(self) -> bool:
         found: bool = getattr(self._reply, "reasoning_open", False)
         return found
 
-    @reasoning_open.setter
-    def reasoning_open(self, is_open: bool) -> None:
-        raise AttributeError("the server told")
+    @property
+    def by_grammar(self) -> bool:
+        found: bool = getattr(self._reply, "by_grammar", False)
+        return found
 
     async def whole(self) -> bytes:
         try:

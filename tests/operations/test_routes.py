@@ -372,6 +372,34 @@ async def test_a_replica_that_breaks_in_mid_stream_is_left_out() -> None:
         assert [replica.healthy for replica in running.routes["m"].replicas] == [False, True]
 
 
+async def test_replicas_whose_text_is_read_here() -> None:
+    async def llama_cpp(exchange: Exchange) -> None:
+        if exchange.path == "/apply-template":
+            await exchange.whole({"prompt": "Hi"})
+        else:
+            text = '<|tool_call_start|>[now(zone="UTC")]<|tool_call_end|>'
+            await streams({"choices": [{"index": 0, "text": text}]}, {"choices": [{"finish_reason": "stop"}]})(exchange)
+
+    tools = [{"type": "function", "function": {"name": "now", "parameters": {}}}]
+    async with doubles((llama_cpp,), (llama_cpp,)) as found:
+        urls = tuple(f"http://127.0.0.1:{double.address.port}" for double in found)
+        kind = Model(name="m", runtime="llama.cpp", replicas=urls, tool_call_format="lfm2", tool_prompt="template")
+        async with gateway(kind) as running:
+            (body,) = await asked(running, request(tools=tools, tool_choice="required"))
+            (call,) = json.loads(body)["choices"][0]["message"]["tool_calls"]
+            assert call["function"] == {"name": "now", "arguments": '{"zone": "UTC"}'}
+
+
+async def test_nobody_probes_once_the_gateway_is_closed() -> None:
+    async with doubles((endless,), (endless,)) as found, gateway(several(found)) as running:
+        with await running.chat(request(stream=True)) as run:
+            assert await run.payloads()
+            await running.aclose()
+            with pytest.raises(ProviderUnavailable):
+                await run.payloads()
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("probe ")]
+
+
 # HTTPS
 
 
