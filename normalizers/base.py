@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from normalizers.events import (
     Event,
@@ -15,6 +15,10 @@ from normalizers.events import (
     ToolStart,
     Warn,
 )
+
+if TYPE_CHECKING:
+    from normalizers.coerce import SchemaIndex
+    from normalizers.spec import FormatSpec
 
 Mended = Literal["none", "lexical", "schema"]
 
@@ -59,26 +63,59 @@ class Normalizer:
 class CallWriter:
     """Collects the events of one answer; at most one call is open at a time.
 
-    Gives out indices and ids, and holds the two policies on whole calls: `allow` (``tool_choice:
-    "none"`` when false) and `parallel` (only the first call when false). A call that a policy
-    forbids is read all the same and ends as a `Warn`.
+    Gives out indices and ids, and holds the policies on whole calls: `allow` (``tool_choice:
+    "none"`` when false), `parallel` (only the first call when false) and the format's `unknown_tools`
+    and `after`. A call that a policy forbids is read all the same and ends as a `Warn`, that of an
+    unknown tool as content, too.
     """
 
-    __slots__ = ("_allow", "_given", "_ids", "_index", "_muted", "_owner", "_parallel", "out")
+    __slots__ = (
+        "_allow",
+        "_given",
+        "_ids",
+        "_index",
+        "_muted",
+        "_owner",
+        "_parallel",
+        "_schemas",
+        "_spec",
+        "dropped",
+        "out",
+    )
 
-    def __init__(self, owner: Normalizer, ids: Callable[[], str], *, allow: bool, parallel: bool) -> None:
+    def __init__(
+        self,
+        owner: Normalizer,
+        spec: FormatSpec,
+        schemas: SchemaIndex,
+        ids: Callable[[], str],
+        *,
+        allow: bool,
+        parallel: bool,
+    ) -> None:
         self.out: list[Event] = []
         self._owner = owner
+        self._spec = spec
+        self._schemas = schemas
         self._ids = ids
         self._allow = allow
         self._parallel = parallel
         self._index = -1
         self._muted = ""
         self._given: set[str] = set()
+        self.dropped: list[str] = []
+        """Text behind a call that is not content by the format's `after`."""
 
     def text(self, text: str) -> None:
-        if text:
+        if self.drops:
+            self.dropped.append(text)
+        elif text:
             self.out.append(TextDelta(text))
+
+    @property
+    def drops(self) -> bool:
+        """Text that comes now is dropped."""
+        return self._owner.called and self._spec.after == "drop"
 
     def reasoning(self, text: str) -> None:
         if text:
@@ -97,6 +134,8 @@ class CallWriter:
             self._muted = "calls_not_allowed"
         elif not self._parallel and self._index >= 0:
             self._muted = "parallel_call_dropped"
+        elif self._spec.unknown_tools == "refuse" and name not in self._schemas:
+            self._muted = "unknown_tool"
         else:
             self._muted = ""
             self._index += 1
@@ -117,6 +156,8 @@ class CallWriter:
     def end(self, raw: str) -> None:
         """`raw` is the call as the model wrote it, for the warning when a policy drops it."""
         if self._muted:
+            if self._muted == "unknown_tool":
+                self.text(self._spec.unmarked(raw))
             self.warn(self._muted, raw)
         else:
             self._owner.called = True

@@ -114,7 +114,7 @@ class Framing(Normalizer):
         self._load_dialect = load_dialect
         self._schemas = tools if isinstance(tools, SchemaIndex) else SchemaIndex(tools)
         self._names = self._schemas.names if spec.bare else frozenset[str]()
-        self._writer = CallWriter(self, ids, allow=allow_calls, parallel=parallel)
+        self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel)
         table = _scanner(spec, bool(self._names))
         self._literals, self._longest, self._scan, self._trigger, self._heads = table
         self._strays = frozenset((*spec.close, *spec.drop)) - {*spec.open, *spec.begins}
@@ -161,7 +161,12 @@ class Framing(Normalizer):
         return out
 
     def finish(self, reason: str | None) -> list[Event]:
-        return [] if self._plain else self._run("", reason or "length")
+        if self._plain:
+            return []
+        out = self._run("", reason or "length")
+        if dropped := "".join(self._writer.dropped).strip():
+            self._writer.warn("text_after_call", dropped)
+        return out
 
     def _run(self, text: str, reason: str | None) -> list[Event]:
         out: list[Event] = []
@@ -178,7 +183,9 @@ class Framing(Normalizer):
         self._held = text[pos:]
         if self._dialect is None:
             self._plain = (
-                not (self._held or self._gap or self._at_line_start or self._ticked) and self._read == self._read_text
+                not (self._held or self._gap or self._at_line_start or self._ticked)
+                and self._read == self._read_text
+                and not self._writer.drops
             )
         return out
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from dataclasses import fields as fields_of
 from functools import cache
 from importlib import import_module
@@ -67,9 +68,11 @@ _SYNTAXES: dict[str, type[NamedSyntax | TagSyntax]] = {"named": NamedSyntax, "ta
 def define(fields: Mapping[str, Any]) -> FormatSpec:
     """A format from plain values, such as a YAML file holds: the fields of `FormatSpec`.
 
-    A list may stand for a tuple and a string for a tuple of one. Raises `UnknownFormat`, which names
-    the field.
+    With ``like`` the fields are those of that format but for the ones given. A list may stand for a
+    tuple and a string for a tuple of one. Raises `UnknownFormat`, which names the field.
     """
+    if "like" in fields:
+        return _alike(get(str(fields["like"])), {key: value for key, value in fields.items() if key != "like"})
     values = _fields(FormatSpec, fields, "tool_call_format")
     dialect = values.get("dialect", "")
     if dialect not in DIALECTS and ":" not in dialect:
@@ -84,6 +87,14 @@ def define(fields: Mapping[str, Any]) -> FormatSpec:
     elif "syntax" in fields:
         raise UnknownFormat(f"tool_call_format.syntax: the dialect {dialect!r} has none")
     return FormatSpec(**values)
+
+
+def _alike(spec: FormatSpec, fields: Mapping[str, Any]) -> FormatSpec:
+    for field in ("dialect", "syntax"):
+        if field in fields:
+            raise UnknownFormat(f"tool_call_format.{field}: it is that of `like`")
+    given = {"name": spec.name, **fields}
+    return replace(spec, **_fields(FormatSpec, given, "tool_call_format"))
 
 
 def _fields(kind: type[Any], given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -114,6 +125,10 @@ def _as_declared(declared: str, value: object, where: str) -> object:
         return tuple(items)
     if declared == "bool" and not isinstance(value, bool):
         raise UnknownFormat(f"{where}: must be true or false")
+    if declared.startswith("Literal"):
+        allowed = re.findall(r"'(\w+)'", declared)
+        if value not in allowed:
+            raise UnknownFormat(f"{where}: {value!r} is none of {', '.join(allowed)}")
     if not isinstance(value, (bool, str)):
         raise UnknownFormat(f"{where}: must be a string")
     return value

@@ -75,7 +75,10 @@ class FormatSpec:
     echo: bool = False
     """The model may repeat a region's body and end marker: the repetition is dropped."""
     after: Literal["content", "drop"] = "content"
-    """What becomes of text behind a call."""
+    """What becomes of text behind a call: with ``drop`` it is told as one `Warn` at the end."""
+    unknown_tools: Literal["forward", "refuse"] = "forward"
+    """What becomes of a call of a tool that the request doesn't declare: with ``refuse`` its text is content.
+    A `bare` one never counts."""
     result: tuple[str, str] | tuple[()] = ()
     """Literals around a tool's result."""
     keep_special: bool = True
@@ -92,6 +95,12 @@ class FormatSpec:
         pieces = (piece for template in (*named, *tagged) for piece in re.split(r"\{\w+\}| ", template))
         marks = (mark for mark in (*literals, *pieces) if mark and mark[0] in "<[]" and mark[-1] in ">]")
         return tuple(sorted(set(marks), key=len, reverse=True))
+
+    def unmarked(self, text: str) -> str:
+        """`text` without the special tokens, which are never content."""
+        for marker in self.markers:
+            text = text.replace(marker, "")
+        return text.strip()
 
     @property
     def untouched(self) -> bool:

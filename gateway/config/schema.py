@@ -78,8 +78,8 @@ def _formats() -> list[dict[str, Any]]:
     known = [name for spec in FORMATS for name in (spec.name, *spec.aliases)]
     own = {
         "type": "object",
-        "properties": {field.name: {} for field in fields(FormatSpec)},
-        "required": ["dialect"],
+        "properties": {"like": {"enum": known}} | {field.name: {} for field in fields(FormatSpec)},
+        "anyOf": [{"required": ["dialect"]}, {"required": ["like"]}],
         "additionalProperties": False,
     }
     return [{"enum": known}, {"type": "string", "pattern": f"^{IMPORT_STRING.pattern}$"}, own, {"type": "null"}]

@@ -16,6 +16,7 @@ from normalizers.coerce import SchemaIndex
 from normalizers.dialects.arguments import ArgumentWriter, Malformed
 from normalizers.dialects.literals import CONSTANTS, json_string_body
 from normalizers.events import ToolArgs
+from normalizers.spec import FormatSpec
 
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[\w.+\-$]+")
@@ -254,8 +255,9 @@ class ObjectReader:
 
 def read_loosely(text: str) -> str | None:
     """One object or array, mended as `ObjectReader` mends, as JSON; None if that is not enough."""
-    calls = CallWriter(Normalizer(), str, allow=True, parallel=True)
-    writer = ArgumentWriter(calls, SchemaIndex(()))
+    schemas = SchemaIndex(())
+    calls = CallWriter(Normalizer(), FormatSpec(""), schemas, str, allow=True, parallel=True)
+    writer = ArgumentWriter(calls, schemas)
     writer.begin("")
     reader = ObjectReader(writer)
     try:

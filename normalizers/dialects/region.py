@@ -220,9 +220,7 @@ class Region:
 
     def _layout(self, raw: str) -> str:
         """The refused source without the format's special tokens."""
-        for marker in self._spec.markers:
-            raw = raw.replace(marker, "")
-        return raw.strip()
+        return self._spec.unmarked(raw)
 
     def _skip_call(self, text: str, pos: int, final: bool, stops: tuple[str, ...]) -> tuple[int, str]:
         """Skip to the first stop or end marker that is not where the call itself began."""

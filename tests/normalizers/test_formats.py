@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from normalizers import Warn, coalesce, fold, get, names
+from normalizers import ToolCall, Warn, coalesce, fold, get, names
+from normalizers.render import render_calls
 from tests.normalizers.splits import parse, run, splits, tool
 
 Calls = list[tuple[str, dict[str, Any]]]
@@ -654,3 +656,34 @@ def test_one_call_where_parallel_ones_are_not_wanted(name: str) -> None:
     message = parse(name, text + (text if name == "glm45" else ""), TOOLS, parallel=False)
     assert [call.name for call in message.tool_calls] == ["get_weather"]
     assert [warning.code for warning in message.warnings] == ["parallel_call_dropped"]
+
+
+RENDERED = [name for name in names() if not get(name).untouched and name not in ("auto", "tool_lines")]
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_a_call_of_an_undeclared_tool_is_forwarded_or_comes_out_as_content(name: str) -> None:
+    spec = get(name)
+    calls = [ToolCall("functions.ping:0", "ping", "{}"), ToolCall("functions.rm:1", "rm", '{"path": "/x"}')]
+    text = render_calls(spec, calls)
+    declared = [tool("ping"), tool("rm", path="string")]
+    assert [call.name for call in parse(spec, text, declared[:1]).tool_calls] == ["ping", "rm"]
+    strict = replace(spec, unknown_tools="refuse")
+    assert [call.name for call in parse(strict, text, declared).tool_calls] == ["ping", "rm"]
+    message = parse(strict, text, declared[:1])
+    assert [call.name for call in message.tool_calls] == ["ping"]
+    assert [warning.code for warning in message.warnings] == ["unknown_tool"]
+    assert "/x" in message.content
+    assert not any(mark in message.content for mark in spec.markers)
+
+
+@pytest.mark.parametrize("name", RENDERED)
+def test_text_behind_a_call_is_content_or_told_as_dropped(name: str) -> None:
+    spec = get(name)
+    final = "<|start|>assistant<|channel|>final<|message|>" if name == "harmony" else ""
+    text = f"{render_calls(spec, [ToolCall('functions.ping:0', 'ping', '{}')])}{final}\n\nDone, I think."
+    assert parse(spec, text, TOOLS).content.strip() == "Done, I think."
+    message = parse(replace(spec, after="drop"), text, TOOLS)
+    assert ([call.name for call in message.tool_calls], message.content) == (["ping"], "")
+    assert [(warning.code, warning.text) for warning in message.warnings] == [("text_after_call", "Done, I think.")]
+    assert parse(replace(spec, after="drop"), "No call. Done.", TOOLS).content == "No call. Done."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,15 @@ def test_formats_written_as_values(name: str) -> None:
     assert [(call.name, call.arguments) for call in message.tool_calls] == [("f", '{"a": 1}')]
 
 
+def test_a_format_like_another() -> None:
+    fields = {"like": "qwen3", "unknown_tools": "refuse", "after": "drop"}
+    assert asdict(get(fields)) == asdict(replace(get("hermes"), unknown_tools="refuse", after="drop"))
+    text = '<tool_call>{"name": "g", "arguments": {}}</tool_call><tool_call>{"name": "f", "arguments": {}}</tool_call>B'
+    message = parse(get(fields), text, [tool("f")])
+    assert [call.name for call in message.tool_calls] == ["f"]
+    assert message.content == '{"name": "g", "arguments": {}}'
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown field": ({"dialect": "json", "opn": "x"}, r"tool_call_format\.opn: no such field\. Did you mean 'open'"),
     "unknown dialect": ({"dialect": "jsn"}, r"tool_call_format\.dialect: 'jsn' is none of"),
@@ -75,6 +85,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "syntax of none": ({"dialect": "json", "syntax": {}}, r"tool_call_format\.syntax: the dialect 'json' has none"),
     "wrong type": ({"dialect": "json", "open": 3}, r"tool_call_format\.open: must be a string or a list"),
     "wrong pair": ({"dialect": "json", "think": ["<a>"]}, r"tool_call_format\.think: must be a list of pairs"),
+    "wrong policy": ({"like": "hermes", "after": "hide"}, r"tool_call_format\.after: 'hide' is none of content, drop"),
+    "like nothing": ({"like": "hermse"}, r"unknown tool-call format 'hermse'\. Did you mean 'hermes'"),
+    "like one, else": (
+        {"like": "hermes", "dialect": "json"},
+        r"tool_call_format\.dialect: it is that of",
+    ),
     "wrong flag": ({"dialect": "json", "echo": "yes"}, r"tool_call_format\.echo: must be true or false"),
 }
 
