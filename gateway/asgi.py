@@ -23,10 +23,21 @@ class ClientGone(Exception):
     """The client left before its request was read."""
 
 
+class EncodedBody(ProviderInvalidRequest):
+    """Nobody unpacks bodies here: what becomes of a small one can be larger than any limit."""
+
+    def __init__(self, coding: str) -> None:
+        message = f"Content-Encoding: {coding[:80]}: bodies are read as they are; send it plain, without this header"
+        super().__init__(message, code="unsupported_content_encoding", status=415)
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), (b"accept-encoding", b"identity")]
+
+
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Raises ProviderInvalidRequest (413 above the limit, 408 where nothing more comes), and ClientGone."""
+    """Raises what `check_head` raises, ProviderInvalidRequest (408) where nothing more comes, and ClientGone."""
     parts: list[bytes] = []
-    check_length(scope["headers"], limit)
+    check_head(scope["headers"], limit)
     size = 0
     while True:
         async with body_deadline():
@@ -53,8 +64,16 @@ async def body_deadline() -> AsyncIterator[None]:
         raise ProviderInvalidRequest(message, code="request_timeout", status=408) from None
 
 
-def check_length(headers: Headers, limit: int) -> None:
-    """Raises ProviderInvalidRequest (413) for a body that says it is too large, before it is read."""
+def check_encoding(headers: Headers) -> None:
+    """Raises EncodedBody (415) for a body that says it is compressed."""
+    for name, value in headers:
+        if name == b"content-encoding" and value.lower() not in (b"", b"identity"):
+            raise EncodedBody(value.decode("latin-1"))
+
+
+def check_head(headers: Headers, limit: int) -> None:
+    """Raises ProviderInvalidRequest for a body that says it is too large (413) or compressed, before it is read."""
+    check_encoding(headers)
     for name, value in headers:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
             raise too_large(limit)

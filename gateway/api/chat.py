@@ -11,7 +11,7 @@ import logging
 from typing import Protocol
 
 from gateway.api.pulse import SSE_HEADERS, Pulse
-from gateway.asgi import ClientGone, Headers, Receive, Scope, Send, read_body, until_gone
+from gateway.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, read_body, until_gone
 from gateway.core import Gateway, Run, Tap
 from gateway.errors import GatewayError, InternalError
 from gateway.wire.chat import ChatRequest, encode
@@ -60,9 +60,14 @@ class Chat:
         self._progress_after = server.progress_after_seconds if server.progress_comments else FOREVER
         self._keep_alive = server.keep_alive_seconds if server.progress_comments else FOREVER
 
-    async def answer(self, body: bytes, client: Client) -> None:
+    async def answer(self, body: bytes, headers: Headers, client: Client) -> None:
+        """headers: of the request; they are looked at where its body can't be read."""
         try:
-            request = ChatRequest.parse(body)
+            try:
+                request = ChatRequest.parse(body)
+            except GatewayError:
+                check_encoding(headers)
+                raise
             if request.stream:
                 await self._stream(request, client)
                 return
@@ -164,4 +169,4 @@ async def chat_asgi(chat: Chat, scope: Scope, receive: Receive, send: Send) -> N
         body = await read_body(scope, receive, chat.max_body)
     except ClientGone:
         return
-    await until_gone(chat.answer(body, ASGIClient(send)), receive)
+    await until_gone(chat.answer(body, scope["headers"], ASGIClient(send)), receive)

@@ -17,7 +17,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.api.chat import PATHS, respond_error
-from gateway.asgi import Headers, body_deadline, check_length, too_large
+from gateway.asgi import Headers, body_deadline, check_head, too_large
 from gateway.errors import GatewayError
 
 if TYPE_CHECKING:
@@ -251,7 +251,8 @@ class ChatCycle:
             api.authenticate(self._headers)
             limit = api.chat.max_body
             whole = not self.more_body and len(self.body) <= limit and not self._protocol.flow.read_paused
-            await api.chat.answer(bytes(self.body) if whole else await self._read(limit), self)
+            body = bytes(self.body) if whole else await self._read(limit)
+            await api.chat.answer(body, self._headers, self)
         except GatewayError as error:
             self.keep_alive = self.keep_alive and not self.more_body
             await respond_error(self, error)
@@ -267,7 +268,7 @@ class ChatCycle:
 
     async def _read(self, limit: int) -> bytes:
         if self.more_body:
-            check_length(self._headers, limit)
+            check_head(self._headers, limit)
             if any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers):
                 self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.body = bytearray(self.body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import time
 from itertools import product
@@ -558,6 +559,21 @@ async def test_a_bad_body(http: str, body: bytes, param: str | None) -> None:
             shape(answer.error, "provider_invalid_request")
             assert answer.error["param"] == param
         assert not gateway.engine.requests
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat", "/llm/room"])
+@pytest.mark.parametrize("size", [10, 300_000])
+async def test_a_compressed_body_is_told_as_such(http: str, path: str, size: int) -> None:
+    plain = json.dumps(chat("".join(map(str, range(size))))).encode()
+    async with running(answers(), http=http) as gateway, await gateway.connect() as client:
+        answer = await client.ask(gzip.compress(plain), path, "Content-Encoding: gzip\r\n")
+        assert (answer.status, answer.headers["accept-encoding"]) == (415, "identity")
+        assert b"Content-Encoding: gzip: bodies are read as they are" in answer.body
+        if path.startswith("/v1/"):
+            assert answer.error["type"] == "invalid_request_error"
+        assert not gateway.engine.requests
+    async with running(answers(), http=http) as gateway:
+        assert (await gateway.ask(plain, head="Content-Encoding: identity\r\n")).status == 200
 
 
 def in_chunks(body: bytes, size: int) -> bytes:
