@@ -11,6 +11,7 @@ from gateway.errors import ProviderInvalidRequest
 
 BODY_SECONDS = 60
 """For each further piece of a request's body."""
+LIMITED_BY = "server.max_body_bytes"
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -34,10 +35,13 @@ class EncodedBody(ProviderInvalidRequest):
         return [*super().headers(), (b"accept-encoding", b"identity")]
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Raises what `check_head` raises, ProviderInvalidRequest (408) where nothing more comes, and ClientGone."""
+async def read_body(scope: Scope, receive: Receive, limit: int, by: str = LIMITED_BY) -> bytes:
+    """At most `limit` bytes; `by` says what sets it.
+
+    Raises what `check_head` raises, ProviderInvalidRequest (408) where nothing more comes, and ClientGone.
+    """
     parts: list[bytes] = []
-    check_head(scope["headers"], limit)
+    check_head(scope["headers"], limit, by)
     size = 0
     while True:
         async with body_deadline():
@@ -47,7 +51,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
-            raise too_large(limit)
+            raise too_large(limit, by)
         parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts)
@@ -71,17 +75,17 @@ def check_encoding(headers: Headers) -> None:
             raise EncodedBody(value.decode("latin-1"))
 
 
-def check_head(headers: Headers, limit: int) -> None:
+def check_head(headers: Headers, limit: int, by: str = LIMITED_BY) -> None:
     """Raises ProviderInvalidRequest for a body that says it is too large (413) or compressed, before it is read."""
     check_encoding(headers)
     for name, value in headers:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise too_large(limit)
+            raise too_large(limit, by)
 
 
-def too_large(limit: int) -> ProviderInvalidRequest:
+def too_large(limit: int, by: str = LIMITED_BY) -> ProviderInvalidRequest:
     return ProviderInvalidRequest(
-        f"the request body exceeds {limit} bytes (server.max_body_bytes)", code="request_too_large", status=413
+        f"the request body exceeds {limit} bytes ({by})", code="request_too_large", status=413
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from gateway.asgi import Receive, Scope, Send
+from gateway.asgi import ClientGone, Receive, Scope, Send, read_body
 from gateway.config import ConfigError
 from gateway.config.diff import Difference
 from gateway.errors import GatewayError, ProviderInvalidRequest
@@ -49,7 +49,10 @@ class OperationsFace:
             )
         else:
             raise ProviderInvalidRequest(f"{method} {path}: no such endpoint", code="not_found", status=404)
-        response = await answer(request)
+        try:
+            response = await answer(request)
+        except ClientGone:
+            return
         await response(scope, receive, send)
 
     def error_body(self, error: GatewayError) -> bytes:
@@ -71,11 +74,7 @@ class OperationsFace:
         """With a body: of that text, as if it stood in the file."""
         if self._reloader is None:
             raise _no_file()
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_FILE:
-                raise ProviderInvalidRequest(f"the configuration exceeds {MAX_FILE} bytes", status=413)
+        body = await read_body(request.scope, request.receive, MAX_FILE, "the most that a configuration has")
         try:
             text = body.decode() if request.method == "POST" else None
             return JSONResponse(_shown(await self._reloader.plan(text)))

@@ -20,8 +20,14 @@ import httpx
 import pytest
 
 from benchmarks import reloads
+from gateway.api.operations import MAX_FILE
+from gateway.app import build
+from gateway.config import load
 from tests.cli.commands import config as written
 from tests.cli.commands import environment, free_port
+from tests.gateway.client import Client, request
+from tests.gateway.running import LANE
+from tests.provider.server import serve
 
 WITHIN = 20.0
 needs_engine = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp is not installed")
@@ -135,6 +141,21 @@ def test_an_unwatched_file_waits_for_sighup(tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGHUP)
         running.until(lambda status: status["config"]["reloads"] == 1)
         assert running.names() == ["b", "a"]
+
+
+async def test_a_plan_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("gateway.asgi.BODY_SECONDS", 0.2)
+    config = load(written(tmp_path, ECHO))
+    with serve(build(config, lambda text: config), lifespan="on", http=LANE) as url:
+        port = int(url.rpartition(":")[2])
+        async with await Client.connect(port) as client:
+            await client.send(request(ECHO.encode(), "/-/plan")[:-5])
+            late = await client.answer()
+            assert (late.status, late.error["code"]) == (408, "request_timeout")
+        async with await Client.connect(port) as client:
+            large = await client.ask(b"#" * (MAX_FILE + 1), "/-/plan")
+            assert (large.status, large.error["code"]) == (413, "request_too_large")
+            assert (await client.ask(ECHO.encode(), "/-/plan")).status == 200
 
 
 def test_what_only_a_restart_changes_is_told(tmp_path: Path) -> None:
