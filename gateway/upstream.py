@@ -19,6 +19,7 @@ from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 HIGH_WATER = 64 * 1024
 """Bytes of an answer held for a reader that lags before the engine's socket is no longer read."""
 
+MAX_HEAD = 64 * 1024
 MAX_BODY = 256 * 1024 * 1024
 MAX_IDLE = 64
 SWEEP_SECONDS = 1.0
@@ -137,6 +138,7 @@ class Response:
 
 class _Connection(asyncio.Protocol):
     __slots__ = (
+        "_early",
         "_loop",
         "_parser",
         "_paused",
@@ -157,10 +159,13 @@ class _Connection(asyncio.Protocol):
         self.heard = 0.0
         self._paused = False
         self._touched = False
+        self._early = 0
+        """Bytes that came of an answer without its head being whole."""
         self._parser = httptools.HttpResponseParser(self)
 
     def send(self, data: bytes) -> Response:
         self._touched = False
+        self._early = 0
         self.response = response = Response(self)
         self.heard = self._loop.time()
         self.transport.write(data)
@@ -199,19 +204,22 @@ class _Connection(asyncio.Protocol):
         response = self.response
         if response is None:
             # Bytes that answer nothing: the connection can't be trusted any more.
-            self.upstream._forget(self)
-            self.transport.abort()
+            self.abort()
             return
         self._touched = True
         self.heard = self._loop.time()
         try:
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self.response = None
-            self.upstream._forget(self)
-            self.transport.abort()
-            what = "it changes the protocol" if isinstance(error, httptools.HttpParserUpgrade) else error
-            response._fail(ProviderInvalidResponse(f"{self.upstream.target} broke HTTP: {what}"))
+        except httptools.HttpParserUpgrade:
+            self._broke(response, "it changes the protocol")
+            return
+        except httptools.HttpParserError as error:
+            self._broke(response, str(error))
+            return
+        if not response.status:
+            self._early += len(data)
+            if self._early > MAX_HEAD:
+                self._broke(response, f"the head of its answer exceeds {MAX_HEAD} bytes")
             return
         parts = response._parts
         if parts:
@@ -233,6 +241,10 @@ class _Connection(asyncio.Protocol):
                 self.transport.pause_reading()
             if response._waiter is not None:
                 response._wake()
+
+    def _broke(self, response: Response, how: str) -> None:
+        self.abort()
+        response._fail(ProviderInvalidResponse(f"{self.upstream.target} broke HTTP: {how}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -311,7 +323,7 @@ class Upstream:
         self._open: set[_Connection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self._tls = _tls(ca_file) if target.tls else None
-        name = "localhost" if target.uds is not None else target.host
+        name = "localhost" if target.uds is not None else bracketed(target.host)
         self._host = name if target.port in (0, 443 if target.tls else 80) else f"{name}:{target.port}"
         self._closed = False
 
@@ -382,6 +394,9 @@ class Upstream:
             ) from error
         except OSError as error:
             raise NotConnected(f"nothing answers at {target}: {error.strerror or error}") from error
+        if self._closed:
+            connection.transport.abort()
+            raise ProviderUnavailable(f"the connection to {target} is closed")
         if connection.closed:
             raise NotConnected(f"{target} took a connection and closed it at once")
         return connection
@@ -414,6 +429,11 @@ class Upstream:
                     ProviderUnavailable(f"the engine at {self.target} sent nothing for {self._silence_timeout:g} s")
                 )
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._busy else None
+
+
+def bracketed(host: str) -> str:
+    """A host as URLs and the Host header have it: an IPv6 address in brackets (RFC 3986 §3.2.2)."""
+    return f"[{host}]" if ":" in host else host
 
 
 def _tls(ca_file: Path | None) -> ssl.SSLContext:

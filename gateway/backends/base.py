@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from gateway.backends.about import About
 from gateway.config import Model
 from gateway.errors import GatewayError
+from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
 
 
@@ -39,7 +40,7 @@ class Address(Struct, frozen=True):
     def __str__(self) -> str:
         if self.uds is not None:
             return f"unix:{self.uds}"
-        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}{self.prefix}"
+        return f"{'https' if self.tls else 'http'}://{bracketed(self.host)}:{self.port}{self.prefix}"
 
 
 class Mender:

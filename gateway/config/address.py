@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -42,6 +43,10 @@ def place(base_url: str | None, port: int | None) -> Place:
         raise BadAddress("isn't a URL", _FORM) from None
     if url.scheme not in ("http", "https") or not url.hostname:
         raise BadAddress("isn't a URL", _FORM)
+    if not _is_host(url.hostname):
+        raise BadAddress("names no host that there can be", _FORM)
+    if not _PLAIN.fullmatch(url.path):
+        raise BadAddress("has a path with spaces or letters beyond ASCII", "write them as %20 and so on")
     if url.username is not None or url.password is not None:
         raise BadAddress("carries a password", "put it in api_key, as ${VARIABLE} or keychain:NAME")
     if url.query or url.fragment:
@@ -54,6 +59,15 @@ def place(base_url: str | None, port: int | None) -> Place:
 
 
 _FORM = "write http://host:port, https://host/prefix or unix:/path/to/socket"
+
+
+_PLAIN = re.compile(r"[!-~]*")
+
+
+def _is_host(host: str) -> bool:
+    """Whether DNS can be asked for it: ASCII, in labels of up to 63 letters. An IPv6 address has colons instead."""
+    labels = host.removesuffix(".").split(".")
+    return bool(_PLAIN.fullmatch(host)) and all(0 < len(label) <= 63 for label in labels)
 
 
 def is_loopback(host: str) -> bool:

@@ -199,7 +199,7 @@ class RuntimeEntry(Entry):
         default=None,
         description="Arguments; placeholders: " + ", ".join("{" + name + "}" for name in PLACEHOLDERS) + ".",
     )
-    health_check: Annotated[str, StringConstraints(pattern=r"^https?://")] | None = Field(
+    health_check: Annotated[str, StringConstraints(pattern=r"^https?://[!-~]+$")] | None = Field(
         default=None, description="URL that answers 200 once the engine is ready."
     )
     startup_timeout_seconds: Seconds | None = Field(

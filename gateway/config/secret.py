@@ -16,6 +16,8 @@ CURE = f"write ${{NAME}} and set that environment variable, or keychain:NAME aft
 
 _REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*(:-)?\}|keychain:(?P<name>.+)")
 
+_SENDABLE = re.compile(r"[!-~]([ -~]*[!-~])?")
+
 
 class BadSecret(ValueError):
     """`str(error)` says what is wrong, `cure` what to do; neither holds the secret."""
@@ -37,18 +39,17 @@ def secret(written: str, value: str) -> SecretStr | None:
             CURE,
         )
     name = match["name"]
-    found = value if name is None else _from_keychain(name)
-    return SecretStr(found) if found else None
+    return _sendable(value if name is None else _from_keychain(name))
 
 
 def credential(name: str, environ: Mapping[str, str]) -> SecretStr | None:
     """The key of a server, by the name of its credential: variable NAME_API_KEY, then the keychain. None: in neither.
 
-    Raises BadSecret where the keychain can't be read.
+    Raises BadSecret where the keychain can't be read, or no header can carry what is there.
     """
     variable = f"{name.upper().replace('-', '_')}_API_KEY"
     if found := environ.get(variable):
-        return SecretStr(found)
+        return _sendable(found)
     keyring = _keyring()
     try:
         found = _kept(keyring, f"cortexfs:{name}", "default", f"set {variable}")
@@ -56,6 +57,12 @@ def credential(name: str, environ: Mapping[str, str]) -> SecretStr | None:
         if not isinstance(error.__cause__, keyring.errors.NoKeyringError):
             raise
         found = None  # this system has no keychain
+    return _sendable(found)
+
+
+def _sendable(found: str | None) -> SecretStr | None:
+    if found and not _SENDABLE.fullmatch(found):
+        raise BadSecret("the secret holds a line break or another sign that no HTTP header can", "set it without that")
     return SecretStr(found) if found else None
 
 

@@ -676,7 +676,8 @@ class Engine:
         check = self.model.engine.health_check
         if check is not None:
             upstream = Upstream(address, connect_timeout=PROBE_SECONDS, silence_timeout=PROBE_SECONDS)
-            head = upstream.head("GET", urlsplit(check).path or "/", [])
+            url = urlsplit(check)
+            head = upstream.head("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""), [])
             try:
                 yield lambda: _healthy(upstream, head)
             finally:

@@ -370,6 +370,20 @@ def test_secrets(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         load(write(text % "keychain:mine"), environ)
 
 
+@pytest.mark.parametrize("value", ["sk-1\n", "a\r\nX-Other: b", " sk", "schlüssel", "a\x00b"])
+def test_a_secret_that_no_header_can_hold_is_refused(write: Any, value: str) -> None:
+    text = """\
+        active_model: m
+        models:
+          m: {runtime: openai, port: 1, api_key: "${ONE}"}
+        server: {api_keys: ["${ONE}"]}
+        """
+    with pytest.raises(ConfigError, match="no HTTP header can") as caught:
+        load(write(text), {"ONE": value})
+    assert [(p.line, p.column) for p in caught.value.problems] == [(3, 42), (4, 21)]
+    assert value not in str(caught.value)
+
+
 def test_launch_settings_are_merged(write: Any) -> None:
     config = load(
         write("""\

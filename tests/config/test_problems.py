@@ -438,6 +438,19 @@ CASES = [
         model("runtime: openai\nbase_url: http://localhost:99999"),
         [(5, 15, "models.m.base_url isn't a URL", URL)],
     ),
+    *(
+        Case(
+            f"URL whose host is {what}",
+            model(f"runtime: openai\nbase_url: http://{host}:80"),
+            [(5, 15, "models.m.base_url names no host that there can be", URL)],
+        )
+        for what, host in (("no ASCII", "münchen"), ("a label too long", "a" * 64 + ".de"), ("two dots", "a..b"))
+    ),
+    Case(
+        "URL whose path no request can hold",
+        model("runtime: openai\nbase_url: http://localhost:1/a b"),
+        [(5, 15, "models.m.base_url has a path with spaces or letters beyond ASCII", "write them as %20 and so on")],
+    ),
     Case(
         "URL with a query",
         model("runtime: openai\nbase_url: http://localhost:1?key=x"),

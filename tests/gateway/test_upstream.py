@@ -72,6 +72,21 @@ async def test_a_request_as_it_is_sent() -> None:
         assert asked.headers["authorization"] == "Bearer k"
 
 
+@pytest.mark.parametrize(
+    ("address", "host", "shown"),
+    [
+        (Address("::1", 8080), b"Host: [::1]:8080", "http://[::1]:8080"),
+        (Address.parse("http://[::1]/x"), b"Host: [::1]", "http://[::1]:80/x"),
+        (Address("localhost", 80), b"Host: localhost", "http://localhost:80"),
+        (Address(uds="/run/x"), b"Host: localhost", "unix:/run/x"),
+    ],
+    ids=["IPv6", "IPv6, the usual port", "the usual port", "a socket"],
+)
+async def test_the_host_as_it_is_named(address: Address, host: bytes, shown: str) -> None:
+    assert Upstream(address).head("GET", "/", []).split(b"\r\n") == [b"GET / HTTP/1.1", host]
+    assert str(address) == shown
+
+
 @pytest.mark.parametrize("bad", ["a\nb", "a\r\nX-Injected: 1", "\r"])
 async def test_a_header_that_would_be_two_is_refused(bad: str) -> None:
     upstream = Upstream(Address(port=1))
@@ -230,6 +245,17 @@ async def test_after_aclose_nothing_is_asked() -> None:
             await ask(upstream)
 
 
+async def test_aclose_fails_what_only_connects() -> None:
+    async with engine(OK) as (double, upstream):
+        asking = asyncio.create_task(ask(upstream))
+        await asyncio.sleep(0)
+        await upstream.aclose()
+        with pytest.raises(ProviderUnavailable, match="closed"):
+            await asking
+        await double.count_open(0)
+        assert not double.requests
+
+
 async def test_aclose_fails_what_is_in_flight() -> None:
     async with engine(endless) as (double, upstream):
         answered = await post(upstream)
@@ -344,6 +370,8 @@ BROKEN = {
     "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
     "a head with a bare line break in a value": b"HTTP/1.1 200 OK\r\nA: b\x00c\r\n\r\n",
     "another protocol": b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nxx",
+    "a head without end": b"HTTP/1.1 200 OK\r\n" + b"X-More: and more\r\n" * 20_000,
+    "interim answers without end": b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000,
 }
 
 
