@@ -1,8 +1,9 @@
 """Runs the rows of the shared conformance tables, which lie beside the checkout.
 
 A row holds a model's text and what a passing test of another project makes of it. Where a row carries
-a recommendation, that is the right answer. Rows that break a law or a policy of ours are named, with
-the law, in ``conformance_exceptions.json``.
+a recommendation, that is the right answer. What such a test does beyond its row stands in
+``conformance_sources.py``. Rows that break a law or a policy of ours are named, with the law, in
+``conformance_exceptions.json``.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from normalizers import FormatSpec, Message, ToolStart, UnknownFormat, coalesce, fold, get
+from normalizers import Event, FormatSpec, Message, TextDelta, ToolStart, UnknownFormat, coalesce, fold, get, normalizer
+from tests.normalizers.conformance_sources import Part, Source
 from tests.normalizers.splits import run, splits
 
 ROOT = Path(__file__).parents[2]
@@ -49,10 +51,18 @@ class Verdict:
     """How two splits differ; empty if they agree."""
 
 
-def judge(row: Row, spec: FormatSpec, *, random_splits: int = 20) -> Verdict:
+AS_IT_STANDS = Source()
+
+
+def judge(row: Row, spec: FormatSpec, source: Source = AS_IT_STANDS, *, random_splits: int = 20) -> Verdict:
+    """Whether the row is right when it is run as `source` runs it, in what that asserts."""
     if "reasoning_format_none" in row["flags"]:
         spec = replace(spec, think=())
+    spec = replace(spec, **source.policy)
     text, tools, options = _arrange(row, spec)
+    text = "".join(source.stream) or text
+    tools = [*tools, *source.tools]
+    options["reasoning_open"] |= source.reasoning_open
     whole = coalesce(run(spec, [text], tools, **options))
     split = ""
     for pieces in splits(text, random_splits=random_splits):
@@ -62,7 +72,25 @@ def judge(row: Row, spec: FormatSpec, *, random_splits: int = 20) -> Verdict:
             break
     message = fold(whole)
     names = [event.name for event in whole if isinstance(event, ToolStart)]
-    return Verdict(_difference(row, message, names), split)
+    wrong = _difference(row, source, message, names)
+    if source.stream and not wrong:
+        wrong = _piece(row, spec, source)
+    return Verdict(wrong, split)
+
+
+def _piece(row: Row, spec: FormatSpec, source: Source) -> str:
+    """What is wrong with the content that the row's piece of the stream added."""
+    parser = normalizer(spec)
+    for piece in source.stream:
+        events = parser.feed(piece)
+        if piece == row["input_text"]:
+            content, expected = fold_text(events), _expected(row)["content"] or ""
+            return "" if content == expected else f"content {content!r}, not {expected!r}"
+    return "the stream has no such piece"
+
+
+def fold_text(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
 
 
 def _arrange(row: Row, spec: FormatSpec) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
@@ -104,24 +132,30 @@ def _expected(row: Row) -> dict[str, Any]:
     return {**row["expected"], **(row["recommended"] or {})}
 
 
-def _difference(row: Row, message: Message, names: list[str]) -> str:
+def _difference(row: Row, source: Source, message: Message, names: list[str]) -> str:
     expected = _expected(row)
-    if row["partial"]:
-        wanted = [call["name"] for call in expected["tool_calls"]]
-        return "" if names == wanted else f"names {names}, not {wanted}"
+    asserts: tuple[Part, ...] = source.asserts
     calls = [(call.name, json.loads(call.arguments)) for call in message.tool_calls]
-    wanted_calls = [(call["name"], _arguments(call)) for call in expected["tool_calls"]]
-    if len(calls) != len(wanted_calls) or not all(same(a, b) for a, b in zip(calls, wanted_calls, strict=True)):
-        return f"calls {calls}, not {wanted_calls}"
-    if "content_lossy_in_anchor" not in row["flags"]:
-        content = (expected["content"] or "").strip()
+    wanted = [(call["name"], _arguments(call)) for call in expected["tool_calls"]]
+    if source.calls is not None:
+        wanted = [*source.calls]
+    if (row["partial"] and "calls" in asserts) or "names" in asserts:
+        return "" if names == [name for name, _ in wanted] else f"names {names}, not {wanted}"
+    if "calls" in asserts and not same(calls, wanted):
+        return f"calls {calls}, not {wanted}"
+    if "these calls" in asserts and not all(any(same(call, other) for other in calls) for call in wanted):
+        return f"calls {calls}, without {wanted}"
+    if row["partial"]:
+        return ""
+    if "content" in asserts and "content_lossy_in_anchor" not in row["flags"]:
+        content = (source.content if source.content is not None else expected["content"] or "").strip()
         if "reasoning_format_none" in row["flags"]:
             # There the reasoning stays in the content, with the tag that the prompt ended with.
             content = content.removeprefix("<think>").strip()
         if message.content.strip() != content:
             return f"content {message.content!r}, not {content!r}"
     reasoning = (expected["reasoning"] or "").strip()
-    if message.reasoning.strip() != reasoning:
+    if "reasoning" in asserts and message.reasoning.strip() != reasoning:
         return f"reasoning {message.reasoning!r}, not {reasoning!r}"
     return ""
 
