@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, get_args
-
-from gateway.errors import ProviderInvalidRequest
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
     from gateway.store import Store
@@ -54,34 +52,6 @@ class ToolPolicy:
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
 
-    @classmethod
-    def parse(cls, value: object) -> ToolPolicy:
-        """The policy that JSON `{"access"?, "allow"?, "deny"?}` or null means.
-
-        Raises ProviderInvalidRequest, code `invalid_tool_policy`.
-        """
-        if value is None:
-            return cls()
-        if not isinstance(value, Mapping):
-            raise _bad("it must be an object", "tool_policy")
-        for key in value:
-            if key not in ("access", "allow", "deny"):
-                raise _bad("it knows the keys access, allow and deny alone", f"tool_policy.{key}")
-        access = value.get("access")
-        if access not in (None, "read", "edit", "full"):
-            raise _bad(f"it must be one of {', '.join(_RANKS)}", "tool_policy.access")
-        names: dict[str, tuple[str, ...]] = {}
-        for key in ("allow", "deny"):
-            given = value.get(key)
-            if given is None:
-                continue
-            if not isinstance(given, list) or not all(isinstance(name, str) and name for name in given):
-                raise _bad("it must be a list of names or globs", f"tool_policy.{key}")
-            if len(given) > 100 or any(len(name) > 100 for name in given):
-                raise _bad("it has more than 100 names, or one of more than 100 characters", f"tool_policy.{key}")
-            names[key] = tuple(given)
-        return cls(cast(Access | None, access), **names)
-
     def permits(self, row: ToolRow) -> bool:
         if self.access is None or _RANKS[row.access] > _RANKS[self.access]:
             return False
@@ -90,10 +60,6 @@ class ToolPolicy:
 
 def _named(name: str, globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
-
-
-def _bad(message: str, param: str) -> ProviderInvalidRequest:
-    return ProviderInvalidRequest(f"{param}: {message}", code="invalid_tool_policy", param=param)
 
 
 class Signals(Protocol):

@@ -8,8 +8,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from gateway.rooms import shapes
 from gateway.rooms.tools import ToolPolicy
 from gateway.rooms.tools.addresses import is_allowed
 from gateway.rooms.tools.files import CODES
@@ -34,7 +36,7 @@ def test_the_table_of_tools(room: Room) -> None:
 
 def test_its_examples_are_valid() -> None:
     policy, query, aggregate = JSON
-    assert ToolPolicy.parse(policy).access == "edit"
+    assert msgspec.convert(policy, shapes.ToolPolicy).access == "edit"
     for dialect in ("sqlite", "postgresql"):
         assert Builder(dialect).query(query).limit == 20
         assert Builder(dialect).aggregates(aggregate).group_by == ["address.city"]
