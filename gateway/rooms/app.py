@@ -80,7 +80,7 @@ class Request:
     async def body(self, kind: type[T]) -> T:
         """Nothing means `{}`. Raises ProviderInvalidRequest, which names the field at fault."""
         body = await read_body(self._scope, self.receive, self._max_body)
-        return wire.read(msgspec.json.Decoder(kind).decode, body or b"{}")
+        return wire.read(msgspec.json.Decoder(kind), body or b"{}")
 
 
 Handler: TypeAlias = Callable[[Rooms, Request, str], Awaitable[tuple[int, Any] | None]]

@@ -2,36 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from gateway.errors import ProviderInvalidRequest
 
 T = TypeVar("T")
 
 
-def read(decode: Callable[[bytes], T], body: bytes) -> T:
-    """`decode(body)`. Raises ProviderInvalidRequest, which names the field at fault."""
+def read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """The decoded body. Raises ProviderInvalidRequest, which names the field at fault."""
     try:
         if not body.isascii():
             # Fields that are kept unread are not checked by the decoder, and engines fail on them badly.
             body.decode()
-        return decode(body)
+        return decoder.decode(body)
     except (ValueError, RecursionError) as error:  # msgspec's errors and UnicodeDecodeError are ValueErrors
-        raise refusal(error) from None
+        raise _refusal(error, decoder.type) from None
 
 
-def refusal(error: Exception) -> ProviderInvalidRequest:
-    """What is wrong with a body that could not be decoded."""
+def _refusal(error: Exception, kind: object) -> ProviderInvalidRequest:
+    """What is wrong with a body that could not be decoded as a `kind`."""
     if isinstance(error, msgspec.ValidationError):
         reason, _, where = str(error).partition(" - at `$")
         param = where.rstrip("`").lstrip(".") or None
         place = f"{param}: " if param else "the request body: "
+        if reason.startswith("Invalid ") and (values := _allowed(kind, param or "")):
+            reason += f"; allowed: {', '.join(map(str, values))}"
         return ProviderInvalidRequest(f"{place}{reason[:1].lower()}{reason[1:]}", param=param)
     if isinstance(error, UnicodeDecodeError):
         return ProviderInvalidRequest("the request body is not valid UTF-8")
     if isinstance(error, RecursionError):
         return ProviderInvalidRequest("the request body is not valid: it is nested too deeply")
     return ProviderInvalidRequest(f"the request body is not valid JSON: {error}")
+
+
+def _allowed(kind: object, place: str) -> list[object]:
+    """The values of the closed set at a place as msgspec writes it, `a.b[0]`; [] where there is none."""
+    found = [inspect.type_info(kind)]
+    for step in re.sub(r"\[[^]]*\]", ".[", place).split("."):
+        found = [inner for outer in found for one in _members(outer) for inner in _within(one, step)]
+    literals = [one for outer in found for one in _members(outer) if isinstance(one, inspect.LiteralType)]
+    return [value for literal in literals for value in literal.values]
+
+
+def _members(kind: inspect.Type) -> Sequence[inspect.Type]:
+    return kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+
+
+def _within(kind: inspect.Type, step: str) -> list[inspect.Type]:
+    """step: a field's name, or `[` for what a list holds."""
+    if isinstance(kind, inspect.ListType):
+        return [kind.item_type] if step == "[" else []
+    if not isinstance(kind, inspect.StructType):
+        return []
+    if step == kind.tag_field:
+        return [inspect.LiteralType((kind.tag,))]
+    return [field.type for field in kind.fields if field.encode_name == step]

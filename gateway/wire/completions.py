@@ -47,11 +47,11 @@ class CreateCompletion(Struct):
     @classmethod
     def parse(cls, data: bytes) -> CreateCompletion:
         """Raises ProviderInvalidRequest, which names the field at fault."""
-        known = body.read(_decode_known, data)
+        known = body.read(_known_decoder, data)
         if not known.prompt:
             raise ProviderInvalidRequest("prompt: it is empty", param="prompt")
         return cls(known.model, bool(known.stream), _decode_fields(data))
 
 
-_decode_known = msgspec.json.Decoder(Known).decode
+_known_decoder = msgspec.json.Decoder(Known)
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode

@@ -33,7 +33,7 @@ class CreateEmbedding(Struct):
     @classmethod
     def parse(cls, data: bytes) -> CreateEmbedding:
         """Raises ProviderInvalidRequest."""
-        request = body.read(_decode_embedding, data)
+        request = body.read(_embedding_decoder, data)
         if not request.input:
             raise ProviderInvalidRequest("input: at least one text is needed", param="input")
         if isinstance(request.input, list):
@@ -63,7 +63,7 @@ class CreateRerank(Struct):
     @classmethod
     def parse(cls, data: bytes) -> CreateRerank:
         """Raises ProviderInvalidRequest."""
-        request = body.read(_decode_rerank, data)
+        request = body.read(_rerank_decoder, data)
         for name in ("query", "documents"):
             if not getattr(request, name):
                 raise ProviderInvalidRequest(f"{name}: it is empty", param=name)
@@ -130,8 +130,8 @@ class Scores(Struct):
         return cls(scores, vectors.usage)
 
 
-_decode_embedding = msgspec.json.Decoder(CreateEmbedding).decode
-_decode_rerank = msgspec.json.Decoder(CreateRerank).decode
+_embedding_decoder = msgspec.json.Decoder(CreateEmbedding)
+_rerank_decoder = msgspec.json.Decoder(CreateRerank)
 _decode_vectors = msgspec.json.Decoder(Vectors).decode
 _decode_scores = msgspec.json.Decoder(Scores).decode
 

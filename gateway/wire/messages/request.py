@@ -81,7 +81,7 @@ class CreateMessage(Struct, kw_only=True):
     @classmethod
     def parse(cls, data: bytes, *, counting: bool = False) -> CreateMessage:
         """counting: for `count_tokens`, which takes no `max_tokens`. Raises ProviderInvalidRequest."""
-        request = body.read(_decode, data)
+        request = body.read(_decoder, data)
         if not request.messages:
             raise _refused("messages", "messages: at least one message is needed")
         if request.max_tokens is None and not counting:
@@ -94,7 +94,7 @@ class CreateMessage(Struct, kw_only=True):
         return self.thinking is not None and self.thinking.type != "disabled"
 
 
-_decode = msgspec.json.Decoder(CreateMessage).decode
+_decoder = msgspec.json.Decoder(CreateMessage)
 
 
 def chat_fields(request: CreateMessage) -> dict[str, Any]:

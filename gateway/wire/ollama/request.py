@@ -91,7 +91,7 @@ class Chat(Common):
     @classmethod
     def parse(cls, data: bytes) -> Chat:
         """Raises ProviderInvalidRequest."""
-        return body.read(_decode_chat, data)
+        return body.read(_chat_decoder, data)
 
     def chat_fields(self) -> dict[str, Any]:
         fields = self.fields(_messages(self.messages))
@@ -114,7 +114,7 @@ class Generate(Common):
     @classmethod
     def parse(cls, data: bytes) -> Generate:
         """Raises ProviderInvalidRequest."""
-        request = body.read(_decode_generate, data)
+        request = body.read(_generate_decoder, data)
         if request.template:
             raise ProviderInvalidRequest("template: the model's own is used", param="template")
         if request.context:
@@ -147,7 +147,7 @@ class Embed(Struct, kw_only=True):
     @classmethod
     def parse(cls, data: bytes) -> Embed:
         """Raises ProviderInvalidRequest."""
-        return body.read(_decode_embed, data)
+        return body.read(_embed_decoder, data)
 
 
 class Named(Struct, kw_only=True):
@@ -159,13 +159,13 @@ class Named(Struct, kw_only=True):
     @classmethod
     def parse(cls, data: bytes) -> Named:
         """Raises ProviderInvalidRequest."""
-        return body.read(_decode_named, data)
+        return body.read(_named_decoder, data)
 
 
-_decode_chat = msgspec.json.Decoder(Chat).decode
-_decode_generate = msgspec.json.Decoder(Generate).decode
-_decode_embed = msgspec.json.Decoder(Embed).decode
-_decode_named = msgspec.json.Decoder(Named).decode
+_chat_decoder = msgspec.json.Decoder(Chat)
+_generate_decoder = msgspec.json.Decoder(Generate)
+_embed_decoder = msgspec.json.Decoder(Embed)
+_named_decoder = msgspec.json.Decoder(Named)
 
 
 def plain_name(name: str) -> str:

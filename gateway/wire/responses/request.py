@@ -78,7 +78,7 @@ class CreateResponse(Struct, kw_only=True):
     @classmethod
     def parse(cls, data: bytes) -> CreateResponse:
         """Raises ProviderInvalidRequest, which names the field at fault."""
-        request = body.read(_decode, data)
+        request = body.read(_decoder, data)
         for name in ("conversation", "prompt"):
             if getattr(request, name) is not None:
                 raise _refused(name, f"{name} is kept by OpenAI's servers; send instructions and input instead")
@@ -97,7 +97,7 @@ class CreateResponse(Struct, kw_only=True):
         return include in (self.include or ())
 
 
-_decode = msgspec.json.Decoder(CreateResponse).decode
+_decoder = msgspec.json.Decoder(CreateResponse)
 
 
 class ToolTable:
