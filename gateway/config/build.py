@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -52,6 +53,7 @@ WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 """Where a runtime's server is unless the file says otherwise."""
 
 LAUNCH = (*RuntimeEntry.model_fields, "memory", "pinned", "group")
+LEAST_MEMORY = 1_000_000
 STAYS = ("idle_ttl_seconds", "stall_timeout_seconds")
 
 
@@ -128,6 +130,8 @@ class _Build:
             self.problem(("active_model",), message, "name a model that chats")
         self.shared_ports(models)
         self.other_names(models)
+        if file.store is not None:
+            self.no_password(("store",))
         ctx = self.ctx(file.ctx or CtxEntry(), models)
         config = Config(
             source=document.file,
@@ -147,6 +151,23 @@ class _Build:
             for misfit in projection(config).misfits:
                 self.problem(misfit.at, misfit.message, misfit.cure)
         return config
+
+    def no_password(self, at: KeyPath) -> None:
+        """A URL's password comes out of a variable: the file may be shared, and shown."""
+        user, at_sign, _ = self.document.written.get(at, "").partition("://")[2].partition("@")
+        password = user.partition(":")[2]
+        if at_sign and password and not re.fullmatch(r"\$\{[A-Za-z_]\w*(:-)?\}", password):
+            cure = "write ${NAME} in its place and set that environment variable"
+            self.problem(at, f"{explain.dotted(at)}: a password can't stand in the file", cure)
+
+    def memory(self, entry: Entry, at: KeyPath, *keys: str) -> dict[str, Any]:
+        """Amounts of memory; one that no model fits into was meant in another unit."""
+        given = _given(entry, *keys)
+        for key, value in given.items():
+            if value < LEAST_MEMORY:
+                message = f"{explain.dotted((*at, key))}: {value} bytes hold no model"
+                self.problem((*at, key), message, "write a unit: 12 GB")
+        return given
 
     def ctx(self, entry: CtxEntry, models: dict[str, Model]) -> Ctx:
         """Gives the models the keys of their servers, too."""
@@ -265,7 +286,8 @@ class _Build:
         if entry.group is not None and entry.group not in groups:
             self._unknown_group((*at, "group"), entry.group, groups)
         return Residence(
-            **{**_given(general, *STAYS), **_given(entry, *STAYS, "memory", "pinned", "group")},
+            **{**_given(general, *STAYS), **_given(entry, *STAYS, "pinned", "group")},
+            **self.memory(entry, at, "memory"),
         )
 
     def engines(self, entry: EnginesEntry) -> Engines:
@@ -276,11 +298,9 @@ class _Build:
                     self._unknown_group(("engines", "groups", name, "excludes", index), other, groups)
         return Engines(
             excludes={name: frozenset(group.excludes) for name, group in groups.items()},
-            **_given(
-                entry, "memory_budget", "gpu_memory_budget", "queue_length", "queue_timeout_seconds",
-                "drain_timeout_seconds",
-            ),
-        )  # fmt: skip
+            **self.memory(entry, ("engines",), "memory_budget", "gpu_memory_budget"),
+            **_given(entry, "queue_length", "queue_timeout_seconds", "drain_timeout_seconds"),
+        )
 
     def _unknown_group(self, at: KeyPath, name: str, groups: Iterable[str]) -> None:
         cure = f"{explain.did_you_mean(name, groups)} groups: {', '.join(groups) or 'none'}".strip()

@@ -26,7 +26,7 @@ from gateway.config.file import (
 from gateway.config.problems import Problem
 from gateway.config.secret import CURE as SECRET_CURE
 from gateway.config.source import Document, KeyPath
-from gateway.config.spelling import RENAMED
+from gateway.config.spelling import MEANT, RENAMED
 
 _KINDS = {
     "string_type": "text",
@@ -58,7 +58,13 @@ _PATTERNS = {
     "credential": "write letters, digits, - and _, a letter first: LMM stands for LMM_API_KEY and cortexfs:LMM",
     "sha256": "write 64 hexadecimal digits in lower case",
     "health_check": "write an http:// or https:// URL",
+    "cors_origins": 'write scheme://host[:port], as https://app.example, or "*"',
+    "providers": "write an http:// or https:// URL without a user, ? and #",
+    "store": "write sqlite:///FILE or postgresql://USER:${PASSWORD}@HOST/NAME",
+    "users": 'write the number of a user in quotes, as "1000"',
+    "groups": "write letters, digits and . _ -",
 }
+"""By the key; for the keys of a mapping, and for values below keys that people choose, by the mapping's."""
 
 
 def problems(error: ValidationError, document: Document) -> list[Problem]:
@@ -93,24 +99,27 @@ def _problem(details: ErrorDetails, document: Document) -> Problem:
 
     if kind == "extra_forbidden":
         known = sorted([*_fields(path[:-1]), *(RENAMED if path[:1] == ("models",) and len(path) == 3 else ())])
-        cure = did_you_mean(field, known) or f"known keys: {', '.join(known)}"
+        cure = _misplaced(path) or did_you_mean(field, known) or f"known keys: {', '.join(known)}"
         where = f" in {dotted(path[:-1])}" if len(path) > 1 else ""
         return document.at(path, f"unknown key {field}{where}", cure, key=True)
     if kind == "missing":
         where = dotted(path[:-1]) or "the file"
         return document.at(path[:-1], f"{where} has no {field}", _MISSING.get(field, f"add {field}:"), key=True)
+    if on_key and kind == "string_pattern_mismatch":
+        message = f"{dotted(path)}: {field} isn't of the right form"
+        return document.at(path, message, _PATTERNS.get(str(path[-2]), ""), key=True)
     if on_key:
         return document.at(path, f"{dotted(path)}: {details['msg']}", _cure(context), key=True)
 
     if any(part in SECRETS for part in path):
         return document.at(path, f"{shown}: a secret is ${{NAME}} or keychain:NAME", SECRET_CURE)
     value = _shown(document, path, given)
+    if kind in _KINDS and given is None:
+        return document.at(path, f"{shown} has no value", f"write {_KINDS[kind]}, or leave the key out")
     if kind in _KINDS:
         cure = f"write {_KINDS[kind]}"
         if isinstance(given, str) and _numeric(given) and kind in ("int_type", "float_type"):
             cure = "remove the quotes"
-        elif given is None:
-            cure = f"write {_KINDS[kind]}, or leave the key out"
         elif kind == "string_type" and not isinstance(given, dict | list):
             cure = f'put it in quotes: "{document.written.get(path, given)}"'
         return document.at(path, f"{shown}: {value} isn't {_KINDS[kind]}", cure)
@@ -125,12 +134,30 @@ def _problem(details: ErrorDetails, document: Document) -> Problem:
     if kind in ("string_too_short", "too_short"):
         return document.at(path, f"{shown} is empty", "give it a value, or leave the key out")
     if kind == "string_pattern_mismatch":
-        return document.at(path, f"{shown}: {value} isn't of the right form", _PATTERNS.get(field, ""))
+        if path == ("store",):  # a password may stand in it
+            return document.at(path, "store isn't of the right form", _PATTERNS["store"])
+        below = "providers" if path[:2] == ("rooms", "providers") else field
+        return document.at(path, f"{shown}: {value} isn't of the right form", _PATTERNS.get(below, ""))
     return document.at(path, f"{shown}: {details['msg']}", _cure(context))
 
 
+def _misplaced(path: KeyPath) -> str:
+    """What is meant by a key of another program's file, or by one that belongs elsewhere in this one; else ""."""
+    key = str(path[-1])
+    if len(path) == 1:
+        if key in ServerEntry.model_fields:
+            return "write it below server:"
+        if key in ModelEntry.model_fields:
+            return "write it below a model, in models:"
+    section = "file" if len(path) == 1 else "model" if path[0] == "models" and len(path) == 3 else ""
+    meant = MEANT.get(section, {}).get(key)
+    return f'did you mean "{meant}"?' if meant else ""
+
+
 def _cure(context: dict[str, Any]) -> str:
-    guess = did_you_mean(str(context.get("name", "")), context.get("known", ()))
+    name, known = str(context.get("name", "")), context.get("known", ())
+    meant = MEANT["runtime name"].get(name.lower()) if context.get("kind") == "runtime" else None
+    guess = f'did you mean "{meant}"?' if meant else did_you_mean(name, known)
     return f"{guess} {context.get('cure', '')}".strip()
 
 

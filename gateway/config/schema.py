@@ -41,7 +41,11 @@ def json_schema() -> dict[str, Any]:
     schema["properties"]["runtimes"]["anyOf"][0]["propertyNames"]["anyOf"].append({"enum": list(RUNTIMES)})
     for kind, properties in (("file", schema["properties"]), ("model", model), ("runtime", runtime)):
         for name, reason in IGNORED[kind].items():
-            properties[name] = {"deprecated": True, "description": f"Ignored: {reason}."}
+            ignored = {"deprecated": True, "description": f"Ignored: {reason}."}
+            if name in properties:  # a key of ours, too: what the app alone knows of its values is ignored
+                properties[name]["anyOf"].append({"type": "string", **ignored})
+            else:
+                properties[name] = ignored
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 

@@ -128,7 +128,11 @@ def read(file: Path, environ: Mapping[str, str] | None = None, text: str | None 
         raise ConfigError((problem,)) from None
     if not isinstance(root, MappingNode):
         raise ConfigError(
-            (Problem("the file must be a mapping of keys to values", "see _models/config.yaml", file, 1, 1),)
+            (
+                Problem(
+                    "the file must be a mapping of keys to values", "begin with active_model: and models:", file, 1, 1
+                ),
+            )
         )
     document.data = _Reader(document, os.environ if environ is None else environ).value(root, ())
     return document
@@ -150,15 +154,33 @@ def _text(file: Path) -> str:
         raise ConfigError((Problem("isn't UTF-8 text", "save it as UTF-8", file, line, column),)) from error
 
 
+_IN_QUOTES = "put a text that begins with one of * & ! @ % ` in quotes"
+_CURES = {
+    "mapping values are not allowed": 'put a text with ": " in it in quotes, and each key on a line of its own',
+    "did not find expected key": "indent it as the keys beside it, and leave out what stands behind a closing quote",
+    "did not find expected '-' indicator": "begin each line of the list with -, or none",
+    "sequence entries are not allowed": "begin the list on a line of its own, or write [a, b]",
+    "did not find expected ','": "separate what is in the brackets by commas, and close them",
+    "end of stream": "close the quotation",
+    "another document": "leave out the line ---: the file is one document",
+    "undefined alias": _IN_QUOTES,
+    "cannot start any token": _IN_QUOTES,
+    "expected alphabetic or numeric character": _IN_QUOTES,
+}
+"""By a part of what libyaml says."""
+
+
 def _syntax(file: Path, text: str, error: yaml.YAMLError) -> Problem:
     if isinstance(error, yaml.reader.ReaderError):
         before = text[: error.position]
         line, column = before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
         return Problem(f"a character that YAML doesn't allow: {error.character!r}", "delete it", file, line, column)
     mark = getattr(error, "problem_mark", None)
-    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     said = getattr(error, "problem", None) or str(error)
-    cure = ""
+    if "end of stream" in said:  # a quotation that isn't closed: where it begins says more than the file's end
+        mark = getattr(error, "context_mark", None) or mark
+    line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+    cure = next((cure for part, cure in _CURES.items() if part in said), "")
     lines = [*text.split("\n"), ""]
     if "\t" in lines[line - 1][: column + 1]:
         cure = "indent with spaces, not tabs"

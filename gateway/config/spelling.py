@@ -15,6 +15,31 @@ RENAMED = {"model_path": "path"}
 
 RUNTIMES = {"llama_cpp": "llama.cpp", "llama_cpp_python": "llama-cpp-python"}
 
+MEANT: dict[str, dict[str, str]] = {
+    "file": {"model_list": "models", "default_model": "active_model"},
+    "model": {
+        **dict.fromkeys(("api_base", "url", "host"), "base_url"),
+        **dict.fromkeys(("model", "model_id"), "model_name"),
+        **dict.fromkeys(("n_ctx", "num_ctx", "ctx_size", "context_length", "max_model_len"), "context_window"),
+        **dict.fromkeys(("num_predict", "n_predict", "max_completion_tokens"), "max_tokens"),
+        **dict.fromkeys(("n_threads", "num_thread"), "threads"),
+        **dict.fromkeys(("n_parallel", "num_parallel"), "parallel"),
+        **dict.fromkeys(("num_retries", "max_retries"), "retries"),
+        **dict.fromkeys(("engine", "backend", "provider"), "runtime"),
+        "timeout": "request_timeout",
+        "keep_alive": "idle_ttl_seconds",
+        "repetition_penalty": "repeat_penalty",
+    },
+    "runtime name": {
+        **dict.fromkeys(
+            ("vllm", "sglang", "lmstudio", "lm-studio", "lm_studio", "tgi", "localai", "litellm"), "openai"
+        ),
+        **dict.fromkeys(("llama", "llama-server", "gguf"), "llama.cpp"),
+        **dict.fromkeys(("mlx-lm", "mlx_lm"), "mlx"),
+    },
+}
+"""What people bring from the files of LiteLLM, Ollama, llama.cpp and vLLM: named in "did you mean", never taken."""
+
 _APP = "read by LocalCowork's app only"
 ROLES = get_args(Role)
 """Ours; LocalCowork's app has others under the same key."""
@@ -76,6 +101,15 @@ def _mappings(value: Any) -> list[tuple[str, dict[str, Any]]]:
 
 def _ignore(document: Document, mapping: dict[str, Any], place: KeyPath, kind: str) -> None:
     for key, reason in IGNORED[kind].items():
-        if key in mapping and not (key == "role" and mapping[key] in ROLES):
+        if key in mapping and not (key == "role" and _like_ours(mapping[key])):
             document.note((*place, key), f"{key} is ignored: {reason}")
             del mapping[key]
+
+
+def _like_ours(role: Any) -> bool:
+    """Whether it is a role of ours, or one misspelt, which must not pass for LocalCowork's."""
+    if role in ROLES:
+        return True
+    import difflib
+
+    return bool(difflib.get_close_matches(str(role).lower(), ROLES, n=1, cutoff=0.6))

@@ -417,7 +417,7 @@ def test_what_engines_may_hold(write: Any) -> None:
               a: {runtime: llama.cpp, path: x, memory: 1.5 GB, pinned: true, group: big}
               b: {runtime: llama.cpp, path: x, idle_ttl_seconds: 7}
               c: {runtime: llama.cpp, path: x, memory: 512MiB}
-              d: {runtime: llama.cpp, path: x, memory: 1000}
+              d: {runtime: llama.cpp, path: x, memory: 1000000}
             runtimes:
               llama.cpp: {idle_ttl_seconds: 60, stall_timeout_seconds: 5}
             engines:
@@ -429,7 +429,7 @@ def test_what_engines_may_hold(write: Any) -> None:
     )
     a, b, c, d = (model.residence for model in config.models.values())
     assert a == Residence(memory=1_500_000_000, pinned=True, group="big", idle_ttl_seconds=60, stall_timeout_seconds=5)
-    assert (b.idle_ttl_seconds, c.memory, d.memory) == (7, 512 * 1024**2, 1000)
+    assert (b.idle_ttl_seconds, c.memory, d.memory) == (7, 512 * 1024**2, 1_000_000)
     excludes = {"big": frozenset({"big", "small"}), "small": frozenset[str]()}
     assert config.engines == Engines(memory_budget=12_000_000_000, queue_length=3, excludes=excludes)
 

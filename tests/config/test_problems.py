@@ -15,6 +15,8 @@ from gateway.config.source import MAX_BYTES
 
 RUNTIMES = "ollama, llama.cpp, llama-cpp-python, mlx, openai, echo"
 STARTING = "llama.cpp, llama-cpp-python, mlx"
+URL = "write http://host:port, https://host/prefix or unix:/path/to/socket"
+IN_QUOTES = "put a text that begins with one of * & ! @ % ` in quotes"
 
 
 class Case(NamedTuple):
@@ -31,8 +33,12 @@ def model(lines: str) -> str:
 
 CASES = [
     # keys
-    Case("empty", "", [(1, 1, "the file must be a mapping of keys to values", "see _models/config.yaml")]),
-    Case("list", "- a\n", [(1, 1, "the file must be a mapping of keys to values", "see _models/config.yaml")]),
+    Case("empty", "", [(1, 1, "the file must be a mapping of keys to values", "begin with active_model: and models:")]),
+    Case(
+        "list",
+        "- a\n",
+        [(1, 1, "the file must be a mapping of keys to values", "begin with active_model: and models:")],
+    ),
     Case(
         "nothing required is there",
         "server: {}\n",
@@ -107,6 +113,76 @@ CASES = [
         [
             (5, 34, "server.progress_after_seconds: 0 is out of range", "it must be more than 0"),
             (5, 57, "server.keep_alive_seconds: soon isn't a number", "write a number"),
+        ],
+    ),
+    *(
+        Case(
+            f"LiteLLM's, Ollama's or llama.cpp's {key}",
+            model(f"runtime: echo\n{key}: 1"),
+            [(5, 5, f"unknown key {key} in models.m", f'did you mean "{ours}"?')],
+        )
+        for key, ours in (
+            ("api_base", "base_url"),
+            ("model", "model_name"),
+            ("timeout", "request_timeout"),
+            ("num_retries", "retries"),
+            ("n_ctx", "context_window"),
+            ("num_predict", "max_tokens"),
+        )
+    ),
+    Case(
+        "LiteLLM's file",
+        "model_list:\n  - model_name: m\n",
+        [
+            (1, 1, "the file has no active_model", "add active_model: the name of a model"),
+            (1, 1, "the file has no models", "add models: at least one"),
+            (1, 1, "unknown key model_list", 'did you mean "models"?'),
+        ],
+    ),
+    Case(
+        "keys of the server and of a model at the top",
+        model("runtime: echo") + "host: 127.0.0.1\ntemperature: 1\n",
+        [
+            (5, 1, "unknown key host", "write it below server:"),
+            (6, 1, "unknown key temperature", "write it below a model, in models:"),
+        ],
+    ),
+    Case(
+        "role misspelt",
+        model("runtime: openai\nport: 1\nrole: embeddings"),
+        [
+            (
+                6,
+                11,
+                "models.m.role: embeddings isn't allowed",
+                'did you mean "embedding"? allowed: chat, embedding, rerank',
+            )
+        ],
+    ),
+    *(
+        Case(
+            f"runtime that is a server's name, {name}",
+            model(f"runtime: {name}"),
+            [(4, 14, f"models.m.runtime: {name} is not a runtime", f'did you mean "{ours}"? allowed: {RUNTIMES}')],
+        )
+        for name, ours in (("vllm", "openai"), ("LM-Studio", "openai"), ("llama-server", "llama.cpp"))
+    ),
+    Case(
+        "memory without its unit",
+        model("runtime: llama.cpp\npath: x\nmemory: 6") + "engines: {memory_budget: 8192}\n",
+        [
+            (6, 13, "models.m.memory: 6 bytes hold no model", "write a unit: 12 GB"),
+            (7, 26, "engines.memory_budget: 8192 bytes hold no model", "write a unit: 12 GB"),
+        ],
+    ),
+    Case(
+        "forms that people choose otherwise",
+        model("runtime: echo")
+        + "rooms: {providers: {acme: api.acme}}\nserver: {cors_origins: [a.example]}\nctx: {users: {ann: {}}}\n",
+        [
+            (5, 27, "rooms.providers.acme: api.acme isn't of the right form", "write an http:// or https:// URL"),
+            (6, 25, "server.cors_origins[0]: a.example isn't of the right form", "write scheme://host[:port]"),
+            (7, 15, "ctx.users.ann: ann isn't of the right form", 'write the number of a user in quotes, as "1000"'),
         ],
     ),
     Case(
@@ -356,7 +432,7 @@ CASES = [
     Case(
         "empty value that must be there",
         model("runtime:"),
-        [(4, 13, "models.m.runtime: nothing isn't text", "write text, or leave the key out")],
+        [(4, 13, "models.m.runtime has no value", "write text, or leave the key out")],
     ),
     Case(
         "port too high",
@@ -429,7 +505,7 @@ CASES = [
                 5,
                 15,
                 "models.m.base_url isn't a URL",
-                URL := "write http://host:port, https://host/prefix or unix:/path/to/socket",
+                URL,
             )
         ],
     ),
@@ -576,6 +652,16 @@ CASES = [
         model("runtime: openai\nbase_url: http://me:hidden@example.com"),
         [(5, 15, "models.m.base_url carries a password", "put it in api_key, as ${VARIABLE} or keychain:NAME")],
     ),
+    Case(
+        "password in the store's URL",
+        model("runtime: echo") + "store: postgresql://ann:hidden@db/x\n",
+        [(5, 8, "store: a password can't stand in the file", "write ${NAME} in its place")],
+    ),
+    Case(
+        "password in a URL that is none of the store's",
+        model("runtime: echo") + "store: postgres://ann:hidden@db/x\n",
+        [(5, 8, "store isn't of the right form", "write sqlite:///FILE or postgresql://USER:${PASSWORD}@HOST/NAME")],
+    ),
     # variables
     Case(
         "variable not set",
@@ -598,6 +684,32 @@ CASES = [
         "active_model: m\nmodels:\n\tm: {}\n",
         [(3, 1, "not YAML: found character that cannot start any token", "indent with spaces, not tabs")],
     ),
+    *(
+        Case(name, text, [(line, column, f"not YAML: {said}", cure)])
+        for name, text, line, column, said, cure in (
+            ("quotation left open", 'a: "x\nb: 1\n', 1, 4, "found unexpected end of stream", "close the quotation"),
+            (
+                "bracket left open",
+                "a: [b\n",
+                2,
+                1,
+                "did not find expected ',' or ']'",
+                "separate what is in the brackets",
+            ),
+            (
+                "colon in a text",
+                "a: b: c\n",
+                1,
+                5,
+                "mapping values are not allowed in this context",
+                'put a text with ": " in it in quotes',
+            ),
+            ("key that stands out", "a:\n  b: 1\n c: 2\n", 3, 2, "did not find expected key", "indent it as the keys"),
+            ("two documents", "a: 1\n---\nb: 2\n", 2, 1, "but found another document", "leave out the line ---"),
+            ("a star for any", "a: *\n", 1, 5, "did not find expected alphabetic or numeric character", IN_QUOTES),
+            ("at sign", "a: @x\n", 1, 4, "found character that cannot start any token", IN_QUOTES),
+        )
+    ),
     Case(
         "bare variable in braces",
         "active_model: m\nmodels: {m: {runtime: ${X}}}\n",
@@ -606,7 +718,7 @@ CASES = [
     Case(
         "alias to nothing",
         "active_model: *x\n",
-        [(1, 15, "not YAML: found undefined alias", "")],
+        [(1, 15, "not YAML: found undefined alias", IN_QUOTES)],
     ),
     Case(
         "tag",

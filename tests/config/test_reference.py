@@ -48,6 +48,12 @@ def test_the_published_schema_is_the_code_s() -> None:
     assert TEXT.startswith("# yaml-language-server: $schema=config.schema.json\n")
 
 
+def test_an_editor_offers_the_roles() -> None:
+    """LocalCowork's app has a key of that name, whose values are ignored."""
+    ours, nothing, theirs = schema.json_schema()["$defs"]["ModelEntry"]["properties"]["role"]["anyOf"]
+    assert (ours["enum"], nothing["type"], theirs["deprecated"]) == (["chat", "embedding", "rerank"], "null", True)
+
+
 def test_the_default_file_loads_without_a_note() -> None:
     config = load(FOLDER / "config.yaml", {})
     assert config.notes == ()
@@ -74,6 +80,7 @@ BEYOND_A_SCHEMA = {
     "URL with a bad port",
     "variable with a wrong value isn't shown",
     "not a variable",
+    "role misspelt",
 }
 REFUSED = [
     case for case in CASES if SEEN_BY_THE_SCHEMA.search(case.problems[0][2]) and case.name not in BEYOND_A_SCHEMA
