@@ -1,8 +1,9 @@
 """Feeds generated answers of every format to the normalisers and looks for a broken law.
 
 Half of the messages are calls rendered in a format and read back; the other half is what the format is made
-of in no order, cut and damaged. Each is read whole, character by character and in random pieces: the events
-must be the same, calls must end with one JSON object, and nothing may raise.
+of in no order, cut and damaged. One in four is read under a policy that isn't the format's own. Each is read
+whole, character by character and in random pieces: the events must be the same, calls must end with one JSON
+object, and nothing may raise.
 
     python -m benchmarks.normalizer_fuzz --messages 100000 --seed 1
 """
@@ -17,9 +18,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from normalizers import Event, ToolCall, ToolEnd, ToolStart, coalesce, fold, get, names, normalizer
+from normalizers import Event, FormatSpec, ToolCall, ToolEnd, ToolStart, coalesce, fold, get, names, normalizer
 from normalizers.coerce import SchemaIndex
 from normalizers.events import ToolArgs
 from normalizers.render import render_calls
@@ -32,6 +34,8 @@ TOOLS = SchemaIndex(
     ]
 )
 FORMATS = [name for name in names() if not get(name).untouched]
+REFUSING = {name: replace(get(name), unknown_tools="refuse") for name in FORMATS}
+DROPPING = {name: replace(get(name), after="drop") for name in FORMATS}
 ALPHABET = "abcXYZ 019_-.,:;=()[]{}<>|/\\'\"\n\t`*+é世🙂\u0000"
 SOUP = [
     *("[", "]", "{", "}", "(", ")", ",", ":", "=", '"', "'", "\\", "\n", "```", "ping()", "[ping()]", " ", "é", "it's"),
@@ -135,9 +139,10 @@ def judge(
 ) -> tuple[str, int]:
     """What is wrong, or nothing; and how many calls there were."""
     opened = expected is None and source.random() < 0.2
-    whole = read(name, [text], reason, opened)
+    spec = source.choice((*[get(name)] * 6, REFUSING[name], DROPPING[name]))
+    whole = read(spec, [text], reason, opened)
     for parts in (list(text), list(pieces(text, source)), list(pieces(text, source))):
-        if read(name, parts, reason, opened) != whole:
+        if read(spec, parts, reason, opened) != whole:
             return f"differs when split as {parts}", 0
     arguments_of: dict[int, str] = {}
     for event in whole:
@@ -156,9 +161,9 @@ def judge(
     return "", len(calls)
 
 
-def read(name: str, parts: list[str], reason: str | None, opened: bool) -> list[Event]:
+def read(spec: FormatSpec, parts: list[str], reason: str | None, opened: bool) -> list[Event]:
     ids = map(str, itertools.count())
-    parser = normalizer(name, TOOLS, ids=lambda: next(ids), reasoning_open=opened)
+    parser = normalizer(spec, TOOLS, ids=lambda: next(ids), reasoning_open=opened)
     events = [event for part in parts for event in parser.feed(part)]
     return coalesce(events + parser.finish(reason))
 
