@@ -58,8 +58,8 @@ class OllamaFace(face.RoutedFace):
             await self._answer(asked, asked.chat_fields(), client, generate=True)
 
     async def _answer(self, asked: Common, fields: dict[str, Any], client: Client, *, generate: bool) -> None:
-        self._route(asked.model)
-        encoder = LineEncoder(asked.model, time.time(), time.time, generate=generate)
+        route = self._route(asked.model)
+        encoder = LineEncoder(asked.model or route.model.name, time.time(), time.time, generate=generate)
         chat = ChatRequest.parse(encode(fields), "ollama")
         if chat.stream:
             await face.lines(self.gateway, chat, _Encoding(encoder), client, NDJSON)
@@ -70,11 +70,12 @@ class OllamaFace(face.RoutedFace):
 
     async def _complete(self, asked: Generate, client: Client) -> None:
         """A text goes on as one line: who wants it raw has no use for its pieces."""
-        encoder = LineEncoder(asked.model, time.time(), time.time, generate=True)
+        route = self._route(asked.model)
+        encoder = LineEncoder(asked.model or route.model.name, time.time(), time.time, generate=True)
         wanted = {**asked.completion_fields(), "stream": False}
         wanted.pop("stream_options", None)
         fields = {name: Raw(encode(value)) for name, value in wanted.items() if name != "model"}
-        async with self._route(asked.model).post("completions", fields, "ollama") as posted:
+        async with route.post("completions", fields, "ollama") as posted:
             lines = encoder.feed(pieces(await posted.whole()))
             last = encoder.whole([*lines, *encoder.finish()])
         if asked.stream is False:
@@ -83,8 +84,9 @@ class OllamaFace(face.RoutedFace):
             await client.whole(200, ((b"content-type", NDJSON),), ndjson([last]))
 
     async def _load(self, asked: Common, client: Client, *, generate: bool) -> None:
-        await self.gateway.ready(self._route(asked.model).model.name)
-        encoder = LineEncoder(asked.model, time.time(), time.time, generate=generate)
+        model = self._route(asked.model).model.name
+        await self.gateway.ready(model)
+        encoder = LineEncoder(asked.model or model, time.time(), time.time, generate=generate)
         await face.json(client, encoder.loaded())
 
     async def embed(self, request: Request, client: Client) -> None:

@@ -47,12 +47,17 @@ class End(Struct, frozen=True):
 
 
 class Usage(Struct, frozen=True):
-    """Tokens. `cached` are part of `prompt`, `reasoning` of `completion`."""
+    """Tokens. `cached` are part of `prompt`, `reasoning` of `completion`.
+
+    reading, writing: seconds that the engine took for prompt and completion, where it tells.
+    """
 
     prompt: int = 0
     completion: int = 0
     cached: int = 0
     reasoning: int = 0
+    reading: float | None = None
+    writing: float | None = None
 
 
 Piece = Text | Reasoning | CallStart | CallArguments | End | Usage
@@ -108,6 +113,8 @@ class _Usage(Struct):
 class _Answer(Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
+    timings: Any = None
+    """llama.cpp's; what another server means by it isn't known."""
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
@@ -123,7 +130,7 @@ def pieces(payload: bytes) -> Iterator[Piece]:
         if choice.index == 0:
             yield from _of_choice(choice)
     if answer.usage is not None:
-        yield _of_usage(answer.usage)
+        yield _of_usage(answer.usage, answer.timings if isinstance(answer.timings, dict) else {})
 
 
 def _of_choice(choice: _Choice) -> Iterator[Piece]:
@@ -148,11 +155,17 @@ def _of_choice(choice: _Choice) -> Iterator[Piece]:
         yield End(choice.finish_reason, stop)
 
 
-def _of_usage(usage: _Usage) -> Usage:
+def _of_usage(usage: _Usage, took: dict[str, Any]) -> Usage:
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
     return Usage(
         usage.prompt_tokens or 0,
         usage.completion_tokens or 0,
         (prompt and prompt.cached_tokens) or 0,
         (completion and completion.reasoning_tokens) or 0,
+        _seconds(took.get("prompt_ms")),
+        _seconds(took.get("predicted_ms")),
     )
+
+
+def _seconds(milliseconds: Any) -> float | None:
+    return milliseconds / 1000 if isinstance(milliseconds, int | float) else None

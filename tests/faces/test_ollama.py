@@ -39,6 +39,7 @@ def test_a_tool_round_trip(client: ollama.Client) -> None:
     assert (last.done, last.done_reason) == (True, "stop")
     assert last.eval_count
     assert last.prompt_eval_count
+    assert last.eval_duration
 
 
 def test_streamed(client: ollama.Client) -> None:
@@ -123,6 +124,28 @@ async def test_whole() -> None:
     assert answer["message"] == {"role": "assistant", "content": "Yes.", "thinking": "Hm."}
     assert (answer["done"], answer["eval_count"]) == (True, 7)
     assert (sent["max_tokens"], sent["chat_template_kwargs"]) == (5, {"enable_thinking": True})
+
+
+@pytest.mark.parametrize(
+    ("told", "durations"),
+    [
+        ({"prompt_ms": 20.5, "predicted_ms": 300}, {"prompt_eval_duration": 20_500_000, "eval_duration": 300_000_000}),
+        ({}, {}),
+        ("none", {}),
+    ],
+    ids=["by the engine", "not at all", "as something else"],
+)
+async def test_how_long_a_whole_answer_took_is_the_engine_s_word(told: Any, durations: Json) -> None:
+    """Measured here it would be nothing for writing: all of it comes at once."""
+    async with running(answers({**completion("Yes."), "usage": USAGE, "timings": told})) as gateway:
+        answer = (await gateway.ask({"model": "m", "messages": [ASK], "stream": False}, "/api/chat")).json
+    assert {name: answer[name] for name in answer if name.endswith("eval_duration")} == durations
+
+
+async def test_who_names_no_model_is_told_which_answered() -> None:
+    async with running(answers({**completion("Yes."), "usage": USAGE})) as gateway:
+        answer = (await gateway.ask({"messages": [ASK], "stream": False}, "/api/chat")).json
+    assert answer["model"] == "m"
 
 
 async def test_errors_are_a_text() -> None:

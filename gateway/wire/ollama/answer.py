@@ -22,7 +22,8 @@ def error_object(error: GatewayError) -> Line:
 class LineEncoder:
     """Pieces in, lines out: `feed` for what comes, then `finish`. A call is a line once it is complete.
 
-    began, now: seconds since 1970; `total_duration` is what lies between.
+    began, now: seconds since 1970; `total_duration` is what lies between. What reading and writing took is the
+    engine's word or, in a stream, measured by its first piece; of a whole answer that says nothing it isn't known.
     """
 
     def __init__(self, model: str, began: float, now: Callable[[], float], *, generate: bool = False) -> None:
@@ -67,23 +68,24 @@ class LineEncoder:
     def finish(self) -> list[Line]:
         lines = self._called()
         now = self._now()
-        reading = max(0.0, (self._first or now) - self._began)
-        last = {
+        last: Line = {
             **self._line(""),
             "done": True,
             "done_reason": "length" if self._end.reason == "length" else "stop",
             "total_duration": _ns(now - self._began),
             "load_duration": 0,
             "prompt_eval_count": self._usage.prompt,
-            "prompt_eval_duration": _ns(reading),
+            "prompt_eval_duration": _ns(self._usage.reading or max(0.0, (self._first or now) - self._began)),
             "eval_count": self._usage.completion,
-            "eval_duration": _ns(now - self._began - reading),
+            "eval_duration": _ns(self._usage.writing or max(0.0, now - (self._first or now))),
         }
         return [*lines, last]
 
     def whole(self, lines: list[Line]) -> Line:
         """The lines of an answer as one."""
         *before, last = lines
+        if self._usage.writing is None:
+            del last["prompt_eval_duration"], last["eval_duration"]
         if self._generate:
             last["response"] = "".join(line["response"] for line in before)
             if thinking := "".join(line.get("thinking", "") for line in before):
