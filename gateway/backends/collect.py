@@ -39,7 +39,7 @@ class Collector:
                 return False
             for choice in chunk.pop("choices", None) or ():
                 self._choice(choice)
-        except (msgspec.DecodeError, UnicodeDecodeError, AttributeError, TypeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError, TypeError) as error:
             raise ProviderInvalidResponse(f"the engine sent a malformed chunk: {error}") from error
         self._body.update(chunk)
         return True
@@ -59,6 +59,8 @@ class Collector:
 
     def _choice(self, part: dict[str, Any]) -> None:
         index = part.get("index", 0)
+        if not isinstance(index, int):
+            raise TypeError(f"a choice's index is {index!r}")
         choice = self._choices.get(index)
         if choice is None:
             message: dict[str, Any] = {"role": "assistant", "content": None}

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
 from gateway.backends.base import Taker
-from gateway.backends.openai import HTTPReply
+from gateway.backends.openai import HTTPReply, json_object, malformed
 from gateway.errors import ProviderInvalidResponse
 from gateway.upstream import Response
 from gateway.wire import sse
-from gateway.wire.chat import decode, encode
+from gateway.wire.chat import encode
 
 
 class CompletionReply(HTTPReply):
@@ -30,13 +26,16 @@ class CompletionReply(HTTPReply):
         self.by_grammar = by_grammar
 
     async def _read(self) -> bytes:
-        body = _object(await super()._read())
+        body = json_object(await super()._read())
         if "error" in body:
             return encode(body)
         choices = []
-        for choice in body.get("choices") or ():
-            text = choice.pop("text", "")
-            choices.append({**choice, "message": {"role": "assistant", "content": text}})
+        try:
+            for choice in body.get("choices") or ():
+                text = choice.pop("text", "")
+                choices.append({**choice, "message": {"role": "assistant", "content": text}})
+        except (AttributeError, TypeError) as error:
+            raise malformed(error) from error
         return encode({**body, "object": "chat.completion", "choices": choices})
 
     async def payloads(self) -> list[bytes]:
@@ -49,19 +48,22 @@ class CompletionReply(HTTPReply):
         """The chunks of a completion as those of a chat."""
         clean: list[bytes] = []
         for payload in payloads:
-            body = _object(payload)
+            body = json_object(payload)
             if "error" in body:
                 clean.append(payload)
                 continue
             usage = body.pop("usage", None)
             body["object"] = "chat.completion.chunk"
-            for choice in body.get("choices") or ():
-                text = choice.pop("text", "")
-                index = choice.get("index", 0)
-                choice["delta"] = {"content": text} if text else {}
-                if index not in self._seen_choices:
-                    self._seen_choices.add(index)
-                    choice["delta"] = {"role": "assistant", **choice["delta"]}
+            try:
+                for choice in body.get("choices") or ():
+                    text = choice.pop("text", "")
+                    index = choice.get("index", 0)
+                    choice["delta"] = {"content": text} if text else {}
+                    if index not in self._seen_choices:
+                        self._seen_choices.add(index)
+                        choice["delta"] = {"role": "assistant", **choice["delta"]}
+            except (AttributeError, TypeError) as error:
+                raise malformed(error) from error
             clean.append(encode(body))
             if usage is not None and self._usage:
                 clean.append(encode({**body, "choices": [], "usage": usage}))
@@ -81,17 +83,7 @@ class _ChatTaker:
 
 def prompt(body: bytes) -> str:
     """The prompt in an answer of `/apply-template`."""
-    made = _object(body).get("prompt")
+    made = json_object(body).get("prompt")
     if not isinstance(made, str):
         raise ProviderInvalidResponse("the engine applied the chat template and gave no prompt")
     return made
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        value = decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProviderInvalidResponse(f"the engine sent malformed JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ProviderInvalidResponse("the engine sent JSON that is no object")
-    return value

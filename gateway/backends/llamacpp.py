@@ -13,7 +13,7 @@ from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Endpoint, RawText
 from gateway.backends.context import context_length_exceeded, may_exceed
-from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
+from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
 from gateway.backends.prefill import Prefill
 from gateway.config import Model
 from gateway.errors import (
@@ -184,7 +184,7 @@ class LlamaCppBackend(OpenAIBackend):
             response.close()
         if response.status != 200:
             return None
-        tokens = msgspec.json.decode(body, type=dict[str, Any]).get("tokens")
+        tokens = json_object(body).get("tokens")
         return len(tokens) if isinstance(tokens, list) else None
 
     async def _prompt(self, fields: dict[str, Raw]) -> str | None:
@@ -215,15 +215,18 @@ class LlamaCppBackend(OpenAIBackend):
         return _supports(await self.props(), "supports_tool_calls", "tool_calls")
 
     async def progress(self) -> Hashable | None:
-        """A value that changes with each step of any of its answers; None from a server without /slots."""
+        """A value that changes with each step of any of its answers; None from a server without /slots.
+
+        Raises ProviderInvalidResponse.
+        """
         status, body = await self.get("/slots")
         if status != 200:
             return None
-        steps = [
-            (slot.get("id_task"), slot.get("n_prompt_tokens_processed"), _decoded(slot.get("next_token")))
-            for slot in msgspec.json.decode(body, type=list[dict[str, Any]])
-        ]
-        return tuple(steps)
+        try:
+            slots = msgspec.json.decode(body, type=list[_Slot])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise malformed(error) from error
+        return tuple((slot.id_task, slot.n_prompt_tokens_processed, slot.decoded) for slot in slots)
 
     async def about(self) -> About:
         """The weights tell more, where they are at hand."""
@@ -238,14 +241,14 @@ class LlamaCppBackend(OpenAIBackend):
             status, body = await self.get("/props")
             if status != 200:
                 return {}
-            self._props = msgspec.json.decode(body, type=dict[str, Any])
+            self._props = json_object(body)
         return self._props
 
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)
         try:
             error = msgspec.json.decode(body)["error"]
-        except (msgspec.DecodeError, UnicodeDecodeError, TypeError, KeyError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, KeyError):
             error = {}
         kind = error.get("type") if isinstance(error, dict) else None
         if kind == "exceed_context_size_error":
@@ -267,11 +270,21 @@ class LlamaCppBackend(OpenAIBackend):
         return super().error(status, body)
 
 
-def _decoded(state: Any) -> Any:
-    """Of a slot's `next_token`: an object, in newer builds a list of one."""
-    if isinstance(state, list):
-        state = state[0] if state else None
-    return state.get("n_decoded") if isinstance(state, dict) else None
+class _NextToken(msgspec.Struct):
+    n_decoded: int | None = None
+
+
+class _Slot(msgspec.Struct):
+    """next_token: an object, in newer builds a list of one."""
+
+    id_task: int | None = None
+    n_prompt_tokens_processed: int | None = None
+    next_token: _NextToken | list[_NextToken] | None = None
+
+    @property
+    def decoded(self) -> int | None:
+        states = self.next_token if isinstance(self.next_token, list) else [self.next_token]
+        return next((state.n_decoded for state in states if state is not None), None)
 
 
 def _only_the_named(choice: dict[str, Any], fields: dict[str, Raw]) -> None:

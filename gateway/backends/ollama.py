@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
 from gateway.backends import ollama_chat
 from gateway.backends.about import About
 from gateway.backends.base import Address, Mender, Taker
 from gateway.backends.context import exceeded, may_exceed
-from gateway.backends.openai import MAX_ERROR_BODY, OpenAIBackend, error_message
+from gateway.backends.openai import MAX_ERROR_BODY, OpenAIBackend, error_message, json_object
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -95,7 +94,7 @@ class OllamaBackend(OpenAIBackend):
         """Raises ProviderInvalidRequest for an Ollama that would cut a long prompt whatever it is told."""
         if self._version is None:
             status, body = await self.get("/api/version")
-            told = ollama_chat.parsed(body).get("version") if status == 200 else None
+            told = json_object(body).get("version") if status == 200 else None
             found = re.match(r"(\d+)\.(\d+)\.(\d+)", str(told))
             # One that was built from source is 0.0.0.
             self._version = tuple(map(int, found.groups())) if found else (0, 0, 0)
@@ -116,23 +115,23 @@ class OllamaBackend(OpenAIBackend):
         shown = await self.shown()
         capabilities = shown.get("capabilities")
         # Before 0.6.4 it told no capabilities, only the template.
-        return "tools" in capabilities if isinstance(capabilities, list) else ".Tools" in shown.get("template", "")
+        return "tools" in capabilities if isinstance(capabilities, list) else ".Tools" in _template(shown)
 
     async def keeps_calls(self) -> bool:
         """A model with a renderer built into Ollama has a template that names neither."""
-        template = (await self.shown()).get("template", "")
+        template = _template(await self.shown())
         return ".ToolCalls" in template or ".Tools" not in template
 
     async def about(self) -> About:
         shown = await self.shown()
         info = shown.get("model_info")
         architecture = info.get("general.architecture", "") if isinstance(info, dict) else ""
-        return About(shown.get("template", ""), architecture, source="/api/show")
+        return About(_template(shown), architecture, source="/api/show")
 
     async def shown(self) -> dict[str, Any]:
         """What /api/show tells of the model, asked once. Raises ProviderInvalidModel where Ollama doesn't have it."""
         if self._shown is None:
-            self._shown = msgspec.json.decode(await self._show(), type=dict[str, Any])
+            self._shown = json_object(await self._show())
         return self._shown
 
     def error(self, status: int, body: bytes) -> GatewayError:
@@ -158,3 +157,7 @@ class OllamaBackend(OpenAIBackend):
         if response.status != 200:
             raise self.error(response.status, body)
         return body
+
+
+def _template(shown: dict[str, Any]) -> str:
+    return str(shown.get("template") or "")

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-import msgspec
 from msgspec import Raw
 
-from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse, ProviderUnsupportedContentBlock
+from gateway.backends.openai import json_object, malformed
+from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire.chat import decode, encode
 
 Json = dict[str, Any]
@@ -63,6 +63,8 @@ def request(model: str, fields: Mapping[str, Raw], window: int | None) -> Json:
     if "tools" in fields:
         asked["tools"] = fields["tools"]
     if (effort := given.get("reasoning_effort")) is not None:
+        if not isinstance(effort, str):
+            raise ProviderInvalidRequest("reasoning_effort: a string is needed", param="reasoning_effort")
         asked.setdefault("think", THINK.get(effort, effort))
     if (format := _format(given.get("response_format"))) is not None:
         asked["format"] = format
@@ -81,10 +83,10 @@ def _format(wanted: Any) -> object:
 
 def _messages(messages: list[Json]) -> list[Json]:
     names = {
-        call["id"]: call["function"]["name"]
+        call["id"]: call["function"].get("name", "")
         for message in messages
         for call in message.get("tool_calls") or ()
-        if isinstance(call, dict) and "id" in call and isinstance(call.get("function"), dict)
+        if isinstance(call, dict) and isinstance(call.get("id"), str) and isinstance(call.get("function"), dict)
     }
     return [_message(message, at, names) for at, message in enumerate(messages)]
 
@@ -155,9 +157,26 @@ class Chat:
         self._begun = False
 
     def whole(self, body: bytes) -> bytes:
-        told = parsed(body)
+        """Raises ProviderInvalidResponse."""
+        told = json_object(body)
         if "error" in told:
             return body
+        try:
+            return self._whole(told)
+        except (AttributeError, TypeError) as error:
+            raise malformed(error) from error
+
+    def chunks(self, line: bytes) -> list[bytes]:
+        """One line of a stream; the last says `done`. Raises ProviderInvalidResponse."""
+        told = json_object(line)
+        if "error" in told:
+            return [line]
+        try:
+            return self._chunks(told)
+        except (AttributeError, TypeError) as error:
+            raise malformed(error) from error
+
+    def _whole(self, told: Json) -> bytes:
         said = told.get("message") or {}
         message: Json = {"role": "assistant", "content": said.get("content") or "", **self._more(said)}
         choice = {"index": 0, "message": message, "finish_reason": told.get("done_reason") or "stop"}
@@ -166,11 +185,7 @@ class Chat:
         shell = {**self._shell, "object": "chat.completion"}
         return encode({**shell, "choices": [choice], "usage": _usage(told)})
 
-    def chunks(self, line: bytes) -> list[bytes]:
-        """One line of a stream; the last says `done`."""
-        told = parsed(line)
-        if "error" in told:
-            return [line]
+    def _chunks(self, told: Json) -> list[bytes]:
         said = told.get("message") or {}
         text = said.get("content") or ""
         delta: Json = self._more(said)
@@ -210,11 +225,3 @@ class Chat:
 def _usage(told: Json) -> Json:
     prompt, completion = told.get("prompt_eval_count") or 0, told.get("eval_count") or 0
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
-
-
-def parsed(body: bytes) -> Json:
-    """A JSON object of Ollama's. Raises ProviderInvalidResponse for anything else."""
-    try:
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ProviderInvalidResponse(f"Ollama's answer is malformed: {error}") from error

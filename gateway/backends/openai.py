@@ -31,6 +31,8 @@ from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.sse import EventTooLarge, SSEReader
 
 MAX_ERROR_BODY = 1024 * 1024
+MAX_MESSAGE = 16 * 1024
+"""Characters of an engine's error. It may quote the request, and is searched for what it means."""
 OPEN, LF = ord("{"), ord("\n")
 
 
@@ -86,7 +88,7 @@ class HTTPReply:
             try:
                 events = reader.feed(data) if data else reader.finish()
             except EventTooLarge as error:
-                raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from error
+                raise malformed(error) from error
             self._between = reader.between
             if not data:
                 self._ended = True
@@ -99,7 +101,10 @@ class HTTPReply:
                     raise await self.empty()
             if events and self.prefill is not None:
                 self._seen = True
-                events = self.prefill.strip(events)
+                try:
+                    events = self.prefill.strip(events)
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError) as error:
+                    raise malformed(error) from error
                 if events:
                     self.prefill = None
             if events:
@@ -267,14 +272,30 @@ class OpenAIBackend:
             response.close()
 
 
+_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """An engine's JSON object. Raises ProviderInvalidResponse for anything else."""
+    try:
+        return _decode_object(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(error) from error
+
+
+def malformed(error: Exception) -> ProviderInvalidResponse:
+    """error: what came of reading an engine's answer that has another shape than it can have."""
+    return ProviderInvalidResponse(f"the engine's answer is malformed: {error}")
+
+
 def error_message(body: bytes) -> tuple[str, str | None]:
     """The message and code of an error body in any of the shapes engines use; the text itself where it isn't JSON."""
     try:
         value: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body[:500].decode("utf-8", "replace").strip(), None
     error = value.get("error", value) if isinstance(value, dict) else value
     if isinstance(error, dict):
         code = error.get("code")
-        return str(error.get("message") or error), code if isinstance(code, str) else None
-    return str(error), None
+        return str(error.get("message") or error)[:MAX_MESSAGE], code if isinstance(code, str) else None
+    return str(error)[:MAX_MESSAGE], None
