@@ -1,0 +1,52 @@
+"""A slice of `benchmarks/normalizer_fuzz.py`, and what it says of readers that break a law."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks import normalizer_fuzz
+from normalizers import FormatSpec
+from normalizers.dialects.json_calls import JsonCalls
+
+
+class Raising(JsonCalls):
+    def step(self, text: str, pos: int, reason: str | None) -> int:
+        raise RuntimeError("it raised")
+
+
+class Splitting(JsonCalls):
+    """Says something else of a single character."""
+
+    def step(self, text: str, pos: int, reason: str | None) -> int:
+        if len(text) - pos == 1:
+            self._calls.warn("one", text)
+        return super().step(text, pos, reason)
+
+
+RAISING = FormatSpec("raising", dialect=f"{__name__}:Raising", open=("<<",), close=(">>",))
+SPLITTING = FormatSpec("splitting", dialect=f"{__name__}:Splitting", open=("<<",), close=(">>",))
+
+
+def fuzz(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["normalizer_fuzz", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        normalizer_fuzz.main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.timeout(300)
+def test_a_slice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fuzz(monkeypatch, "--messages", "3000", "--seed", "1") == 0, capsys.readouterr().err
+    assert "broken: 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"), [("RAISING", "RuntimeError: it raised"), ("SPLITTING", "differs when split")]
+)
+def test_what_breaks_a_law_is_found(
+    spec: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fuzz(monkeypatch, "--messages", "20", "--formats", f"{__name__}:{spec}") == 1
+    assert said in capsys.readouterr().err
