@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.commands import SECONDS, free_port
+from tests.cli.commands import SECONDS
 from tests.cli.test_commands import answering
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from gateway.backends import Address
 from gateway.backends.ollama import OllamaBackend
 from gateway.config import Model
-from gateway.engines.machine import free_port
 from gateway.errors import (
     GatewayError,
     ProviderInvalidModel,
@@ -24,6 +23,7 @@ from gateway.errors import (
 from tests.backends.conftest import ask, folded
 from tests.backends.ollama_double import OllamaDouble
 from tests.gateway.double import Double, says
+from tests.ports import free_port
 
 QWEN = Model(name="qwen", runtime="ollama", model_name="qwen2.5:32b")
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}

@@ -12,6 +12,7 @@ from benchmarks import throughput
 from benchmarks.harness import answers, proc, report
 from benchmarks.harness.answers import BadAnswer, Script
 from benchmarks.instructions import __main__ as instructions
+from tests.ports import free_port
 
 SCRIPT = Script(chunks=5)
 STREAM = b"".join(answers.events(SCRIPT))
@@ -147,7 +148,7 @@ def test_the_cpu_clock_of_another_process_counts_its_work() -> None:
 
 
 def test_a_server_that_ends_at_once_is_reported_with_its_last_words(tmp_path: Path) -> None:
-    port = proc.free_port()
+    port = free_port()
     server = proc.Server.start([sys.executable, "-c", "raise SystemExit('no such model')"], port, tmp_path / "log")
     with pytest.raises(proc.Failed, match="no such model"):
         server.wait_ready("/health", 20.0)

@@ -12,13 +12,14 @@ import pytest
 
 from benchmarks.harness import load, proc
 from benchmarks.harness.answers import Script
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def upstream(tmp_path: Path) -> Iterator[int]:
-    port = proc.free_port()
+    port = free_port()
     command = [sys.executable, "-m", "benchmarks.harness.upstream", "--port", str(port)]
     server = proc.Server.start(command, port, tmp_path / "log", cwd=ROOT)
     try:

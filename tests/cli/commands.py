@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -49,12 +48,6 @@ def serving(cwd: Path, *args: str | Path, **extra: str) -> Iterator[subprocess.P
                 process.wait(SECONDS)
             finally:
                 process.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def config(folder: Path, text: str) -> Path:

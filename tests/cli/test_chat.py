@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import config, ctxgate, free_port, serving
+from tests.cli.commands import config, ctxgate, serving
 from tests.cli.test_commands import ECHO, ROOT, answering
+from tests.ports import free_port
 from tests.pull.sources import Source
 from tests.pull.sources import serving as source_serving
 

@@ -13,10 +13,12 @@ import httpx
 import pytest
 
 from gateway import __version__
+from gateway.cli.main import parser
 from gateway.config import Server, load
 from gateway.errors import CATEGORIES
-from tests.cli.commands import SECONDS, config, ctxgate, free_port, serving
+from tests.cli.commands import SECONDS, config, ctxgate, serving
 from tests.config.test_load import LOCALCOWORK
+from tests.ports import free_port
 from tests.pull.sources import Source
 from tests.pull.sources import serving as source_serving
 
@@ -68,6 +70,26 @@ def test_wrong_command_lines(args: list[str], tmp_path: Path) -> None:
     done = ctxgate(*args, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("usage: ctxgate")
+
+
+ACTIONS = {
+    "ctx": ["sync", "ls", "cat main", "run main", "export main default", "doctor"],
+    "keys": ["add", "list", "revoke k"],
+    "records": ["define m f", "filter m f q", "models", "find m"],
+    "room": ["new", "say r hi", "watch r", "history r", "release r"],
+}
+
+
+@pytest.mark.parametrize("words", [[command, *words.split()] for command, each in ACTIONS.items() for words in each])
+def test_the_configuration_before_an_action_and_behind_it(words: list[str]) -> None:
+    command, action, *rest = words
+    for line in (
+        [command, "--config", "c", action, *rest],
+        [command, action, "--config", "c", *rest],
+        [command, "--config", "other", action, "--config", "c", *rest],
+    ):
+        assert parser().parse_args(line).config == Path("c")
+    assert parser().parse_args(words).config is None
 
 
 @pytest.mark.parametrize("command", ["serve", "check", "models", "pull", "chat"])

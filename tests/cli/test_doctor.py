@@ -14,8 +14,9 @@ import pytest
 import yaml
 
 from gateway.cli.contracts import CONTRACTS
-from tests.cli.commands import ctxgate, free_port
+from tests.cli.commands import ctxgate
 from tests.engines.served import served
+from tests.ports import free_port
 
 
 def written(folder: Path, **more: Any) -> Path:

@@ -17,7 +17,8 @@ from typing import Any, Self
 
 import yaml
 
-from tests.cli.commands import environment, free_port
+from tests.cli.commands import environment
+from tests.ports import free_port
 
 SECONDS = 40.0
 """For anything that is waited for."""

@@ -90,7 +90,7 @@ def on_path(llama_server: Path) -> Callable[[], Machine]:
     return lambda: replace(this_machine(), which=lambda name: str(llama_server))
 
 
-def gone(pid: int, timeout: float = 10.0) -> bool:
+def gone(pid: int, timeout: float = 30.0) -> bool:
     """Whether the process ends within `timeout` seconds; waits for the event where the system has one."""
     try:
         descriptor = os.pidfd_open(pid)

@@ -14,10 +14,11 @@ from pathlib import Path
 import httpx
 import yaml
 
-from gateway.engines.machine import free_port
 from tests.conftest import ROOT
+from tests.gateway.running import NO_COMMENTS
+from tests.ports import free_port
 
-STARTED_WITHIN = 20.0
+STARTED_WITHIN = 40.0
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,12 @@ class Served:
 
 @contextmanager
 def served(config: Mapping[str, object], folder: Path, **environment: str) -> Iterator[Served]:
-    """A gateway with that configuration, and with `environment` on top of this process's."""
+    """A gateway with that configuration, and with `environment` on top of this process's.
+
+    Its streams have no comments before the answer unless the configuration has a `server`.
+    """
     file = folder / "config.yaml"
-    file.write_text(yaml.safe_dump(config))
+    file.write_text(yaml.safe_dump({"server": dict(NO_COMMENTS), **config}))
     port = free_port()
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(file), "--port", str(port)]
     log = (folder / "gateway.log").open("wb")
@@ -46,7 +50,7 @@ def served(config: Mapping[str, object], folder: Path, **environment: str) -> It
         finally:
             process.terminate()
             try:
-                process.wait(15)
+                process.wait(40)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise

@@ -19,10 +19,10 @@ import httpx
 import jsonschema
 import pytest
 
-from gateway.engines.machine import free_port
 from tests.backends.ollama_double import OllamaDouble
 from tests.conftest import ROOT
 from tests.engines.served import served
+from tests.ports import free_port
 
 Json = dict[str, Any]
 

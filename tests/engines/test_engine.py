@@ -18,11 +18,11 @@ from gateway import backends
 from gateway.backends import Address
 from gateway.config import Model, PullSource, Runtime
 from gateway.engines import Engine
-from gateway.engines.machine import free_port
 from gateway.engines.recipe import Machine
 from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
 from tests.engines.conftest import WINDOW, alive, gone
+from tests.ports import free_port
 
 HELLO = ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}')
 
@@ -156,7 +156,7 @@ async def test_after_a_crash_the_next_request_starts_it_again(model: Model, mach
         assert pid is not None
         assert engine._watching is not None
         os.kill(pid, signal.SIGKILL)
-        await asyncio.wait_for(asyncio.shield(engine._watching), 10)
+        await asyncio.wait_for(asyncio.shield(engine._watching), 30)
         assert (engine.state, engine.address) == ("failed", None)
         assert "was killed by SIGKILL" in str(engine.failure)
         assert await answers(engine)

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from gateway.engines.machine import free_port
 from tests.backends.ollama_double import OllamaDouble
 from tests.conftest import ROOT
 from tests.engines.served import served
 from tests.engines.suite import CHECKS, Server, observe
+from tests.ports import free_port
 
 DOCS = ROOT / "docs/engines.md"
 WINDOW = 1024

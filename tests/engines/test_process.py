@@ -48,7 +48,7 @@ async def test_one_that_ignores_sigterm_is_killed_after_the_grace() -> None:
     await process.announced("up")
     before = time.monotonic()
     await process.stop()
-    assert 0.3 <= time.monotonic() - before < 3
+    assert time.monotonic() - before >= 0.3
     assert process.returncode == -signal.SIGKILL
 
 
@@ -81,7 +81,7 @@ async def test_a_child_of_a_process_that_ended_by_itself_goes_too() -> None:
         """
     )
     child = await process.announced("child")
-    assert await process.wait(10)
+    assert await process.wait(30)
     assert process.ending() == "exited with code 3"
     assert gone(child)
 
@@ -96,7 +96,7 @@ async def test_a_child_of_a_process_that_ended_by_itself_goes_too() -> None:
 )
 async def test_how_it_ended(code: str, ending: str) -> None:
     process = await started(code)
-    assert await process.wait(10)
+    assert await process.wait(30)
     assert process.ending() == ending
     assert process.pid is not None
     with pytest.raises(EOFError):
@@ -105,7 +105,7 @@ async def test_how_it_ended(code: str, ending: str) -> None:
 
 async def test_a_program_that_is_not_there() -> None:
     process = await Process.start(["/nowhere/llama-server"], {})
-    assert await process.wait(10)
+    assert await process.wait(30)
     assert process.returncode == 127
     assert list(process.tail) == ["/nowhere/llama-server: No such file or directory"]
 
@@ -134,7 +134,7 @@ async def test_output_is_kept_bounded_and_whole_at_its_end() -> None:
         print("no newline at the end", end="")
         """
     )
-    assert await process.wait(10)
+    assert await process.wait(30)
     assert len(process.tail) == TAIL_LINES
     assert process.tail[-1] == "no newline at the end"
     assert process.tail[-2] == f"line {TAIL_LINES * 2 - 1}"
@@ -143,7 +143,7 @@ async def test_output_is_kept_bounded_and_whole_at_its_end() -> None:
 
 async def test_a_line_that_only_looks_like_an_announcement_is_output() -> None:
     process = await started("""print('{"ctxgate": 5}'); print('{"ctxgate"')""")
-    assert await process.wait(10)
+    assert await process.wait(30)
     assert list(process.tail) == ['{"ctxgate": 5}', '{"ctxgate"']
 
 
@@ -161,7 +161,7 @@ async def test_a_grandchild_that_left_and_holds_the_output_open() -> None:
         """
     )
     child = await process.announced("child")
-    assert await process.wait(10)
+    assert await process.wait(30)
     assert process.ending() == "exited with code 0"
     os.kill(child, signal.SIGKILL)
 
@@ -178,7 +178,7 @@ async def test_no_engine_outlives_its_guard() -> None:
     await process.announced("up")
     assert process.pid is not None
     os.kill(process._guard.pid, signal.SIGKILL)
-    assert await process.wait(10)
+    assert await process.wait(30)
     assert gone(process.pid)
     assert process.ending() == "was killed by SIGKILL"
 
@@ -214,7 +214,7 @@ def test_no_engine_outlives_the_gateway(number: signal.Signals, test_model: Path
         assert alive(pids["engine"])
         before = time.monotonic()
         gateway.send_signal(number)
-        gateway.wait(10)
+        gateway.wait(30)
         assert gone(pids["engine"])
         assert gone(pids["guard"])
         print(f"{number.name}: engine gone {time.monotonic() - before:.3f} s after the gateway was told")

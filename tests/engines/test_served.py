@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.engines.machine import free_port
 from tests.engines.conftest import gone
 from tests.engines.served import served
+from tests.ports import free_port
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
 
@@ -25,7 +25,7 @@ def test_a_killed_gateway_leaves_no_engine(number: signal.Signals, test_model: P
         httpx.post(f"{gateway.url}/v1/chat/completions", json=CHAT, timeout=30).raise_for_status()
         engine = _listener(port)
         gateway.process.send_signal(number)
-        gateway.process.wait(15)
+        gateway.process.wait(40)
         assert gone(engine)
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Config, Model
-from gateway.engines.machine import free_port
 from tests.conftest import ROOT
+from tests.ports import free_port
 
 WINDOW = 1024
 BUILDS = ("xllamacpp", "llama-server")

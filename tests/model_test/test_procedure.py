@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import environment, free_port, serving
+from tests.cli.commands import environment, serving
 from tests.cli.test_commands import answering
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "README.md").read_text("utf-8").partition("## To change the model\n")[2].partition("\n## ")[0]

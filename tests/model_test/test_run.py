@@ -15,8 +15,9 @@ import pytest
 from benchmarks.model_test.cli import main
 from benchmarks.model_test.compare import Rules, compare
 from benchmarks.model_test.results import answers, read
-from tests.cli.commands import environment, free_port
+from tests.cli.commands import environment
 from tests.model_test.servers import failing, listening
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 Capture = pytest.CaptureFixture[str]

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import environment, free_port
+from tests.cli.commands import environment
 from tests.model_test.servers import listening
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 

@@ -24,9 +24,10 @@ from gateway.api.operations import MAX_FILE
 from gateway.app import build
 from gateway.config import load
 from tests.cli.commands import config as written
-from tests.cli.commands import environment, free_port
+from tests.cli.commands import environment
 from tests.gateway.client import Client, request
 from tests.gateway.running import LANE
+from tests.ports import free_port
 from tests.provider.server import serve
 
 WITHIN = 20.0

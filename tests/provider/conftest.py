@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 30
 
@@ -41,13 +43,6 @@ def running_gateway(config: Path, **environment: str) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait(20)
-
-
-def free_port() -> int:
-    """A port on which nobody listens, a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes], log: str) -> None:

@@ -39,7 +39,7 @@ def serve(app: App, *, lifespan: Literal["on", "off"] = "off", http: str = "auto
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(10)
+            thread.join(30)
             assert not thread.is_alive(), "the server did not end"
 
 

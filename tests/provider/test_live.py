@@ -29,8 +29,9 @@ from gateway.provider import (
     UserMessage,
     retry,
 )
+from tests.ports import free_port
 
-from .conftest import free_port, running_gateway
+from .conftest import running_gateway
 from .server import Receive, Scope, Send, answer, completion, serve
 
 KEY = "test-key"

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.cli.commands import free_port, serving
+from tests.cli.commands import serving
 from tests.cli.test_commands import answering
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "README.md"

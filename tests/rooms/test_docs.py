@@ -10,8 +10,9 @@ import pytest
 from gateway.rooms import room, service
 from gateway.rooms.states import EVENTS, REFUSED
 from gateway.turn import Bounds
-from tests.cli.commands import config, free_port, serving
+from tests.cli.commands import config, serving
 from tests.cli.test_commands import answering
+from tests.ports import free_port
 from tests.readme.examples import examples
 from tests.rooms.test_end_to_end import CONFIG
 

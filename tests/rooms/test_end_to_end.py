@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.commands import config, ctxgate, free_port, serving
+from tests.cli.commands import config, ctxgate, serving
 from tests.cli.test_commands import answering
+from tests.ports import free_port
 from tests.rooms.running import LIMIT, House
 
 CONFIG = """\

@@ -17,8 +17,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.cli.commands import config, environment, free_port
+from tests.cli.commands import config, environment
 from tests.gateway.double import Double, Exchange
+from tests.ports import free_port
 from tests.rooms.running import Json, calls, speaks
 from tests.store.postgresql import start
 
