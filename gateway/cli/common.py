@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gateway.config import Config, Server, cache, find
 
@@ -15,8 +15,21 @@ PROBE_SECONDS = 0.5
 """How long a server may take to show that it is there."""
 
 
-def add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration (default: see ctxgate --help)")
+def add_config(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    told = "the configuration (default: see ctxgate --help)"
+    parser.add_argument("--config", type=Path, metavar="FILE", default=default, help=told)
+
+
+def add_actions(parser: argparse.ArgumentParser) -> argparse._SubParsersAction[argparse.ArgumentParser]:
+    """The actions of a command; each takes `--config` behind it as well as before."""
+    return parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_ActionParser)
+
+
+class _ActionParser(argparse.ArgumentParser):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        # What stood before the action stays where nothing stands behind it.
+        add_config(self, argparse.SUPPRESS)
 
 
 def configuration(args: argparse.Namespace) -> Config:

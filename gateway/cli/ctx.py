@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from gateway.cli.common import configuration
+from gateway.cli.common import add_actions, configuration
 from gateway.errors import ProviderInvalidModel
 
 DESCRIPTION = "Models as files: the tree of executable objects, sockets and control files. See docs/ctx.md."
@@ -25,12 +25,10 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = add_actions(parser)
 
     def action(name: str, purpose: str) -> argparse.ArgumentParser:
         made = actions.add_parser(name, help=purpose, description=f"{purpose[0].upper()}{purpose[1:]}.")
-        # As before the action; without it there, that one stays.
-        made.add_argument("--config", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="the configuration")
         made.add_argument("--root", type=Path, metavar="DIR", help="the tree (default: $CTX_ROOT, ctx.root, /ctx, ...)")
         return made
 

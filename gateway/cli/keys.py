@@ -8,7 +8,7 @@ import sys
 
 from msgspec.structs import asdict
 
-from gateway.cli.common import configuration
+from gateway.cli.common import add_actions, configuration
 from gateway.keys import FILE, SCOPES, KeyFile
 
 DESCRIPTION = """\
@@ -25,9 +25,7 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(
-        dest="action", metavar="ACTION", required=True, parser_class=argparse.ArgumentParser
-    )
+    actions = add_actions(parser)
     add = actions.add_parser("add", help="make a key; what it prints can't be shown again")
     add.add_argument("--tenant", default="local", help="whose rooms it opens (default: local)")
     add.add_argument("--user", default="local", help="whose secrets it uses (default: local)")

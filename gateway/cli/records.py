@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gateway.cli.common import configuration
+from gateway.cli.common import add_actions, configuration
 from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest
 
@@ -32,9 +32,7 @@ examples:
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(
-        dest="action", metavar="ACTION", required=True, parser_class=argparse.ArgumentParser
-    )
+    actions = add_actions(parser)
     define = actions.add_parser("define", help="make a model, or give it another schema")
     define.add_argument("model", metavar="MODEL")
     define.add_argument("file", metavar="FILE", help="a JSON Schema of type object; - reads it from stdin")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from gateway.cli.common import base_url, configuration, headers, transport
+from gateway.cli.common import add_actions, base_url, configuration, headers, transport
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 if TYPE_CHECKING:
@@ -35,9 +35,7 @@ FAILED = 1
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(
-        dest="action", metavar="ACTION", required=True, parser_class=argparse.ArgumentParser
-    )
+    actions = add_actions(parser)
     new = actions.add_parser("new", help="rent a room; prints its id")
     new.add_argument("--name", help="to address it by")
     new.add_argument("--purpose", help="what it is for; the model is told")
