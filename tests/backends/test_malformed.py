@@ -123,7 +123,7 @@ def places(value: Any, at: Place = ()) -> Iterator[Place]:
 def replaced(value: Any, place: Place, by: Any) -> Any:
     if not place:
         return by
-    copy = list(value) if isinstance(value, list) else dict(value)
+    copy: Any = list(value) if isinstance(value, list) else dict(value)
     copy[place[0]] = replaced(value[place[0]], place[1:], by)
     return copy
 
