@@ -478,6 +478,27 @@ GRANITE: dict[str, Case] = {
     "text behind": ('A\n<tool_call>[{"name": "ping", "arguments": {}}]\nB', "A\n\nB", "", [("ping", {})], ()),
 }
 
+GRANITE_20B: dict[str, Case] = {
+    "two, text around": (
+        'A <function_call> {"name": "get_weather", "arguments": {"city": "Paris"}} '
+        '<function_call> {"name": "ping", "arguments": {}} B',
+        "A B",
+        "",
+        TWO,
+        (),
+    ),
+    "marker in a string": (
+        '<function_call> {"name": "note", "arguments": {"text": "a <function_call> {b}"}}',
+        "",
+        "",
+        [("note", {"text": "a <function_call> {b}"})],
+        (),
+    ),
+    "no name": ('<function_call> {"name": 123}', '{"name": 123}', "", [], ("call_without_name",)),
+    "unfinished": ('<function_call> {"name": "ping"', '{"name": "ping"', "", [], ("unfinished_call",)),
+    "an object without the mark": ('The {"name": "ping"} of it', 'The {"name": "ping"} of it', "", [], ()),
+}
+
 PHI: dict[str, Case] = {
     "list argument": (
         'functools[{"name": "get_weather", "arguments": {"tags": ["a", "b"]}}]',
@@ -574,6 +595,7 @@ TABLES: dict[str, dict[str, Case]] = {
     "minimax_m2": MINIMAX,
     "glm45": GLM,
     "granite": GRANITE,
+    "granite_20b_fc": GRANITE_20B,
     "phi4": PHI,
     "harmony": HARMONY,
     "tool_lines": TOOL_LINES,
@@ -593,7 +615,7 @@ def test_format(name: str, case: str) -> None:
 
 
 def test_every_format_has_a_table() -> None:
-    elsewhere = {"pythonic", "native_json", "granite_20b_fc"}
+    elsewhere = {"pythonic", "native_json"}
     assert set(names()) - elsewhere == set(TABLES)
 
 
