@@ -23,6 +23,7 @@ OURS: dict[str, set[str]] = {
     "gateway.wire": {"gateway.errors"},
     "gateway.asgi": {"gateway.errors"},
     "gateway.patterns": set(),
+    "gateway.pipe": set(),
     "gateway.upstream": {"gateway.errors"},
     "gateway.config": {"gateway.errors", "normalizers"},
     "gateway.provider": {"gateway.errors", "gateway.patterns"},
@@ -81,7 +82,7 @@ OURS: dict[str, set[str]] = {
     },
     "gateway.cli": {
         *("gateway", "gateway.errors", "gateway.config", "gateway.keys", "gateway.pull", "gateway.app"),
-        *("gateway.backends", "gateway.core", "gateway.ctx", "normalizers"),
+        *("gateway.backends", "gateway.core", "gateway.ctx", "gateway.pipe", "normalizers"),
         *("gateway.wire", "gateway.normalize", "gateway.engines"),
         *("gateway.rooms", "gateway.services", "gateway.store"),
     },

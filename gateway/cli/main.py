@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,6 +13,7 @@ from gateway import __version__
 from gateway.cli.common import add_config
 from gateway.config import ConfigError
 from gateway.errors import CATEGORIES, GatewayError, InternalError
+from gateway.pipe import while_read
 
 
 class Command(Protocol):
@@ -50,7 +50,6 @@ COMMANDS = {
 """A command's module, and what it is for. Only the module of the command that was asked for is imported."""
 
 INTERRUPTED = 130
-BROKEN_PIPE = 141
 
 EPILOG = """\
 examples:
@@ -101,6 +100,10 @@ class _CommandParser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code."""
+    return while_read(lambda: _main(argv))
+
+
+def _main(argv: Sequence[str] | None) -> int:
     args = parser().parse_args(argv)
     try:
         return cast(int, args.run(args))
@@ -113,9 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has gone; Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        raise  # which is no bug
     except Exception:
         logging.basicConfig(format="ctxgate: %(message)s")
         logging.exception("this is a bug of ctxgate; please report it")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +19,7 @@ from gateway import __version__
 from gateway.cli.main import parser
 from gateway.config import Server, load
 from gateway.errors import CATEGORIES
-from tests.cli.commands import SECONDS, config, ctxgate, serving
+from tests.cli.commands import SECONDS, config, ctxgate, environment, serving
 from tests.config.test_load import LOCALCOWORK
 from tests.ports import free_port
 from tests.pull.sources import Source
@@ -90,6 +93,28 @@ def test_the_configuration_before_an_action_and_behind_it(words: list[str]) -> N
     ):
         assert parser().parse_args(line).config == Path("c")
     assert parser().parse_args(words).config is None
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("line", ["gateway formats", "gateway check", "gateway --help", "benchmarks.model_test list"])
+def test_output_that_nobody_reads(line: str, unbuffered: str, tmp_path: Path) -> None:
+    """As before `head`, which ends after its lines."""
+    config(tmp_path, ECHO)
+    unread, output = os.pipe()
+    os.close(unread)
+    with os.fdopen(output, "wb") as output_file:
+        done = subprocess.run(
+            [sys.executable, "-m", *line.split()],
+            cwd=tmp_path,
+            env=environment(tmp_path, PYTHONUNBUFFERED=unbuffered),
+            stdout=output_file,
+            stderr=subprocess.PIPE,
+            timeout=SECONDS,
+            check=False,
+        )
+    # Of help that can't be written argparse says nothing.
+    assert done.returncode in ((141, 0) if line.endswith("--help") else (141,))
+    assert done.stderr == b""
 
 
 @pytest.mark.parametrize("command", ["serve", "check", "models", "pull", "chat"])
