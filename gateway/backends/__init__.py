@@ -17,7 +17,7 @@ from gateway.backends.base import (
     Reply,
     Taker,
 )
-from gateway.errors import ProviderInvalidRequest
+from gateway.errors import ProviderUnavailable
 
 BACKENDS = {
     "openai": "gateway.backends.openai:OpenAIBackend",
@@ -46,10 +46,11 @@ __all__ = [
 
 
 def load(runtime: str) -> type[Backend]:
-    """The backend class for a runtime of the table, or for `pkg.mod:Class`."""
+    """The backend class for a runtime of the table, or for `pkg.mod:Class`. Raises ProviderUnavailable."""
     module, _, name = BACKENDS.get(runtime, runtime).partition(":")
     try:
         backend: type[Backend] = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ProviderInvalidRequest(f"runtime {runtime!r} can't be loaded: {error}", param="runtime") from error
+        message = f"runtime {runtime!r} of config.yaml can't be loaded: {error}"
+        raise ProviderUnavailable(message, code="engine_missing") from error
     return backend

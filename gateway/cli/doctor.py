@@ -35,6 +35,8 @@ ANSWER_SECONDS = 120
 SPARE_DISK = 1 << 30
 """Bytes that should stay free where logs and the store are."""
 
+GGUF_RUNTIMES = ("llama.cpp", "llama-cpp-python")
+
 State = Literal["ok", "note", "wrong"]
 
 
@@ -124,14 +126,41 @@ def _model(config: Config, model: Model) -> Finding:
         engine = recipe(model, this_machine(), model.port).engine
     except GatewayError as error:
         return Finding(bad, about, "its engine isn't installed", error.message)
+    if (finding := _weights(model, about, bad)) is not None:
+        return finding
     if model.port is not None and _listens("127.0.0.1", model.port):
         return Finding("ok", about, f"a server listens on port {model.port}; it is used if it is healthy")
     return Finding("ok", about, f"can be started by {engine}")
 
 
+def _weights(model: Model, about: str, bad: State) -> Finding | None:
+    """What an engine of the gateway's own would find wrong with the files; None for nothing."""
+    from gateway.backends import gguf
+
+    path, projector = model.path, model.mmproj_path
+    if projector is not None and not projector.exists():
+        return Finding(bad, about, f"no projector at {projector}", "put the file there, or mend mmproj_path:")
+    if path is None or model.engine.command is not None:
+        return None
+    if model.runtime == "mlx" and not path.is_dir():
+        return Finding(bad, about, f"{path} is a file", "MLX wants the model's folder: mend path:")
+    if model.runtime in GGUF_RUNTIMES:
+        try:
+            gguf.metadata(path, (), until="")
+        except (gguf.NotGGUF, OSError) as error:
+            text = f"{path} is a folder" if path.is_dir() else str(error)
+            return Finding(bad, about, text, f"{model.runtime} reads GGUF files: mend path: or runtime:")
+    return None
+
+
 def _server(model: Model, about: str, bad: State) -> Finding:
+    from gateway.backends import load
     from gateway.core import address_of
 
+    try:
+        load(model.runtime)
+    except GatewayError as error:
+        return Finding(bad, about, "its backend can't be loaded", error.message)
     address = address_of(model)
     if address is None:
         return Finding("ok", about, f"runtime {model.runtime}")

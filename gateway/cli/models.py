@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.common import PROBE_SECONDS, base_url, configuration, headers
@@ -155,8 +156,16 @@ def _object(response: httpx.Response) -> dict[str, Any]:
 
 def _bytes(path: Path) -> int | None:
     if path.is_dir():
-        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return path.stat().st_size if path.is_file() else None
+        return sum(_file_bytes(os.path.join(folder, file)) for folder, _, files in os.walk(path) for file in files)
+    return _file_bytes(path) if path.is_file() else None
+
+
+def _file_bytes(path: Path | str) -> int:
+    """0 for what can't be looked at, or has gone meanwhile."""
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -1,0 +1,65 @@
+"""Mistakes in config.yaml that its form doesn't show: commands tell them, and none of them ends in a traceback."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import config, ctxgate, serving
+from tests.cli.test_commands import answering
+from tests.ports import free_port
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "cure"),
+    [
+        ("runtime: llama.cpp, path: text", "text is not a GGUF file", "llama.cpp reads GGUF files"),
+        ("runtime: llama.cpp, path: folder", "folder is a folder", "llama.cpp reads GGUF files"),
+        ("runtime: mlx, path: text", "text is a file", "MLX wants the model's folder"),
+        ("runtime: llama.cpp, path: text, mmproj_path: gone", "no projector at", "mend mmproj_path:"),
+        ('runtime: "nowhere.at_all:Class", base_url: "http://127.0.0.1:9"', "its backend can't be loaded", "nowhere"),
+    ],
+    ids=["no GGUF", "a folder", "a file for MLX", "no projector", "no such class"],
+)
+def test_the_doctor_looks_into_what_is_named(model: str, text: str, cure: str, tmp_path: Path) -> None:
+    file = config(tmp_path, f"active_model: m\nmodels: {{m: {{{model}}}}}\nserver: {{port: {free_port()}}}\n")
+    file.with_name("text").write_text("no weights")
+    file.with_name("folder").mkdir()
+    if "mlx" in model:
+        pytest.importorskip("mlx_lm")
+    done = ctxgate("doctor", cwd=tmp_path)
+    (found,) = [line for line in done.stdout.split("\nwrong  ")[1:] if line.startswith("model m")]
+    assert text in found
+    assert cure in found.splitlines()[1]
+    assert (done.returncode, done.stderr) == (69, "")
+
+
+def test_a_folder_of_anything_is_no_model_and_is_listed(tmp_path: Path) -> None:
+    """A path that leads to the wrong folder may hold what can't be looked at."""
+    file = config(tmp_path, "active_model: m\nmodels: {m: {runtime: mlx, path: deep}}\nserver: {port: 1}\n")
+    folder = file.with_name("deep")
+    folder.mkdir()
+    (folder / "gone").symlink_to("nowhere")
+    (folder / "weights").write_bytes(b"x" * 2_100_000)
+    below = os.open(folder, os.O_DIRECTORY)
+    for _ in range(20):  # longer than any path may be
+        os.mkdir("d" * 250, dir_fd=below)
+        inner = os.open("d" * 250, os.O_DIRECTORY, dir_fd=below)
+        os.close(below)
+        below = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=below))
+    os.close(below)
+    done = ctxgate("models", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "*  m      mlx      native_json  -        2.1 MB     no" in done.stdout
+
+
+def test_a_backend_that_can_t_be_loaded_is_no_fault_of_the_caller(tmp_path: Path) -> None:
+    model = '{runtime: "nowhere.at_all:Class", base_url: "http://127.0.0.1:9"}'
+    config(tmp_path, f"active_model: m\nmodels: {{m: {model}}}\n")
+    with serving(tmp_path, "--uds", "s"), answering(uds=tmp_path / "s") as client:
+        answer = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x"}]})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_missing")
+    assert "runtime 'nowhere.at_all:Class' of config.yaml can't be loaded: No module" in answer.text
