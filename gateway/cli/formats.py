@@ -5,8 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 from gateway.cli.common import configuration
 
@@ -26,6 +32,11 @@ examples:
 
 NOT_DETECTED = 1
 
+GAP = "  "
+BREAK = "⏎"
+NAMES, MARKS = 24, 20
+"""Columns of a terminal for a format's other names, and the least for a call."""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detect", metavar="MODEL", help="a model of config.yaml, a GGUF file or a model's folder")
@@ -43,10 +54,45 @@ def run(args: argparse.Namespace) -> int:
     for row in rows:
         reasoning = " ".join("…".join(pair) for pair in row["reasoning"]) or "-"
         table.append((row["format"], ", ".join(row["aliases"]) or "-", row["example"], reasoning))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    # What no person looks at keeps a line for each format.
+    for line in _laid_out(table, shutil.get_terminal_size((sys.maxsize, 0)).columns):
+        print(line)
     return 0
+
+
+def _laid_out(table: list[tuple[str, str, str, str]], columns: int) -> Iterator[str]:
+    """The table's lines; where they don't fit, without the reasoning, names and calls broken over several lines."""
+    widths = [max(map(_columns, column)) for column in zip(*table, strict=True)]
+    if sum(widths) + len(GAP) * 3 <= columns:
+        for row in table:
+            yield _line(row, widths)
+        return
+    widths[1:] = NAMES, max(MARKS, columns - widths[0] - NAMES - len(GAP) * 2)
+    for name, others, call, _ in table:
+        for cells in zip_longest([name], wrap(others, NAMES), _broken(call, widths[2]), fillvalue=""):
+            yield _line(cells, widths)
+    yield ""
+    yield "ctxgate formats --json also tells how each marks reasoning."
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return GAP.join(cell + " " * (width - _columns(cell)) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _broken(call: str, width: int) -> list[str]:
+    """Behind each of its own line breaks, and where the width is reached."""
+    lines, line = [], ""
+    for character in call:
+        if _columns(line + character) > width or line.endswith(BREAK):
+            lines.append(line)
+            line = ""
+        line += character
+    return [*lines, line]
+
+
+def _columns(text: str) -> int:
+    """How much of a terminal's line it takes: DeepSeek's marks have characters of double width."""
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def _rows() -> list[dict[str, Any]]:
@@ -65,7 +111,7 @@ def _rows() -> list[dict[str, Any]]:
             case "auto":
                 example = "(found out from the model)"
             case _:
-                example = render_calls(spec, [ToolCall("", "f", '{"x": 1}')]).replace("\n", "⏎")
+                example = render_calls(spec, [ToolCall("", "f", '{"x": 1}')]).replace("\n", BREAK)
         rows.append(
             {
                 "format": name,

@@ -15,6 +15,7 @@ from gateway.cli.main import main
 from gateway.config import Model, load
 from gateway.core import Gateway, address_of
 from gateway.errors import ProviderInvalidModel
+from normalizers import registry
 from tests.formats.asking import ASK, WEATHER, ask, tool
 from tests.formats.conftest import config, external
 from tests.gateway.double import Double, Exchange
@@ -137,6 +138,22 @@ def test_the_command_tells_the_formats(capsys: pytest.CaptureFixture[str]) -> No
     rows = {row["format"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["hermes"]["can_be_forced"]
     assert rows["hermes"]["reasoning"] == [["<think>", "</think>"]]
+
+
+@pytest.mark.parametrize("columns", [80, 100, 1000])
+def test_the_table_fits_the_terminal(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["formats"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    # DeepSeek's bars take two columns each.
+    assert max(len(line) + line.count("｜") for line in lines) <= columns
+    rows = lines[1 : lines.index("")] if "" in lines else lines[1:]
+    assert [row.split()[0] for row in rows if not row.startswith(" ")] == [*registry.names()]
+    whole = "".join(line[43:] if columns < 1000 else line for line in lines)
+    assert '<｜DSML｜parameter name="x" string="false">1</｜DSML｜parameter>' in whole
+    assert ("<seed:think>…</seed:think>" in whole) == (columns == 1000)
 
 
 def test_the_command_tells_a_models_format_and_why(
