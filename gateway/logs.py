@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import TextIO
 
 from msgspec import json
@@ -15,6 +17,9 @@ from gateway.config.values import Log
 
 LOGGERS = ("ctxgate", "uvicorn.error")
 HIDDEN = "[secret]"
+LONG = 8
+"""Characters of a secret that no other word holds by chance."""
+NEVER = "(?!)"
 
 
 def configure(config: Config, stream: TextIO | None = None) -> None:
@@ -36,25 +41,27 @@ class Formatter(logging.Formatter):
     def __init__(self, settings: Log, secrets: Iterable[str]) -> None:
         super().__init__("ctxgate: %(message)s")
         self._json = settings.format == "json"
-        self._secrets = sorted(secrets, key=len, reverse=True)
+        patterns = map(_pattern, sorted(secrets, key=len, reverse=True))
+        self._hide = partial(re.compile("|".join(patterns) or NEVER).sub, HIDDEN)
 
     def format(self, record: logging.LogRecord) -> str:
         if not self._json:
-            return self._without_secrets(super().format(record))
+            return self._hide(super().format(record))
         line = {
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": self._without_secrets(record.getMessage()),
+            "message": self._hide(record.getMessage()),
         }
         if record.exc_info:
-            line["error"] = self._without_secrets(self.formatException(record.exc_info))
+            line["error"] = self._hide(self.formatException(record.exc_info))
         return json.encode(line).decode()
 
-    def _without_secrets(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, HIDDEN)
-        return text
+
+def _pattern(secret: str) -> str:
+    """A short one is hidden where it stands alone: as a part of other words it tells nothing, and they are lost."""
+    found = re.escape(secret)
+    return found if len(secret) >= LONG else rf"(?<!\w){found}(?!\w)"
 
 
 def secrets(config: Config) -> set[str]:

@@ -30,9 +30,9 @@ def as_before() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def configured(**settings: Any) -> io.StringIO:
+def configured(key: str = "sesame", **settings: Any) -> io.StringIO:
     stream = io.StringIO()
-    models = {"m": Model(name="m", runtime="openai", base_url="http://a:1", api_key=SecretStr("sesame"))}
+    models = {"m": Model(name="m", runtime="openai", base_url="http://a:1", api_key=SecretStr(key))}
     server = Server(api_keys=(SecretStr("open-sesame"),))
     config = Config(source=Path("c"), active_model="m", models=models, server=server, log=Log(**settings))
     logs.configure(config, stream)
@@ -66,6 +66,22 @@ def test_secrets_are_never_told(format: str) -> None:
     log.warning("a key sesame, another one %s", "open-sesame")
     assert "sesame" not in stream.getvalue()
     assert stream.getvalue().count("[secret]") == 2
+
+
+SHORT = {
+    "one letter": ("e", "the engine refused Bearer e, 'e' and key=e", "the engine refused Bearer *, '*' and key=*"),
+    "a word": ("none", "nonetheless none of (none)", "nonetheless * of (*)"),
+    "signs": ("$.", "costs $. or $.5", "costs * or $.5"),
+    "a long one": ("open-it-up", "xopen-it-upx", "x*x"),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_short_secret_leaves_other_words_alone(name: str) -> None:
+    key, said, told = SHORT[name]
+    stream = configured(key)
+    log.warning(said)
+    assert stream.getvalue() == f"ctxgate: {told}\n".replace("*", "[secret]")
 
 
 def test_another_configuration_replaces_the_first() -> None:
