@@ -66,12 +66,24 @@ class Mistake:
         return f"{place}{self.kind}" + (f" {self.text!r}" if self.text else "")
 
 
+HOLDS = {
+    "driver": f"one driver, or lines of {', '.join(USE_CASES)} as USE=DRIVER,DRIVER",
+    "cap": f"one word a line of {', '.join(CAPABILITIES)}",
+    "default": f"lines KEY=VALUE, each a request's field once, none of {', '.join(sorted(OF_THE_CALL))}",
+    "session": "socket or none",
+}
+"""What may stand in a file."""
+
+
 class BadControlFile(ProviderInvalidRequest):
-    """Everything that is wrong with one file."""
+    """Everything that is wrong with one file, and what it holds when it is right."""
 
     def __init__(self, file: str, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
-        super().__init__(f"{file}: {'; '.join(map(str, self.mistakes))}", code="bad_control_file")
+        told = f"{file}: {'; '.join(map(str, self.mistakes))}"
+        if file in HOLDS:
+            told += f". It holds {HOLDS[file]}"
+        super().__init__(told, code="bad_control_file")
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

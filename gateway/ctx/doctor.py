@@ -24,7 +24,7 @@ SECONDS = 10.0
 """For the runner to start."""
 
 SYNC = "run: ctxgate ctx sync"
-SERVE = "set ctx: {enabled: true} in config.yaml and run: ctxgate serve"
+SERVE = "set ctx: {enabled: true} in config.yaml and start the gateway, again if it runs: ctxgate serve"
 
 
 @dataclass(frozen=True, slots=True)

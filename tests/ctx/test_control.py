@@ -76,7 +76,8 @@ def test_mistakes_in_drivers(text: str, mistakes: list[str]) -> None:
     with pytest.raises(BadControlFile) as caught:
         Routes.parse(text)
     assert [str(mistake) for mistake in caught.value.mistakes] == mistakes
-    assert str(caught.value) == f"driver: {'; '.join(mistakes)}"
+    holds = "one driver, or lines of default, exec, socket, agent as USE=DRIVER,DRIVER"
+    assert str(caught.value) == f"driver: {'; '.join(mistakes)}. It holds {holds}"
 
 
 @pytest.mark.parametrize(
