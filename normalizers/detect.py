@@ -6,8 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from normalizers.scan import skip_space
-
 Source = Literal["special tokens", "chat template", "architecture"]
 
 
@@ -117,12 +115,3 @@ def _match(signs: Signs, where: str | frozenset[str]) -> tuple[str, tuple[str, .
         if all(literal in where for literal in literals):
             return name, literals
     return None
-
-
-def opens_reasoning(generation_prompt: str, pairs: Collection[tuple[str, str]]) -> bool:
-    """Whether the prompt that the model continues ends within reasoning (`pairs`: ``FormatSpec.think``)."""
-    for opening, closing in pairs:
-        at = generation_prompt.rfind(opening)
-        if at >= 0 and generation_prompt.find(closing, at) < 0:
-            return skip_space(generation_prompt, at + len(opening)) == len(generation_prompt)
-    return False

@@ -15,6 +15,7 @@ from normalizers.base import CallWriter, Normalizer
 from normalizers.coerce import SchemaIndex
 from normalizers.dialects import CALL_KEYS
 from normalizers.events import Event, TextDelta
+from normalizers.scan import partial_close
 from normalizers.spec import FormatSpec
 
 _SPACE = re.compile(r"\s*")
@@ -372,10 +373,7 @@ class Framing(Normalizer):
             return at + len(close)
         end = len(text)
         if reason is None:
-            for length in range(min(len(close) - 1, end - pos), 0, -1):
-                if text.endswith(close[:length]):
-                    end -= length
-                    break
+            end -= partial_close(text, pos, close)
         end = pos + len(text[pos:end].rstrip())
         self._writer.reasoning(text[pos:end])
         return end if reason is None else len(text)

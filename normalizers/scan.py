@@ -29,7 +29,7 @@ def partial_suffix(text: str, pos: int, literals: Iterable[str], longest: int) -
 
 
 def partial_close(text: str, pos: int, close: str) -> int:
-    """The same for one literal."""
+    """The same for one literal, unless all of it."""
     for length in range(min(len(close) - 1, len(text) - pos), 0, -1):
         if text.endswith(close[:length]):
             return length

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 
-from normalizers.base import CallWriter
-from normalizers.coerce import SchemaIndex
 from normalizers.dialects.arguments import Malformed
 from normalizers.dialects.region import Region
 from normalizers.formats import FORMATS
 from normalizers.scan import Wait, skip_space
-from normalizers.spec import FormatSpec
 
 _TOOL_CALL = "<tool_call>"
 _DEEPSEEK = "<｜tool▁calls▁begin｜>"
@@ -21,11 +18,7 @@ _LOOKAHEAD = 64
 class Auto(Region):
     """Reads no call itself: it hands over to the dialect of the format whose opener stands here."""
 
-    __slots__ = ("_opener",)
-
-    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
-        super().__init__(spec, writer, schemas, bare=bare)
-        self._opener = ""
+    __slots__ = ()
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
         from normalizers import registry

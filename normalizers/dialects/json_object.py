@@ -16,6 +16,7 @@ from normalizers.coerce import SchemaIndex
 from normalizers.dialects.arguments import ArgumentWriter, Malformed
 from normalizers.dialects.literals import CONSTANTS, json_string_body
 from normalizers.events import ToolArgs
+from normalizers.scan import partial_close
 from normalizers.spec import FormatSpec
 
 _SPACE = re.compile(r"\s*")
@@ -242,12 +243,7 @@ class ObjectReader:
             self._writer.string(json_string_body(text[pos:at]))
             self._close = ""
             return at + len(close)
-        end = len(text)
-        if not final:
-            for length in range(min(len(close) - 1, end - pos), 0, -1):
-                if text.endswith(close[:length]):
-                    end -= length
-                    break
+        end = len(text) if final else len(text) - partial_close(text, pos, close)
         self._writer.string(json_string_body(text[pos:end]))
         self._wait = True
         return end

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from normalizers import FormatSpec, ToolCall, UnknownFormat, detect, get, names, warm
-from normalizers.detect import opens_reasoning
 from normalizers.render import render_calls, render_result, render_tools
 from tests.normalizers.splits import parse, tool
 
@@ -139,19 +138,6 @@ def test_detection(name: str) -> None:
         get(found.format)
         assert found.evidence
         assert found.source in str(found)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "opened"),
-    [
-        ("<|im_start|>assistant\n<think>\n", True),
-        ("<think></think>", False),
-        ("<think>\n\n</think>\n\n", False),
-        ("", False),
-    ],
-)
-def test_prompts_that_open_reasoning(prompt: str, opened: bool) -> None:
-    assert opens_reasoning(prompt, get("hermes").think) is opened
 
 
 @pytest.mark.parametrize("name", names())
