@@ -25,7 +25,7 @@ from gateway.provider import (
 )
 from gateway.provider import Message as Said
 from gateway.rooms.ledger import Data
-from gateway.rooms.shapes import Actor, Event, Message, TurnBounds
+from gateway.rooms.shapes import Actor, Event, Message, ToolPolicy, TurnBounds
 from gateway.rooms.tools import Catalogue, Signals, ToolContext, ToolRow
 from gateway.rooms.tools import ToolPolicy as Policy
 from gateway.rooms.vault import Vault
@@ -88,6 +88,18 @@ class Agent:
         from gateway.rooms.tools import catalogue
 
         return catalogue(self._gateway.config)
+
+    def check_policy(self, policy: ToolPolicy | None) -> None:
+        """Raises ProviderInvalidRequest for a name of no tool: misspelt, one under `deny` would forbid nothing."""
+        if policy is None:
+            return
+        for key, globs in (("allow", policy.allow), ("deny", policy.deny)):
+            for index, glob in enumerate(globs):
+                if glob != "*" and not self._catalogue.known(glob):
+                    param = f"tool_policy.{key}[{index}]"
+                    raise ProviderInvalidRequest(
+                        f"{param}: {glob!r} names no tool; see docs/room-tools.md", param=param
+                    )
 
     async def run(self, task: Task, record: Record, signals: Signals, stop: Callable[[], bool]) -> tuple[Result, Used]:
         """Raises GatewayError where the model can't be asked, and what `record` raises."""

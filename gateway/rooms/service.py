@@ -152,6 +152,7 @@ class Rooms:
         actors = _actors(rent.agents, rent.actors) or [Actor()]
         check_actors(self._config, actors)
         check_metadata(rent.metadata)
+        self.agent.check_policy(rent.tool_policy)
         most = self._config.rooms.max_rooms
 
         def work(connection: Connection) -> Room:
@@ -185,6 +186,7 @@ class Rooms:
             changes["actors"] = actors
         if "metadata" in changes:
             check_metadata(changes["metadata"])
+        self.agent.check_policy(_given(update.tool_policy))
 
         def work(ledger: Ledger) -> Room:
             check("update", ledger.status)
@@ -343,7 +345,7 @@ def _actors(agents: list[Actor] | None, actors: list[Actor] | None) -> list[Acto
     return agents if agents is not None else actors
 
 
-def _given(value: list[Actor] | msgspec.UnsetType) -> list[Actor] | None:
+def _given(value: T | msgspec.UnsetType) -> T | None:
     return None if isinstance(value, msgspec.UnsetType) else value
 
 

@@ -7,6 +7,7 @@ import logging
 import re
 import traceback
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any
 
@@ -48,6 +49,10 @@ class Catalogue:
     def rows(self, policy: ToolPolicy) -> list[ToolRow]:
         """What a room with this policy may use, in the catalogue's order."""
         return [tool.row for tool in self._tools.values() if policy.permits(tool.row)]
+
+    def known(self, glob: str) -> bool:
+        """Whether it names a tool."""
+        return any(fnmatchcase(name, glob) for name in self._tools)
 
     async def run(self, context: ToolContext, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The tool's result, or `{"error": {"code", "message"}}`: both are for the model. Raises nothing.
