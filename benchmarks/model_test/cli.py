@@ -551,6 +551,12 @@ def _progress(plan: run.Plan, samples: run.Samples, *, quiet: bool) -> Iterator[
         print("model-test: no progress bar: tqdm isn't installed (pip install '.[model-test]')", file=sys.stderr)
         yield lambda sample: None
         return
+    cases = len({task.case.id for task in plan.tasks})
+    if cases != len(plan.tasks):
+        print(
+            f"model-test: {cases} cases, {len(plan.tasks)} answers: some cases are asked more than once",
+            file=sys.stderr,
+        )
     terminal = sys.stderr.isatty()
     form = "{n_fmt}/{total_fmt} · {desc} · {rate_inv_fmt} · ETA {remaining}"
     with tqdm(
@@ -558,7 +564,7 @@ def _progress(plan: run.Plan, samples: run.Samples, *, quiet: bool) -> Iterator[
         total=len(plan.tasks),
         initial=len(done),
         file=sys.stderr,
-        unit="case",
+        unit="answer",
         bar_format="{bar:20} " + form if terminal else form + "\n",
         mininterval=0.2 if terminal else 10,
         maxinterval=1 if terminal else 30,

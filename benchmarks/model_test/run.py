@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 from benchmarks.model_test import judge, request
 from benchmarks.model_test.answers import Answer, RawCall
@@ -17,7 +17,6 @@ from benchmarks.model_test.client import AskFailed, Client, Endpoint, Reply
 from benchmarks.model_test.fake import CASE_HEADER
 from benchmarks.model_test.request import Settings
 
-Status = Literal["pass", "fail", "error", "skipped"]
 SAMPLES = "samples.jsonl"
 
 

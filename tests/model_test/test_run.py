@@ -206,7 +206,8 @@ def test_interrupted_and_taken_up_again(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["summary"]["overall"] == {"k": 314, "n": 314}
-    assert re.search(r"\d+/322 · pass 100.0 % · err 0 · .*ETA 00:00", done.stderr)
+    assert "model-test: 314 cases, 322 answers: some cases are asked more than once" in done.stderr
+    assert re.search(r"\d+/322 · pass 100.0 % · err 0 · .*s/answer · ETA 00:00", done.stderr)
 
 
 def test_the_noise_of_a_machine(tmp_path: Path) -> None:
