@@ -11,8 +11,8 @@ from gateway.config import Config, Server, cache, find
 if TYPE_CHECKING:
     import httpx
 
-PROBE_SECONDS = 0.5
-"""How long a server may take to show that it is there."""
+PROBE_SECONDS = 3.0
+"""How long a server may take to show that it is there: where nobody listens, that is known at once."""
 
 
 def add_config(parser: argparse.ArgumentParser, default: str | None = None) -> None:

@@ -41,7 +41,9 @@ def answering(port: int = 0, uds: Path | None = None) -> Iterator[httpx.Client]:
         assert time.monotonic() < end
         time.sleep(0.05)
     transport = httpx.HTTPTransport(uds=str(uds) if uds else None)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=transport, trust_env=False, timeout=10) as client:
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{port}", transport=transport, trust_env=False, timeout=SECONDS
+    ) as client:
         assert client.get("/health").status_code == 200
         yield client
 

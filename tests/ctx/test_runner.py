@@ -167,8 +167,11 @@ async def test_an_interrupt_cancels_and_the_second_one_ends(short: Path) -> None
                     process.send_signal(signal.SIGINT)
                     with pytest.raises(subprocess.TimeoutExpired):
                         await asyncio.to_thread(process.wait, 0.3)
-                    process.send_signal(signal.SIGINT)
-                    assert await asyncio.to_thread(process.wait, SECONDS) == 1
+                    # On a slow machine the first one may not have been seen yet; two at once are one.
+                    while process.poll() is None:
+                        process.send_signal(signal.SIGINT)
+                        await asyncio.sleep(0.3)
+                    assert process.returncode == 1
                 finally:
                     made.process.send_signal(signal.SIGCONT)
                 assert process.stdout is not None

@@ -19,7 +19,7 @@ from gateway.config.values import Rooms
 from tests.gateway.double import Double, Exchange, Script, chunk
 from tests.provider.server import serve
 
-LIMIT = 15
+LIMIT = 40
 """Seconds for any one wait."""
 
 Json = dict[str, Any]

@@ -74,7 +74,7 @@ class Gateway:
     def kill(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
+        self.process.wait(30)
         self.kills += 1
 
 

@@ -135,7 +135,7 @@ LIMITS: dict[str, tuple[dict[str, Any], tuple[Any, ...]]] = {
     "model_calls": ({"model_calls": 2}, (calls(("tool_ls", {"path": "/"})),)),
     "tool_calls": ({"tool_calls": 1}, (calls(("tool_ls", {"path": "/"})),)),
     "output_tokens": ({"output_tokens": 8}, (calls(("tool_ls", {"path": "/"})),)),
-    "wall_time": ({"wall_seconds": 0.3}, (endless,)),
+    "wall_time": ({"wall_seconds": 3.0}, (endless,)),
 }
 
 

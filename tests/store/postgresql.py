@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.ports import free_port
 
 _FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 
@@ -48,8 +49,7 @@ def start() -> Iterator[Server]:
     folder = Path(tempfile.mkdtemp(prefix="ctxgate-postgresql-"))
     if user:
         shutil.chown(folder, user, user)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     data = folder / "data"
     new = ["-D", str(data), "-U", "ctxgate", "-A", "trust", "-E", "UTF8", "--no-sync"]
     subprocess.run([*become, str(found / "initdb"), *new], check=True, timeout=60, capture_output=True, cwd=folder)

@@ -275,7 +275,7 @@ async def test_cancelling_a_call_ends_the_tool(room: Room) -> None:
         raise AssertionError
 
     call = asyncio.create_task(replace(room, catalogue=only(wait)).run("test.it"))
-    await asyncio.wait_for(started.wait(), 5)
+    await asyncio.wait_for(started.wait(), 30)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

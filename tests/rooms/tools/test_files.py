@@ -499,7 +499,7 @@ def test_a_change_that_doesn_t_end_is_told(tmp_path: Path, monkeypatch: pytest.M
 
         thread = threading.Thread(target=change)
         thread.start()
-        thread.join(10)
+        thread.join(30)
     assert [error.errno for error in caught] == [errno.EBUSY]
     files.mkdir("x")
 
