@@ -355,12 +355,20 @@ class Route:
         # A normaliser that never was asked has mended nothing.
         mended = repairs(answer) if answer.choices or answer.healed else None
         recording = self._ledger.record(answer) if self._ledger.bodies else None
-        # fmt: off
-        self._book((
-            self._name, run.stream, run.outcome, run.began, monotonic(), run.first, answer.usage, answer.chunks,
-            mended, recording, run.face,
-        ))
-        # fmt: on
+        row = (
+            self._name,
+            run.stream,
+            run.outcome,
+            run.began,
+            monotonic(),
+            run.first,
+            answer.usage,
+            answer.chunks,
+            mended,
+            recording,
+            run.face,
+        )
+        self._book(row)
 
     def _book(self, row: Row) -> None:
         rows = self._ledger.rows
