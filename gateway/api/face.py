@@ -27,6 +27,11 @@ from gateway.principal import SCOPE_KEY, Principal
 from gateway.services import Services
 from gateway.wire.chat import ChatRequest, encode
 
+MAX_KINDS = 1000
+"""Characters of a header that names what the client wrote."""
+
+_UNSENDABLE = re.compile("[^ -~]")
+
 
 class Request(Struct, frozen=True):
     """parts: what the groups of the path's pattern matched."""
@@ -115,8 +120,8 @@ def told(count: TokenCount) -> Headers:
 
 def without(tools: Iterable[str]) -> Headers:
     """Names the kinds of tools that the model was not shown, since nobody here could run them."""
-    kinds = ", ".join(sorted(set(tools)))
-    return ((b"x-ctxgate-dropped-tools", kinds.encode("ascii", "replace")),) if kinds else ()
+    kinds = _UNSENDABLE.sub("?", ", ".join(sorted(set(tools))))[:MAX_KINDS]
+    return ((b"x-ctxgate-dropped-tools", kinds.encode()),) if kinds else ()
 
 
 class Encoding(Protocol):

@@ -69,7 +69,8 @@ def content_is_text(message: dict[str, Any], position: int) -> None:
 
 def arguments_are_text(message: dict[str, Any], position: int) -> None:
     """Past calls' arguments as OpenAI writes them: an object as JSON in a string, also where there are none."""
-    for call in message.get("tool_calls") or ():
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
             continue

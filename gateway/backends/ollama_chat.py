@@ -82,6 +82,10 @@ def _format(wanted: Any) -> object:
 
 
 def _messages(messages: list[Json]) -> list[Json]:
+    for at, message in enumerate(messages):
+        if not isinstance(message.get("tool_calls") or [], list):
+            where = f"messages[{at}].tool_calls"
+            raise ProviderInvalidRequest(f"{where}: a list of calls is needed", param=where)
     names = {
         call["id"]: call["function"].get("name", "")
         for message in messages

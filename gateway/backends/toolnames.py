@@ -58,7 +58,7 @@ class ToolNames(Mender):
     @staticmethod
     def _rename(holders: Iterable[dict[str, Any]], names: dict[str, str]) -> None:
         for holder in holders:
-            if (name := holder.get("name")) in names:
+            if isinstance(name := holder.get("name"), str) and name in names:
                 holder["name"] = names[name]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,9 +22,7 @@ from gateway.wire.chat import ChatRequest
 from normalizers import registry
 from tests.gateway.client import chat
 from tests.gateway.double import DONE, Double, Exchange, Json, chunk, chunked, completion
-
-ODD: list[Any] = [None, 7, -1.5, True, "x", "", [], [7], {}, {"a": 1}]
-Place = tuple[str | int, ...]
+from tests.gateway.mutations import mutations
 
 CALL: Json = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
 LINE: Json = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "done": False}
@@ -104,28 +102,6 @@ async def answered(backend: Backend, *, stream: bool, raw: bool = False) -> None
         raise backend.error(500, error.payload) from None
     finally:
         reply.close()
-
-
-def mutations(value: Any) -> Iterator[tuple[Place, Any]]:
-    """The value with something else at each of its places in turn."""
-    for place in places(value):
-        for odd in ODD:
-            yield place, replaced(value, place, odd)
-
-
-def places(value: Any, at: Place = ()) -> Iterator[Place]:
-    yield at
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inner:
-        yield from places(each, (*at, key))
-
-
-def replaced(value: Any, place: Place, by: Any) -> Any:
-    if not place:
-        return by
-    copy: Any = list(value) if isinstance(value, list) else dict(value)
-    copy[place[0]] = replaced(value[place[0]], place[1:], by)
-    return copy
 
 
 async def whole(backend: Backend) -> None:

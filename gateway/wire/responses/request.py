@@ -125,7 +125,10 @@ class ToolTable:
     def _add(self, tool: Item, place: str, namespace: str | None) -> None:
         kind = tool.get("type")
         if kind == "namespace":
-            for position, inner in enumerate(tool.get("tools") or ()):
+            tools = tool.get("tools") or []
+            if not isinstance(tools, list) or not all(isinstance(inner, dict) for inner in tools):
+                raise _refused(f"{place}.tools", f"{place}.tools: a list of tools is needed")
+            for position, inner in enumerate(tools):
                 self._add(inner, f"{place}.tools[{position}]", tool.get("name"))
             return
         if kind not in ("function", "custom"):
