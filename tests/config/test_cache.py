@@ -52,7 +52,7 @@ def test_a_second_start_imports_no_validation(file: Path, environ: dict[str, str
     )
     command = [sys.executable, "-c", script, str(file)]
     said = [
-        subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, timeout=30, check=True).stdout
+        subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, timeout=50, check=True).stdout
         for _ in range(2)
     ]
     assert said == ["0.5 True True\n", "0.5 False False\n"]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gateway.app import build
-from gateway.config import Config, Model, Runtime
+from gateway.config import Config, Model, Runtime, Server
 from tests.conftest import ROOT
-from tests.gateway.running import LANE
+from tests.gateway.running import LANE, NO_COMMENTS
 from tests.provider.server import serve
 
 
@@ -43,6 +43,7 @@ def real(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         active_model="tiny",
         models={"tiny": tiny, "vectors": vectors, "echo": Model(name="echo", runtime="echo")},
         state_dir=tmp_path_factory.mktemp("state"),
+        server=Server(**NO_COMMENTS),
     )
     with ExitStack() as stack:
         yield stack.enter_context(serve(build(config), lifespan="on", http=LANE))

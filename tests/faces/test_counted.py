@@ -69,7 +69,7 @@ def entries(url: str) -> list[Json]:
 def asked(url: str, path: str, body: Json) -> tuple[int, Json]:
     """The status of the answer, and the one entry that it left."""
     before, log = counts(url), entries(url)
-    status = httpx.post(f"{url}{path}", json=body, timeout=30).status_code
+    status = httpx.post(f"{url}{path}", json=body, timeout=40).status_code
     last = log[0]["id"] if log else 0
     (entry,) = [entry for entry in entries(url) if entry["id"] > last]
     after = counts(url)
@@ -147,7 +147,7 @@ async def test_who_leaves_is_counted() -> None:
         async with await gateway.connect() as client:
             await client.post({"prompt": "Hi", "stream": True}, "/v1/completions")
             await client.reader.readuntil(b"data: ")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             await gateway.engine.requests[0].gone
         (entry,) = await asyncio.to_thread(entries, gateway.url)
         assert (entry["face"], entry["outcome"]) == ("completions", "client_left")

@@ -71,7 +71,7 @@ def _server(build: str, model: Path, options: tuple[str, ...]) -> Iterator[str]:
 
 
 def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 40
     while True:
         try:
             with urllib.request.urlopen(f"{url}/health", timeout=5) as response:

@@ -127,6 +127,7 @@ def test_a_candidate_that_cannot_run_changes_nothing(tmp_path: Path, test_model:
     assert config.read_bytes() == before
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_its_gateway_ends_with_it(tmp_path: Path, test_model: Path, end: signal.Signals) -> None:
     """SIGTERM reaches swap alone; a terminal's Ctrl-C all that runs in it."""

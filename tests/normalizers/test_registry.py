@@ -169,7 +169,7 @@ def test_the_grammar_is_loaded_by_a_call_or_by_warming() -> None:
         "n.warm('pythonic')\n"
         "assert 'lark' in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=50)
 
 
 @pytest.mark.parametrize("name", names())

@@ -16,7 +16,7 @@ import pytest
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 30
+START_SECONDS = 40
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +42,7 @@ def running_gateway(config: Path, **environment: str) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(40)
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes], log: str) -> None:

@@ -112,5 +112,5 @@ def test_the_process_ends_with_its_owner_s_death() -> None:
         os.kill(pid, 0)
     finally:
         owner.send_signal(signal.SIGKILL)
-        owner.communicate(timeout=10)
-    assert gone(pid, 10)
+        owner.communicate(timeout=30)
+    assert gone(pid, 30)

@@ -116,7 +116,7 @@ def serving(source: Source) -> Iterator[Source]:
             yield source
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(30)
 
 
 def index(content: bytes, *, promised: str | None = None, html: bool = False, name: str = "tiny_weights") -> Source:
