@@ -6,7 +6,7 @@ two can't differ. What needs no change leaves as the bytes that came.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -15,9 +15,10 @@ import msgspec
 
 from gateway.backends.base import Mender
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
+from gateway.native_calls import NativeCalls
 from gateway.wire.chat import ChatRequest, Chunk, ToolCallDelta, decode, decode_answer, decode_chunk, encode
 from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
-from normalizers.base import Mended, new_call_id
+from normalizers.base import Mended
 from normalizers.coerce import SchemaIndex
 from normalizers.registry import normalizer, passes
 
@@ -38,118 +39,6 @@ def _tools(raw: bytes) -> SchemaIndex:
     return SchemaIndex(decode(raw))
 
 
-class _NativeCall:
-    """index and id: ours; index is None for a call that is dropped, and `dropped` says why."""
-
-    __slots__ = ("dropped", "engine_id", "id", "index", "name", "parts")
-
-    def __init__(self, engine_id: str | None, name: str) -> None:
-        self.engine_id = engine_id
-        self.name = name
-        self.parts: list[str] = []
-        self.index: int | None = None
-        self.id = ""
-        self.dropped = ""
-
-
-class _NativeCalls:
-    """Holds the laws over calls that the engine parsed itself, as their fragments come.
-
-    Every call has a unique id and type, an index from `indices`, arguments that are a string and at the end at
-    least `{}`.
-    """
-
-    def __init__(self, indices: Iterator[int], *, allow: bool, parallel: bool) -> None:
-        self._indices = indices
-        self._allow = allow
-        self._parallel = parallel
-        self._calls: list[_NativeCall] = []
-        self._current: dict[int, _NativeCall] = {}  # by the engine's index
-        self._last = 0
-        self._ids: set[str] = set()
-        self.called = False
-
-    def feed(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The fragments as they should read."""
-        return [clean for call in calls if (clean := self._one(call)) is not None]
-
-    def finish(self) -> list[dict[str, Any]]:
-        """The fragments that calls without arguments still need."""
-        return [
-            {"index": call.index, "function": {"arguments": "{}"}}
-            for call in self._calls
-            if call.index is not None and not any(call.parts)
-        ]
-
-    def warnings(self) -> list[dict[str, str]]:
-        """The calls that a policy dropped."""
-        return [{"code": call.dropped, "text": call.name + "".join(call.parts)} for call in self._calls if call.dropped]
-
-    def _one(self, call: dict[str, Any]) -> dict[str, Any] | None:
-        function = call.get("function") or {}
-        name = function.get("name") or None
-        arguments = function.get("arguments")
-        if arguments is None:
-            arguments = ""
-        elif not isinstance(arguments, str):
-            arguments = encode(arguments).decode()
-        key = call.get("index")
-        engine_id = call.get("id") or None
-        if not isinstance(key, int):
-            key = self._last + 1 if name and self._current else self._last
-        self._last = key
-        current = self._current.get(key)
-        starts = current is None or (name is not None and _is_another(current, engine_id, name, arguments))
-        if current is None or starts:
-            current = self._current[key] = self._start(engine_id, name or "")
-        if arguments:
-            current.parts.append(arguments)
-        if current.index is None:
-            return None
-        if starts:
-            return {
-                **call,
-                "index": current.index,
-                "id": current.id,
-                "type": "function",
-                "function": {**function, "name": current.name, "arguments": arguments},
-            }
-        clean = {k: v for k, v in call.items() if k not in ("id", "type")}
-        clean["index"] = current.index
-        clean["function"] = {"arguments": arguments}
-        return clean
-
-    def _start(self, engine_id: str | None, name: str) -> _NativeCall:
-        call = _NativeCall(engine_id, name)
-        self._calls.append(call)
-        if not self._allow:
-            call.dropped = "calls_not_allowed"
-        elif self.called and not self._parallel:
-            call.dropped = "parallel_call_dropped"
-        else:
-            self.called = True
-            call.index = next(self._indices)
-            call.id = engine_id if engine_id is not None and engine_id not in self._ids else new_call_id()
-            self._ids.add(call.id)
-        return call
-
-
-def _is_another(current: _NativeCall, engine_id: str | None, name: str, arguments: str) -> bool:
-    """Whether a fragment with a name begins a new call at an index that had one: engines number all calls 0, some
-    give them all one id, others repeat the name with each fragment."""
-    if engine_id is not None and current.engine_id is not None and engine_id != current.engine_id:
-        return True
-    if name != current.name:
-        return True
-    if not arguments.strip():
-        return False
-    try:
-        decode("".join(current.parts))
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
-
-
 class _Choice:
     """What is known of one choice of the answer."""
 
@@ -158,7 +47,7 @@ class _Choice:
     def __init__(self, index: int, text: Normalizer) -> None:
         self.index = index
         self.normalizer = text
-        self.native: _NativeCalls | None = None
+        self.native: NativeCalls | None = None
         self.indices = count()
         self.shift: dict[int, int] = {}  # the normaliser's index -> the answer's
         self.finished = False
@@ -292,7 +181,7 @@ class Answer:
     def _native(self, choice: _Choice, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if choice.native is None:
             allow, parallel = self._request.tool_choice != "none", self._request.parallel_tool_calls
-            choice.native = _NativeCalls(choice.indices, allow=allow, parallel=parallel)
+            choice.native = NativeCalls(choice.indices, allow=allow, parallel=parallel)
         return choice.native.feed(calls)
 
     # Streamed
