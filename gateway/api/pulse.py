@@ -33,7 +33,7 @@ class Stream(Protocol):
 class Pulse:
     """The comments of one stream, from `progress_after` seconds of waiting on.
 
-    A stream that is quicker costs one timer. started: the head was sent, so an error has no status any more.
+    A stream that is quicker costs one timer. started: the head was sent, or is about to be, so an error has no status any more.
     keep_alive: seconds of silence until a comment that says nothing new.
     """
 
@@ -91,12 +91,13 @@ class Pulse:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(wait, self._beat)
         if comment and self._task is None:
-            self._task = loop.create_task(self._comment(comment))
+            # From here on, not once the task runs: an error that comes between may not send a head of its own.
+            begins, self.started = not self.started, True
+            self._task = loop.create_task(self._comment(comment, begins))
 
-    async def _comment(self, text: str) -> None:
+    async def _comment(self, text: str, begins: bool) -> None:
         try:
-            if not self.started:
-                self.started = True
+            if begins:
                 await self._client.start(SSE_HEADERS)
             await self._client.write(b": ctxgate %b\n\n" % text.encode())
         finally:

@@ -7,8 +7,11 @@ import json
 from typing import Any
 
 import openai
+from msgspec import Raw
 
-from tests.gateway.backend import RUNTIME
+from gateway.errors import ProviderUnavailable
+from gateway.wire.chat import ChatRequest
+from tests.gateway.backend import RUNTIME, FailingBackend, FailingReply
 from tests.gateway.client import Client, chat
 from tests.gateway.double import Exchange, answers, chunk, silence
 from tests.gateway.running import running
@@ -107,6 +110,35 @@ async def test_a_bug_behind_a_comment_is_a_frame_that_tells_nothing(http: str, c
         frame, *_ = (await rest(client)).split(b"\n\n")
         assert json.loads(frame.removeprefix(b"data: "))["error"]["category"] == "internal_error"
         assert "secret: 42" in caplog.text
+
+
+class FailsAsItIsLookedAt(FailingBackend):
+    """Its answer fails in the very moment in which a comment is about to be written."""
+
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> FailingReply:
+        failed: asyncio.Future[FailingReply] = asyncio.get_running_loop().create_future()
+
+        def standing() -> str:
+            if not failed.done():
+                failed.set_exception(ProviderUnavailable("just now"))
+            return "looked at"
+
+        request.standing = standing
+        return await failed
+
+
+async def test_an_error_in_the_moment_of_the_first_comment_sends_no_second_head(http: str) -> None:
+    runtime = "tests.gateway.test_pulse:FailsAsItIsLookedAt"
+    async with (
+        running(http=http, runtime=runtime, base_url=None, progress=FIRST) as gateway,
+        await gateway.connect() as client,
+    ):
+        for _ in range(2):
+            await client.post(chat(stream=True))
+            assert (await client.head())[1] == 200
+            comment, frame, done, end = (await rest(client)).split(b"\n\n")
+            assert (comment, done, end) == (b": ctxgate looked at", b"data: [DONE]", b"")
+            assert json.loads(frame.removeprefix(b"data: "))["error"]["message"] == "just now"
 
 
 async def test_a_quick_failure_keeps_its_status(http: str) -> None:
