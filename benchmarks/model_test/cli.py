@@ -60,24 +60,24 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(dest="command", metavar="COMMAND")
     _run_options(commands.add_parser("run", help="run a suite (the default)"))
     both = commands.add_parser("compare", help="compare two results")
-    both.add_argument("baseline", type=Path)
-    both.add_argument("candidate", type=Path)
+    both.add_argument("baseline", type=Path, help="a saved baseline's file, or a run's folder")
+    both.add_argument("candidate", type=Path, help="the same, of the other model")
     both.add_argument("--html", type=Path, metavar="FILE", help="write the report there")
     _gate_options(both)
     both.add_argument("--json", action="store_true", help="the outcome as JSON on stdout")
     kept = commands.add_parser("baseline", help="save, list, show or remove baselines")
-    kept.add_argument("action", choices=["save", "list", "show", "rm"])
-    kept.add_argument("name", nargs="?")
+    kept.add_argument("action", choices=["save", "list", "show", "rm"], help="what to do with them")
+    kept.add_argument("name", nargs="?", help="for save, left out: the model's")
     kept.add_argument("--from", dest="source", type=Path, metavar="DIR", help="the run; left out: the last")
     kept.add_argument("--baselines", type=Path, default=BASELINES, metavar="DIR", help=argparse.SUPPRESS)
     again = commands.add_parser("report", help="make the reports of a run again")
-    again.add_argument("run", type=Path)
-    again.add_argument("--baseline", type=Path, metavar="PATH")
+    again.add_argument("run", type=Path, help="its folder")
+    again.add_argument("--baseline", type=Path, metavar="PATH", help="compared with this one; left out: alone")
     listed = commands.add_parser("list", help="suites, categories, cases")
-    listed.add_argument("--suite", action="append", metavar="NAME")
+    listed.add_argument("--suite", action="append", metavar="NAME", help="left out: all")
     listed.add_argument("--cases", action="store_true", help="each case with what it asks")
     fetch = commands.add_parser("fetch", help="fetch what isn't part of the repository")
-    fetch.add_argument("what", choices=["bfcl"])
+    fetch.add_argument("what", choices=["bfcl"], help="BFCL's wheel, from the package index")
     check = commands.add_parser("selfcheck", help="does the judge tell right from wrong?")
     check.add_argument("--suite", action="append", metavar="NAME", help="left out: core, and bfcl if it was fetched")
     return root
@@ -88,60 +88,76 @@ def _run_options(options: argparse.ArgumentParser) -> None:
     where.add_argument("--base-url", metavar="URL", help="with /v1; left out: OPENAI_BASE_URL, else config.yaml's")
     where.add_argument("--api-key-env", default="OPENAI_API_KEY", metavar="NAME", help="variable with the key")
     where.add_argument("--model", metavar="ID", help="left out: the active model, else the only one")
-    where.add_argument("--header", action="append", default=[], metavar="NAME=VALUE")
+    where.add_argument(
+        "--header", action="append", default=[], metavar="NAME=VALUE", help="sent along; may be repeated"
+    )
     where.add_argument("--serve", action="store_true", help="start a gateway for this run")
     where.add_argument("--config", type=Path, metavar="FILE", help="the configuration, in place of _models/config.yaml")
     where.add_argument("--fake", metavar="MODE", help="no model: oracle, never, always, noisy:0.1, leaky, broken-json")
     chosen = options.add_argument_group("what is asked")
     chosen.add_argument("--suite", action="append", metavar="NAME", help="smoke, core, bfcl-mini, bfcl or a folder")
-    chosen.add_argument("--category", action="append", metavar="NAME")
-    chosen.add_argument("--case", action="append", metavar="GLOB")
-    chosen.add_argument("--tag", action="append", metavar="NAME")
+    chosen.add_argument("--category", action="append", metavar="NAME", help="these alone; may be repeated")
+    chosen.add_argument("--case", action="append", metavar="GLOB", help="by id, as `list --cases` shows it")
+    chosen.add_argument("--tag", action="append", metavar="NAME", help="cases that have it")
     chosen.add_argument("--limit", type=_positive, metavar="N", help="so many cases; fewer are part of more")
     chosen.add_argument("--seed", type=int, default=0, help="which ones --limit takes")
     how = options.add_argument_group("how it is asked")
-    how.add_argument("--temperature", type=float, default=0.0)
-    how.add_argument("--top-p", type=float, default=1.0)
-    how.add_argument("--max-tokens", type=_positive, default=1024)
+    how.add_argument("--temperature", type=float, default=0.0, metavar="T", help="default: 0")
+    how.add_argument("--top-p", type=float, default=1.0, metavar="P", help="default: 1")
+    how.add_argument("--max-tokens", type=_positive, default=1024, metavar="N", help="of an answer; default: 1024")
     how.add_argument("--system-prompt", metavar="FILE", help="put before each conversation")
-    how.add_argument("--tool-choice", choices=["auto", "required"], default="auto")
+    how.add_argument("--tool-choice", choices=["auto", "required"], default="auto", help="where a case names none")
     how.add_argument("--names", choices=["dotted", "underscore"], help="left out: dotted for ctxgate, else underscore")
-    how.add_argument("--stream", choices=["off", "on", "both"], default="off")
-    how.add_argument("--thinking", choices=["on", "off", "default"], default="default")
+    how.add_argument("--stream", choices=["off", "on", "both"], default="off", help="both: each case twice")
+    how.add_argument(
+        "--thinking", choices=["on", "off", "default"], default="default", help="chat_template_kwargs.enable_thinking"
+    )
     how.add_argument("--extra-body", type=json.loads, default={}, metavar="JSON", help="further fields of requests")
     how.add_argument("--bfcl-compat", action="store_true", help="tools with the hints that BFCL adds")
     running = options.add_argument_group("running")
-    running.add_argument("--concurrency", type=_positive, default=1, help="above 1 no times are told")
-    running.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="for one whole answer")
-    running.add_argument("--retries", type=int, default=2)
-    running.add_argument("--repeat", type=_positive, default=1, help="the suite so many times; the first one counts")
+    running.add_argument(
+        "--concurrency", type=_positive, default=1, metavar="N", help="cases at a time; above 1 no times are told"
+    )
+    running.add_argument(
+        "--timeout", type=float, default=120.0, metavar="SECONDS", help="for one whole answer; default: 120"
+    )
+    running.add_argument("--retries", type=int, default=2, metavar="N", help="of a request that failed; default: 2")
+    running.add_argument(
+        "--repeat", type=_positive, default=1, metavar="N", help="the suite so many times; the first one counts"
+    )
     running.add_argument("--aa", action="store_true", help="twice: how much does the same model differ from itself?")
-    running.add_argument("--warmup", type=_positive, default=1, help="questions before the first case")
+    running.add_argument("--warmup", type=_positive, default=1, metavar="N", help="questions before the first case")
     running.add_argument("--fresh", action="store_true", help="put samples aside that --out holds")
-    running.add_argument("--max-error-rate", type=_percent, default=2.0, metavar="PCT")
+    running.add_argument(
+        "--max-error-rate", type=_percent, default=2.0, metavar="PCT", help="no score above it; default: 2"
+    )
     _gate_options(options)
     gate = options.add_argument_group("the gate")
     gate.add_argument("--baseline", default="auto", metavar="NAME", help="auto, none, a saved one's name, or a path")
     gate.add_argument("--baselines", type=Path, default=BASELINES, metavar="DIR", help=argparse.SUPPRESS)
     out = options.add_argument_group("output")
     out.add_argument("--out", type=Path, metavar="DIR", help="left out: a new folder below runs/model-test")
-    out.add_argument("--save-baseline", nargs="?", const="", metavar="NAME")
+    out.add_argument("--save-baseline", nargs="?", const="", metavar="NAME", help="keep it; left out: the model's name")
     out.add_argument("--json", action="store_true", help="the results as JSON on stdout, in place of the table")
-    out.add_argument("--no-html", action="store_true")
-    out.add_argument("--no-png", action="store_true")
+    out.add_argument("--no-html", action="store_true", help="no report.html")
+    out.add_argument("--no-png", action="store_true", help="no report.png")
     out.add_argument("--quiet", action="store_true", help="no progress")
     out.add_argument("--dry-run", action="store_true", help="tell what would be asked")
 
 
 def _gate_options(options: argparse.ArgumentParser) -> None:
     gate = options.add_argument_group("what is a regression")
-    gate.add_argument("--alpha", type=float, default=0.05)
-    gate.add_argument("--margin", type=float, default=2.0, metavar="PTS")
-    gate.add_argument("--noninferiority", type=float, metavar="PTS")
-    gate.add_argument("--min", action="append", default=[], type=_minimum, metavar="CATEGORY=PCT")
+    gate.add_argument("--alpha", type=float, default=0.05, metavar="P", help="p below it counts; default: 0.05")
+    gate.add_argument("--margin", type=float, default=2.0, metavar="PTS", help="and a drop of so much; default: 2")
+    gate.add_argument(
+        "--noninferiority", type=float, metavar="PTS", help="pass only if shown to be less than that worse"
+    )
+    gate.add_argument(
+        "--min", action="append", default=[], type=_minimum, metavar="CATEGORY=PCT", help="a floor; may be repeated"
+    )
     gate.add_argument("--targets", choices=["localcowork"], help="select 90, chain 80, abstain+missing-param 85")
-    gate.add_argument("--gate-latency", action="store_true")
-    gate.add_argument("--allow-mismatch", action="store_true")
+    gate.add_argument("--gate-latency", action="store_true", help="slower answers are a regression, too")
+    gate.add_argument("--allow-mismatch", action="store_true", help="compare what is left of runs asked otherwise")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -208,6 +224,8 @@ def _run_at(
         print(json.dumps({**result, "out": str(folder)}, ensure_ascii=False))
     else:
         print(table.table(result, gate, baseline))
+        if baseline is None and args.baseline == "auto" and args.save_baseline is None:
+            print("  nothing saved was asked in the same way; `scripts/model-test baseline save` keeps this run")
         print(f"\n{folder}")
     return OK if gate.passed else REGRESSION
 

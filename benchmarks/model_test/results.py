@@ -247,7 +247,9 @@ def read(path: Path) -> Json:
     file = path / RESULTS if path.is_dir() else path
     try:
         result = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise BadResult(f"{file}: {error.strerror}; it takes a baseline's file, or a run's folder") from error
+    except ValueError as error:
         raise BadResult(f"{file}: {error}") from error
     if not isinstance(result, dict) or result.get("format") != FORMAT:
         found = result.get("format") if isinstance(result, dict) else type(result).__name__

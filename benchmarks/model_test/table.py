@@ -25,6 +25,8 @@ def table(result: Json, gate: Gate, baseline: Json | None) -> str:
         if name in tests:
             test = tests[name]
             rows.append((name, "", f"{test.candidate:.1f} %", "", *_against(test, None, name)))
+    if baseline is None and not tests:
+        rows = [row[:4] for row in rows]  # nothing to compare with
     lines += _aligned(rows)
     lines += ["", *_figures(result), "", *_verdict(gate)]
     return "\n".join(lines)

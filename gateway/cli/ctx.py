@@ -42,9 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     run.add_argument("input", metavar="INPUT", nargs=argparse.REMAINDER, help="--text, --jsonl, and the input")
     export = action("export", "write a session as files: messages.jsonl, events.jsonl, latest.md, state, ...")
     export.add_argument("object", metavar="OBJECT", help=one)
-    export.add_argument("session", metavar="SESSION")
+    export.add_argument("session", metavar="SESSION", help="its name; default, where a client names none")
     export.add_argument("folder", metavar="DIR", type=Path, nargs="?", help="where to (default: its place in the tree)")
-    export.add_argument("--scope", choices=("private", "shared"), default="private")
+    export.add_argument("--scope", choices=("private", "shared"), default="private", help="whose: yours, or all users'")
     action("doctor", "look whether everything works, and say how to mend what doesn't")
 
 

@@ -30,6 +30,7 @@ examples:
 ANSWER_SECONDS = 600
 """Without a sign of life from the gateway: it sends one every few seconds."""
 
+ROOM = "its id or name"
 LEFT = ("releasing", "released", "failed")
 FAILED = 1
 
@@ -43,18 +44,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--instructions", help="the model's system message")
     new.add_argument("--access", choices=("read", "edit", "full"), help="which tools it has (default: none)")
     say = actions.add_parser("say", help="send a message and wait for the answer")
-    say.add_argument("room", metavar="ROOM")
-    say.add_argument("text", metavar="TEXT")
+    say.add_argument("room", metavar="ROOM", help=ROOM)
+    say.add_argument("text", metavar="TEXT", help="the message")
     say.add_argument("--no-wait", action="store_true", help="print the message's id at once")
-    watch = actions.add_parser("watch", help="print what happens, while a worker is attached")
-    watch.add_argument("room", metavar="ROOM")
+    watch = actions.add_parser("watch", help="print what happens, until the room sleeps or ends")
+    watch.add_argument("room", metavar="ROOM", help=ROOM)
     watch.add_argument("--after", type=int, default=0, metavar="N", help="begin behind event number N")
     watch.add_argument("--json", action="store_true", help="one event each line")
     history = actions.add_parser("history", help="print what was said, or with --json everything")
-    history.add_argument("room", metavar="ROOM")
+    history.add_argument("room", metavar="ROOM", help=ROOM)
     history.add_argument("--json", action="store_true", help="room, messages and events")
     release = actions.add_parser("release", help="end a room for good")
-    release.add_argument("room", metavar="ROOM")
+    release.add_argument("room", metavar="ROOM", help=ROOM)
     release.add_argument("--immediate", action="store_true", help="don't let the turn that runs come to its end")
 
 

@@ -210,6 +210,21 @@ def test_interrupted_and_taken_up_again(tmp_path: Path) -> None:
     assert re.search(r"\d+/322 · pass 100.0 % · err 0 · .*s/answer · ETA 00:00", done.stderr)
 
 
+def test_alone_it_shows_no_empty_columns_and_says_how_to_compare_later(tmp_path: Path, capsys: Capture) -> None:
+    kept = tmp_path / "kept"
+    ask = ["run", "--fake", "oracle", "--suite", "smoke", "--quiet", "--no-png", "--no-html", "--baselines", str(kept)]
+    assert main([*ask, "--out", str(tmp_path / "a")]) == 0
+    alone = capsys.readouterr().out
+    assert "NO BASELINE\n  nothing saved was asked in the same way; `scripts/model-test baseline save`" in alone
+    assert "p(worse)" not in alone
+    assert main([*ask, "--out", str(tmp_path / "b"), "--save-baseline", "x"]) == 0
+    assert "nothing saved" not in capsys.readouterr().out
+    assert main([*ask, "--out", str(tmp_path / "c")]) == 0
+    compared = capsys.readouterr().out
+    assert "NO BASELINE" not in compared
+    assert "p(worse)" in compared
+
+
 def test_the_noise_of_a_machine(tmp_path: Path) -> None:
     assert run(tmp_path, "--fake", "oracle", "--suite", "smoke", "--aa") == 0
     metrics = result(tmp_path)["metrics"]
@@ -317,7 +332,7 @@ def test_slower(tmp_path: Path) -> None:
         (["--fake", "oracle", "--category", "lyrics"], 2, "no category lyrics"),
         (["--fake", "oracle", "--case", "zzz*"], 2, "no case is left"),
         (["--fake", "oracle", "--serve"], 2, "choose one of"),
-        (["compare", "/nowhere", "/nowhere"], 2, "/nowhere"),
+        (["compare", "/nowhere", "/nowhere"], 2, "/nowhere: No such file or directory; it takes a baseline's file"),
         (["baseline", "show"], 2, "needs a name"),
     ],
 )
