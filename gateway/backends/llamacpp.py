@@ -259,6 +259,9 @@ class LlamaCppBackend(OpenAIBackend):
             return ProviderModelNotLoaded(f"the engine is not ready yet: {message}", retry_after=1)
         if "input is not supported" in message or message == UNKNOWN_PART:
             return ProviderUnsupportedContentBlock(f"the model can't read this: {message}", param="messages")
+        if status == 400 and message.startswith("Pooling type 'none'"):
+            cure = "take one made for embedding, or add args: [--pooling, mean] to the model in config.yaml"
+            return ProviderInvalidRequest(f"{self.model.name} is a model for chat: {cure}", param="model")
         if status == 400 and message.startswith("model "):
             # llama-server as a router of several models.
             if message.endswith("is not loaded"):
