@@ -9,7 +9,10 @@ from gateway.asgi import Headers, Message, Scope, Send
 
 METHODS = b"GET, POST, PUT, PATCH, DELETE, OPTIONS"
 MAX_AGE = b"600"
-EXPOSED = b"x-ctxgate-mended, x-ctxgate-healed, x-ctxgate-estimate, x-ctxgate-dropped-tools, retry-after"
+EXPOSED = (
+    b"x-ctxgate-mended, x-ctxgate-healed, x-ctxgate-enforced, x-ctxgate-fallback, x-ctxgate-estimate, "
+    b"x-ctxgate-dropped-tools, retry-after"
+)
 
 
 class Cors:

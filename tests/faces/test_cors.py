@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
+from gateway.api import cors
 from gateway.app import build
 from gateway.config import Config, Model, Server
 from tests.provider.server import serve
@@ -74,3 +76,10 @@ def test_errors_can_be_read_by_the_page() -> None:
         answer = client.post("/v1/chat/completions", headers={"origin": APP, "authorization": "Bearer no"}, json=CHAT)
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (401, APP)
         assert "access-control-allow-origin" not in client.get("/v1/models").headers
+
+
+def test_a_page_may_read_every_header_of_ours() -> None:
+    sources = [file.read_text("utf-8") for file in Path(cors.__file__).parent.rglob("*.py")]
+    told = {name for text in sources for name in re.findall(r"x-ctxgate-[a-z-]+", text)}
+    assert told
+    assert told <= set(cors.EXPOSED.decode().split(", "))
