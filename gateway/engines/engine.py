@@ -47,6 +47,8 @@ SHOWN_LINES, SHOWN_CHARS = 8, 1500
 """Of an engine's last words, in an error."""
 TICK_SECONDS = 1.0
 """Between two looks at a ready engine: its progress, its idleness, its memory."""
+STOOD_STILL_TICKS = 3
+"""A wait for one tick that lasts so long is one in which we didn't run ourselves."""
 MEASURE_TICKS, MEASURE_GPU_TICKS = 5, 60
 BACK_OFF_SECONDS = (0.25, 60.0)
 """After the second failure in a row and at most; doubled each time. The first one is tried again at once."""
@@ -696,7 +698,7 @@ class Engine:
         watchdog = Watchdog(*self._patience())
         ticks = 0
         await self._measure()
-        while not await process.wait(TICK_SECONDS):
+        while not await self._ended(process, watchdog):
             ticks += 1
             if ticks % MEASURE_TICKS == 0:
                 await self._measure(with_gpu=ticks % MEASURE_GPU_TICKS == 0)
@@ -711,6 +713,16 @@ class Engine:
                 self.drain()
         if self.state in ("ready", "draining"):
             await self._crashed(process)
+
+    async def _ended(self, process: Process, watchdog: Watchdog) -> bool:
+        """Whether the process has ended within a tick."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        ended = await process.wait(TICK_SECONDS)
+        if loop.time() - begun > STOOD_STILL_TICKS * TICK_SECONDS:
+            # So did the engine, maybe: a machine or a container that was paused.
+            watchdog.rest()
+        return ended
 
     def _patience(self) -> tuple[float, float]:
         """Before the backend gives each answer up by itself."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from gateway.config import Engines, Model, Residence
 from gateway.core import Run
-from gateway.engines import Engine, engine
+from gateway.engines import Engine, engine, memory
 from gateway.engines.recipe import Machine
 from gateway.engines.watchdog import Signs, Watchdog
 from gateway.errors import GatewayError, ProviderUnavailable
@@ -75,7 +76,8 @@ def test_a_rest_begins_anew() -> None:
 
 # Real engines
 
-QUICK = Residence(stall_timeout_seconds=0.5)
+STALLED = 1.0
+QUICK = Residence(stall_timeout_seconds=STALLED)
 
 
 @pytest.fixture
@@ -163,14 +165,14 @@ async def test_a_client_that_does_not_read_is_no_stuck_engine(
         ) as run:
             assert await run.payloads()
             pid = one.pid
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(2 * STALLED)
             assert (one.pid, one.crashes) == (pid, 0)
             assert b'"length"' in (await rest(run))[-1]
 
 
 @pytest.mark.usefixtures("ticks")
 async def test_a_slow_engine_is_no_stuck_engine(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
-    """One that gets a tenth of the time: each answer takes longer than it may be silent."""
+    """One that gets a part of the time: each answer takes longer than it may be silent."""
     async with gateway_of(model, {"one": QUICK}, Engines(), xllamacpp, tmp_path) as (gateway, _):
         one = engine_of(gateway, "one")
         await whole(gateway, "one")
@@ -181,16 +183,47 @@ async def test_a_slow_engine_is_no_stuck_engine(model: Model, xllamacpp: Callabl
             try:
                 while True:
                     os.kill(pid, signal.SIGSTOP)
-                    await asyncio.sleep(0.045)
+                    await asyncio.sleep(0.1)
                     os.kill(pid, signal.SIGCONT)
-                    await asyncio.sleep(0.005)
+                    # However little of the processor the machine has for it.
+                    used = cpu(pid)
+                    while cpu(pid) - used < 0.02:  # noqa: ASYNC110
+                        await asyncio.sleep(0.002)
             finally:
                 os.kill(pid, signal.SIGCONT)
 
         slow = asyncio.create_task(slow_down())
         begin = asyncio.get_running_loop().time()
-        while asyncio.get_running_loop().time() - begin < 1.5:
+        while asyncio.get_running_loop().time() - begin < 2 * STALLED:
             await whole(gateway, "one", **LONG)
         slow.cancel()
         await asyncio.wait({slow})
+        assert (one.pid, one.crashes) == (pid, 0)
+
+
+def cpu(pid: int) -> float:
+    """Seconds of processor time that it has used."""
+    usage = memory.usage(pid)
+    assert usage is not None
+    assert usage.cpu is not None
+    return usage.cpu
+
+
+@pytest.mark.usefixtures("ticks")
+async def test_an_engine_that_stood_still_with_the_gateway_is_no_stuck_engine(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    """As on a machine that was paused."""
+    async with gateway_of(model, {"one": QUICK}, Engines(), xllamacpp, tmp_path) as (gateway, _):
+        one = engine_of(gateway, "one")
+        await whole(gateway, "one")
+        asking = asyncio.create_task(whole(gateway, "one", **LONG))
+        while not one.in_flight:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await begun(one)
+        pid = await frozen(one)
+        await asyncio.sleep(STALLED / 5)  # so that it was looked at
+        time.sleep(2 * STALLED)  # noqa: ASYNC251 - the whole process
+        os.kill(pid, signal.SIGCONT)
+        assert b"chat.completion" in await asking
         assert (one.pid, one.crashes) == (pid, 0)
