@@ -2,102 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-
-from gateway.asgi import ClientGone, Receive, Scope, Send, read_body
+from gateway.api import face
+from gateway.api.chat import Client
+from gateway.api.face import Request, Row
+from gateway.asgi import too_large
 from gateway.config import ConfigError
 from gateway.config.diff import Difference
 from gateway.errors import GatewayError, ProviderInvalidRequest
-from gateway.reload import told
-from gateway.services import Services
+from gateway.reload import Reloader, told
 from gateway.status import status
-from gateway.wire.chat import encode
 
 MAX_FILE = 1024 * 1024
 """Bytes of a configuration that somebody wants planned."""
 
-Answering = Callable[[Request], Awaitable[Response]]
 
+class OperationsFace(face.RoutedFace):
+    def rows(self) -> Iterable[Row]:
+        return (
+            ("GET", "/metrics", self.metrics),
+            ("GET", "/-/status", self.status),
+            ("GET", "/-/plan", self.plan),
+            ("POST", "/-/plan", self.plan),
+            ("POST", "/-/reload", self.reload),
+            ("GET", "/-/requests", self.requests),
+            ("GET", "/-/requests/(.+)", self.request),
+        )
 
-class OperationsFace:
-    def __init__(self, services: Services) -> None:
-        self._gateway = services.gateway
-        self._reloader = services.reloader
-        self._endpoints: dict[tuple[str, str], Answering] = {
-            ("GET", "/metrics"): self._metrics,
-            ("GET", "/-/status"): self._status,
-            ("GET", "/-/plan"): self._plan,
-            ("POST", "/-/plan"): self._plan,
-            ("POST", "/-/reload"): self._reload,
-            ("GET", "/-/requests"): self._requests,
-        }
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        method, path = request.method, scope["path"]
-        if path.startswith("/-/requests/") and method == "GET":
-            answer: Answering = self._request
-        elif (found := self._endpoints.get((method, path))) is not None:
-            answer = found
-        elif allowed := [verb for verb, known in self._endpoints if known == path]:
-            raise ProviderInvalidRequest(
-                f"{method} {path}: use {' or '.join(allowed)}", code="method_not_allowed", status=405
-            )
-        else:
-            raise ProviderInvalidRequest(f"{method} {path}: no such endpoint", code="not_found", status=404)
-        try:
-            response = await answer(request)
-        except ClientGone:
-            return
-        await response(scope, receive, send)
-
-    def error_body(self, error: GatewayError) -> bytes:
-        return encode(error.body())
-
-    async def aclose(self) -> None:
-        """Nothing is held."""
-
-    async def _metrics(self, request: Request) -> Response:
+    async def metrics(self, request: Request, client: Client) -> None:
         from gateway.metrics import exposition
 
-        text, content_type = exposition(self._gateway, self._reloader, request.headers.get("accept", ""))
-        return Response(text, headers={"content-type": content_type})
+        accept = next((value.decode("latin-1") for name, value in request.headers if name == b"accept"), "")
+        text, kind = exposition(self.gateway, self.services.reloader, accept)
+        await client.whole(200, ((b"content-type", kind.encode()),), text)
 
-    async def _status(self, request: Request) -> Response:
-        return JSONResponse(status(self._gateway, self._reloader))
+    async def status(self, request: Request, client: Client) -> None:
+        await face.json(client, status(self.gateway, self.services.reloader))
 
-    async def _plan(self, request: Request) -> Response:
+    async def plan(self, request: Request, client: Client) -> None:
         """With a body: of that text, as if it stood in the file."""
-        if self._reloader is None:
-            raise _no_file()
-        body = await read_body(request.scope, request.receive, MAX_FILE, "the most that a configuration has")
+        reloader = self._reloader()
+        if len(request.body) > MAX_FILE:
+            raise too_large(MAX_FILE, "the most that a configuration has")
         try:
-            text = body.decode() if request.method == "POST" else None
-            return JSONResponse(_shown(await self._reloader.plan(text)))
+            text = request.body.decode() if request.method == "POST" else None
+            await face.json(client, _shown(await reloader.plan(text)))
         except UnicodeDecodeError:
             raise ProviderInvalidRequest("the configuration is not valid UTF-8") from None
         except ConfigError as error:
             raise _bad_file(error) from None
 
-    async def _reload(self, request: Request) -> Response:
-        if self._reloader is None:
-            raise _no_file()
+    async def reload(self, request: Request, client: Client) -> None:
         try:
-            return JSONResponse(_shown(await self._reloader.reload()))
+            await face.json(client, _shown(await self._reloader().reload()))
         except ConfigError as error:
             raise _bad_file(error) from None
 
-    async def _requests(self, request: Request) -> Response:
-        entries = list(self._gateway.ledger.entries())
-        return Response(encode({"requests": entries}), media_type="application/json")
+    async def requests(self, request: Request, client: Client) -> None:
+        await face.json(client, {"requests": list(self.gateway.ledger.entries())})
 
-    async def _request(self, request: Request) -> Response:
-        key = request.url.path.removeprefix("/-/requests/")
-        found = self._gateway.ledger.find(key)
+    async def request(self, request: Request, client: Client) -> None:
+        key = request.parts[0]
+        found = self.gateway.ledger.find(key)
         if found is None:
             raise ProviderInvalidRequest(
                 f"no request {key} is remembered (log.requests says how many are; a completion's id is known only with "
@@ -106,8 +74,13 @@ class OperationsFace:
                 status=404,
             )
         entry, recording = found
-        body = {"request": entry, "recording": recording and _recording_shown(recording)}
-        return Response(encode(body), media_type="application/json")
+        await face.json(client, {"request": entry, "recording": recording and _recording_shown(recording)})
+
+    def _reloader(self) -> Reloader:
+        """Raises ProviderInvalidRequest where there is no file."""
+        if (reloader := self.services.reloader) is None:
+            raise ProviderInvalidRequest("this gateway wasn't started from a file", code="no_configuration_file")
+        return reloader
 
 
 def _recording_shown(recording: Any) -> dict[str, Any]:
@@ -139,7 +112,3 @@ def _bad_file(error: ConfigError) -> GatewayError:
         for problem in error.problems
     ]
     return ProviderInvalidRequest(str(error), code="invalid_configuration", status=422, details={"problems": problems})
-
-
-def _no_file() -> GatewayError:
-    return ProviderInvalidRequest("this gateway wasn't started from a file", code="no_configuration_file")

@@ -33,8 +33,8 @@ class Stream(Protocol):
 class Pulse:
     """The comments of one stream, from `progress_after` seconds of waiting on.
 
-    A stream that is quicker costs one timer. started: the head was sent, or is about to be, so an error has no status any more.
-    keep_alive: seconds of silence until a comment that says nothing new.
+    A stream that is quicker costs one timer. started: the head was sent, or is about to be, so an error has no status
+    any more. keep_alive: seconds of silence until a comment that says nothing new.
     """
 
     __slots__ = ("_client", "_keep_alive", "_said", "_silent", "_speaking", "_standing", "_task", "_timer", "started")

@@ -151,6 +151,7 @@ def test_openmetrics_for_who_asks_for_it(running: Gateway) -> None:
 def test_what_is_not_there(running: Gateway, method: str, path: str, status: int, code: str) -> None:
     response = running.http.request(method, path)
     assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert ("allow" in response.headers) == (status == 405)
 
 
 def test_the_request_log(running: Gateway) -> None:
