@@ -68,7 +68,7 @@ def test_from_every_state_a_way_leads_to_ready_and_one_to_stopped() -> None:
 BUDGET = 130 * memory.MB
 NAMES = ("a", "b", "c")
 """Two of them fit."""
-BOUND = 20.0
+BOUND = 60.0
 
 
 def machine() -> Machine:
