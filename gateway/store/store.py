@@ -76,6 +76,9 @@ class Store:
         try:
             engine = _sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _postgresql(parsed)
             upgrade(engine)
+        except ModuleNotFoundError as error:
+            message = f"store: PostgreSQL needs the package {error.name}: pip install 'ctxgate[postgresql]'"
+            raise ProviderUnavailable(message, code="store_unavailable") from error
         except (OSError, SQLAlchemyError) as error:
             raise _unavailable(error, parsed) from error
         return cls(engine)

@@ -199,3 +199,14 @@ async def test_what_was_acknowledged_outlives_kill_9(store: Store, url: str) -> 
     numbers = await store.read(said)
     assert numbers[: last + 1] == list(range(last + 1))
     assert len(numbers) <= last + 2
+
+
+def test_postgresql_without_its_package_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("active_model: e\nmodels: {e: {runtime: echo}}\nstore: postgresql://a@127.0.0.1:1/x\n")
+    # None is what the import system knows as a module that can't be found.
+    code = "import sys; sys.modules['psycopg'] = None; from gateway.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "records", "--config", str(file), "models"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 69
+    assert done.stderr == "ctxgate: store: PostgreSQL needs the package psycopg: pip install 'ctxgate[postgresql]'\n"
