@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
-from urllib.parse import urlsplit
 from weakref import WeakSet
 
 from gateway import backends
@@ -21,30 +19,22 @@ from gateway.backends import Address, Backend
 from gateway.config import Model
 from gateway.config.values import STARTABLE
 from gateway.engines import memory
+from gateway.engines.launch import adopted, check_weights, last_words, launched
 from gateway.engines.logfile import LogFile, log_path
 from gateway.engines.machine import this_machine
 from gateway.engines.memory import Footprint
 from gateway.engines.process import Process
-from gateway.engines.recipe import Machine, Recipe, recipe
+from gateway.engines.recipe import Machine, Recipe
 from gateway.engines.residency import Residency
 from gateway.engines.states import Event, State, after
 from gateway.engines.status import Progress, Status, Waiting
 from gateway.engines.watchdog import Signs, Watchdog
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
-from gateway.upstream import Upstream
 
-STARTS_ON_A_FREE_PORT = 3
-PROBE_SECONDS = 5.0
-"""For a server that may already listen on the model's port to say whether it is healthy. After as much silence in all
-answers an engine is asked whether it gets on, and has as long to say."""
-POLL_SECONDS = (0.02, 0.5)
-"""First and longest pause between two looks at an engine that loads."""
-POLL_GROWTH = 1.25
-"""So that an engine is found ready late by a fifth of its start, at most."""
+ASK_SECONDS = 5.0
+"""After as much silence in all answers an engine is asked whether it gets on, and has as long to say."""
 DEATH_SECONDS = 1.0
 """Between the moment that an engine's socket closes and the moment that its process has ended."""
-SHOWN_LINES, SHOWN_CHARS = 8, 1500
-"""Of an engine's last words, in an error."""
 TICK_SECONDS = 1.0
 """Between two looks at a ready engine: its progress, its idleness, its memory."""
 STOOD_STILL_TICKS = 3
@@ -466,13 +456,16 @@ class Engine:
             self._phase = "back-off"
             await self._back_off()
             self._phase = "memory"
-            address = await self._adopted()
-            if address is not None:
+            address = self._free_fixed()
+            if address is not None and await adopted(self.model, address):
+                self._process = None
                 self._to("admit")
             else:
-                self._check_weights()
+                check_weights(self.model)
                 await self.residency.admit(self, since)
-                address = await self._launched()
+                free = self._free_fixed()
+                port = free.port if free is not None else None
+                address = await launched(self.model, self._machine(), port, self._spawned)
             self._came(address)
         except GatewayError as error:
             await self._broke(error)
@@ -535,69 +528,6 @@ class Engine:
             )
         await asyncio.sleep(left)
 
-    async def _adopted(self) -> Address | None:
-        """The fixed address if a server of this model's kind answers there; None where nothing listens.
-
-        Waits for one that loads. Raises ProviderUnavailable where something else listens.
-        """
-        address = self._fixed
-        if address is None or self._ours(address.port) or not await _listens(address):
-            return None
-        deadline = time.monotonic() + self.model.engine.startup_timeout_seconds
-        async with self._probe(address) as ready:
-            pause = POLL_SECONDS[0]
-            while True:
-                try:
-                    async with asyncio.timeout(PROBE_SECONDS):
-                        await ready()
-                except ProviderModelNotLoaded:
-                    if time.monotonic() >= deadline:
-                        raise
-                    await asyncio.sleep(pause)
-                    pause = min(POLL_GROWTH * pause, POLL_SECONDS[1])
-                except (GatewayError, TimeoutError) as error:
-                    raise ProviderUnavailable(
-                        f"model {self.model.name!r}: what listens at {address} is no {self.model.runtime} server"
-                        f" ({error or 'it said nothing'}); end it, or give the model another port",
-                        code="port_in_use",
-                    ) from error
-                else:
-                    self._process = None
-                    return address
-
-    async def _launched(self) -> Address:
-        """Starts a process of our own. Raises what `join` raises."""
-        model = self.model
-        port = self._fixed.port if self._fixed is not None and not self._ours(self._fixed.port) else None
-        starts = 1
-        while True:
-            plan = recipe(model, self._machine(), port)
-            process = await self._spawned(plan)
-            try:
-                try:
-                    async with asyncio.timeout(plan.ready_timeout):
-                        return await self._ready(process, plan)
-                except TimeoutError:
-                    raise ProviderModelNotLoaded(
-                        f"model {model.name!r}: {plan.engine} was not ready within {plan.ready_timeout:g} s"
-                        f" (startup_timeout_seconds){_last_words(process)}",
-                        retry_after=5,
-                    ) from None
-            except BaseException as error:
-                await asyncio.shield(process.stop())
-                chosen = plan.address
-                if (
-                    isinstance(error, ProviderModelNotLoaded)
-                    and port is None
-                    and chosen is not None
-                    and starts < STARTS_ON_A_FREE_PORT
-                    and await _listens(chosen)
-                ):
-                    # Somebody took the port between our choice and the engine's start.
-                    starts += 1
-                    continue
-                raise
-
     async def _spawned(self, plan: Recipe) -> Process:
         state_dir, files = self.residency.state_dir, self.residency.pid_files
         log = LogFile(log_path(state_dir, self.name)) if state_dir is not None else None
@@ -629,67 +559,14 @@ class Engine:
         self._alive.add(self)
         return process
 
-    def _check_weights(self) -> None:
-        model = self.model
-        assert model.path is not None
-        if not model.path.exists():
-            cure = f"`ctxgate pull {model.name}` fetches it" if model.pull is not None else "correct its `path`"
-            raise ProviderModelNotLoaded(
-                f"model {model.name!r}: there is no file {model.path}; {cure}", code="weights_missing"
-            )
-
-    async def _ready(self, process: Process, plan: Recipe) -> Address:
-        """Waits until the engine answers. Raises ProviderModelNotLoaded if it ends before."""
-        try:
-            address = plan.address or Address(await process.announced("host"), await process.announced("port"))
-        except EOFError:
-            raise self._died(process, plan) from None
-        async with self._probe(address) as ready:
-            pause = POLL_SECONDS[0]
-            while True:
-                try:
-                    await ready()
-                except (ProviderModelNotLoaded, ProviderUnavailable):
-                    ended = await process.wait(pause)
-                    pause = min(POLL_GROWTH * pause, POLL_SECONDS[1])
-                else:
-                    # Answered by another server, while ours failed to take the port?
-                    ended = await process.wait(0)
-                    if not ended:
-                        return address
-                if ended:
-                    raise self._died(process, plan)
-
-    def _died(self, process: Process, plan: Recipe) -> ProviderModelNotLoaded:
-        return ProviderModelNotLoaded(
-            f"model {self.model.name!r}: {plan.engine} {process.ending()} while it started{_last_words(process)}"
-        )
-
-    def _ours(self, port: int) -> bool:
-        """Whether another model's engine of this gateway holds the port."""
-        return any(
-            engine is not self and engine._address is not None and engine._address.port == port
-            for engine in self._alive
-        )
-
-    @asynccontextmanager
-    async def _probe(self, address: Address) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """The backend's own `ready`, or that of the configured health_check, whose path is asked at `address`."""
-        check = self.model.engine.health_check
-        if check is not None:
-            upstream = Upstream(address, connect_timeout=PROBE_SECONDS, silence_timeout=PROBE_SECONDS)
-            url = urlsplit(check)
-            head = upstream.head("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""), [])
-            try:
-                yield lambda: _healthy(upstream, head)
-            finally:
-                await upstream.aclose()
-            return
-        backend = backends.load(self.model.runtime)(self.model, address)
-        try:
-            yield backend.ready
-        finally:
-            await backend.aclose()
+    def _free_fixed(self) -> Address | None:
+        """The address that config.yaml names, unless another model's engine of this gateway holds its port."""
+        fixed = self._fixed
+        if fixed is None:
+            return None
+        others = (engine._address for engine in self._alive if engine is not self)
+        taken = any(address is not None and address.port == fixed.port for address in others)
+        return None if taken else fixed
 
     # Running
 
@@ -738,7 +615,7 @@ class Engine:
             watchdog.rest()
             return None
         watchdog.limits(*self._patience())
-        soon = min(PROBE_SECONDS, watchdog.stall / 4)
+        soon = min(ASK_SECONDS, watchdog.stall / 4)
         if watchdog.silent(loop.time()) < soon:
             return watchdog.stuck(loop.time(), Signs(last))
         told = None
@@ -784,7 +661,7 @@ class Engine:
             self._failed_in_a_row = 0
         self._later()
         what = f"{self._stuck}, and was ended" if self._stuck is not None else process.ending()
-        self.failure = ProviderUnavailable(f"model {self.name!r}: its engine {what}{_last_words(process)}", status=502)
+        self.failure = ProviderUnavailable(f"model {self.name!r}: its engine {what}{last_words(process)}", status=502)
         busy = self.in_flight > 0
         self._watching = None
         await self._gone("broke")
@@ -802,28 +679,6 @@ _WAITED: dict[Waiting | None, str] = {
     "load": "its engine is still loading",
     None: "its engine was not ready",
 }
-
-
-async def _healthy(upstream: Upstream, head: bytes) -> None:
-    response = await upstream.request(head)
-    response.close()
-    if response.status != 200:
-        raise ProviderUnavailable(f"its health check says {response.status}")
-
-
-async def _listens(address: Address) -> bool:
-    try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            _, writer = await asyncio.open_connection(address.host, address.port)
-    except (OSError, TimeoutError):
-        return False
-    writer.transport.abort()
-    return True
-
-
-def _last_words(process: Process) -> str:
-    lines = "\n".join(list(process.tail)[-SHOWN_LINES:])
-    return f"; its last lines:\n{lines[-SHOWN_CHARS:]}" if lines else ""
 
 
 def for_model(model: Model, residency: Residency | None = None) -> Engine | None:

@@ -1,0 +1,175 @@
+"""How an engine comes to answer: a server that listens already is taken as it is, else a process is started."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+from gateway import backends
+from gateway.backends import Address
+from gateway.config import Model
+from gateway.engines.process import Process
+from gateway.engines.recipe import Machine, Recipe, recipe
+from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+from gateway.upstream import Upstream
+
+STARTS_ON_A_FREE_PORT = 3
+PROBE_SECONDS = 5.0
+"""For a server that may already listen on the model's port to say whether it is healthy."""
+POLL_SECONDS = (0.02, 0.5)
+"""First and longest pause between two looks at an engine that loads."""
+POLL_GROWTH = 1.25
+"""So that an engine is found ready late by a fifth of its start, at most."""
+SHOWN_LINES, SHOWN_CHARS = 8, 1500
+"""Of an engine's last words, in an error."""
+
+
+async def adopted(model: Model, address: Address) -> bool:
+    """Whether a server of the model's kind answers at `address`; False where nothing listens.
+
+    Waits for one that loads. Raises ProviderUnavailable where something else listens.
+    """
+    if not await _listens(address):
+        return False
+    deadline = time.monotonic() + model.engine.startup_timeout_seconds
+    async with _probe(model, address) as ready:
+        pause = POLL_SECONDS[0]
+        while True:
+            try:
+                async with asyncio.timeout(PROBE_SECONDS):
+                    await ready()
+            except ProviderModelNotLoaded:
+                if time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(POLL_GROWTH * pause, POLL_SECONDS[1])
+            except (GatewayError, TimeoutError) as error:
+                raise ProviderUnavailable(
+                    f"model {model.name!r}: what listens at {address} is no {model.runtime} server"
+                    f" ({error or 'it said nothing'}); end it, or give the model another port",
+                    code="port_in_use",
+                ) from error
+            else:
+                return True
+
+
+def check_weights(model: Model) -> None:
+    """Raises ProviderModelNotLoaded, code `weights_missing`, which names the cure."""
+    assert model.path is not None
+    if not model.path.exists():
+        cure = f"`ctxgate pull {model.name}` fetches it" if model.pull is not None else "correct its `path`"
+        raise ProviderModelNotLoaded(
+            f"model {model.name!r}: there is no file {model.path}; {cure}", code="weights_missing"
+        )
+
+
+async def launched(
+    model: Model, machine: Machine, port: int | None, spawn: Callable[[Recipe], Awaitable[Process]]
+) -> Address:
+    """Starts a process by `spawn` and waits until it answers; where that fails, the process is gone.
+
+    port: None for one that is free. Raises ProviderModelNotLoaded, ProviderUnavailable.
+    """
+    starts = 1
+    while True:
+        plan = recipe(model, machine, port)
+        process = await spawn(plan)
+        try:
+            try:
+                async with asyncio.timeout(plan.ready_timeout):
+                    return await _ready(model, process, plan)
+            except TimeoutError:
+                raise ProviderModelNotLoaded(
+                    f"model {model.name!r}: {plan.engine} was not ready within {plan.ready_timeout:g} s"
+                    f" (startup_timeout_seconds){last_words(process)}",
+                    retry_after=5,
+                ) from None
+        except BaseException as error:
+            await asyncio.shield(process.stop())
+            chosen = plan.address
+            if (
+                isinstance(error, ProviderModelNotLoaded)
+                and port is None
+                and chosen is not None
+                and starts < STARTS_ON_A_FREE_PORT
+                and await _listens(chosen)
+            ):
+                # Somebody took the port between our choice and the engine's start.
+                starts += 1
+                continue
+            raise
+
+
+async def _ready(model: Model, process: Process, plan: Recipe) -> Address:
+    """Waits until the engine answers. Raises ProviderModelNotLoaded if it ends before."""
+    try:
+        address = plan.address or Address(await process.announced("host"), await process.announced("port"))
+    except EOFError:
+        raise _died(model, process, plan) from None
+    async with _probe(model, address) as ready:
+        pause = POLL_SECONDS[0]
+        while True:
+            try:
+                await ready()
+            except (ProviderModelNotLoaded, ProviderUnavailable):
+                ended = await process.wait(pause)
+                pause = min(POLL_GROWTH * pause, POLL_SECONDS[1])
+            else:
+                # Answered by another server, while ours failed to take the port?
+                ended = await process.wait(0)
+                if not ended:
+                    return address
+            if ended:
+                raise _died(model, process, plan)
+
+
+def _died(model: Model, process: Process, plan: Recipe) -> ProviderModelNotLoaded:
+    return ProviderModelNotLoaded(
+        f"model {model.name!r}: {plan.engine} {process.ending()} while it started{last_words(process)}"
+    )
+
+
+@asynccontextmanager
+async def _probe(model: Model, address: Address) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+    """The backend's own `ready`, or that of the configured health_check, whose path is asked at `address`."""
+    check = model.engine.health_check
+    if check is not None:
+        upstream = Upstream(address, connect_timeout=PROBE_SECONDS, silence_timeout=PROBE_SECONDS)
+        url = urlsplit(check)
+        head = upstream.head("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""), [])
+        try:
+            yield lambda: _healthy(upstream, head)
+        finally:
+            await upstream.aclose()
+        return
+    backend = backends.load(model.runtime)(model, address)
+    try:
+        yield backend.ready
+    finally:
+        await backend.aclose()
+
+
+async def _healthy(upstream: Upstream, head: bytes) -> None:
+    response = await upstream.request(head)
+    response.close()
+    if response.status != 200:
+        raise ProviderUnavailable(f"its health check says {response.status}")
+
+
+async def _listens(address: Address) -> bool:
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    return True
+
+
+def last_words(process: Process) -> str:
+    """The end of what the engine printed, as the end of an error's message."""
+    lines = "\n".join(list(process.tail)[-SHOWN_LINES:])
+    return f"; its last lines:\n{lines[-SHOWN_CHARS:]}" if lines else ""
