@@ -35,13 +35,13 @@ class EncodedBody(ProviderInvalidRequest):
         return [*super().headers(), (b"accept-encoding", b"identity")]
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int, by: str = LIMITED_BY) -> bytes:
-    """At most `limit` bytes; `by` says what sets it.
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """At most `limit` bytes.
 
     Raises what `check_head` raises, ProviderInvalidRequest (408) where nothing more comes, and ClientGone.
     """
     parts: list[bytes] = []
-    check_head(scope["headers"], limit, by)
+    check_head(scope["headers"], limit)
     size = 0
     while True:
         async with body_deadline():
@@ -51,7 +51,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int, by: str = LIMITE
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
-            raise too_large(limit, by)
+            raise too_large(limit)
         parts.append(part)
         if not message.get("more_body"):
             return b"".join(parts)
@@ -75,15 +75,16 @@ def check_encoding(headers: Headers) -> None:
             raise EncodedBody(value.decode("latin-1"))
 
 
-def check_head(headers: Headers, limit: int, by: str = LIMITED_BY) -> None:
+def check_head(headers: Headers, limit: int) -> None:
     """Raises ProviderInvalidRequest for a body that says it is too large (413) or compressed, before it is read."""
     check_encoding(headers)
     for name, value in headers:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise too_large(limit, by)
+            raise too_large(limit)
 
 
 def too_large(limit: int, by: str = LIMITED_BY) -> ProviderInvalidRequest:
+    """by: what sets the limit."""
     return ProviderInvalidRequest(
         f"the request body exceeds {limit} bytes ({by})", code="request_too_large", status=413
     )

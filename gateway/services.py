@@ -48,7 +48,8 @@ class Services:
             # A caller that gives up doesn't end it for the others.
             return await asyncio.shield(opening)
         except BaseException:
-            if opening.done() and self._opening is opening:
+            failed = opening.done() and (opening.cancelled() or opening.exception() is not None)
+            if failed and self._opening is opening:
                 self._opening = None
             raise
 

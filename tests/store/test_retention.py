@@ -159,3 +159,17 @@ async def test_it_goes_on_while_the_store_is_open(tmp_path: Path, monkeypatch: p
         assert (tmp_path / "ctxgate.db").exists()
         names = {task.get_name() for task in asyncio.all_tasks()}
         assert "remove what is too old" not in names
+
+
+async def test_who_gives_up_as_the_store_opens_leaves_it_to_the_others(tmp_path: Path) -> None:
+    async with asyncio.timeout(50), Gateway(config(tmp_path)) as gateway:
+        services = Services(gateway)
+        first = asyncio.create_task(services.store())
+        await asyncio.sleep(0)
+        opening = services._opening
+        assert opening is not None
+        opening.add_done_callback(lambda _: first.cancel())
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert await services.store() is opening.result()
+        await services.aclose()
