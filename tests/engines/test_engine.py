@@ -10,12 +10,14 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from msgspec.structs import replace
 
-from gateway import backends
+from gateway import backends, engines
 from gateway.backends import Address
+from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.config import Model, PullSource, Runtime
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
@@ -316,6 +318,56 @@ async def test_a_configured_command(model: Model, llama_server: Path) -> None:
         health_check="http://localhost:1/v1/health",
     )
     async with stopped(Engine(replace(model, engine=runtime))) as engine:
+        assert await answers(engine)
+
+
+SCRIPT = Path(engines.__file__).with_name("xllamacpp_server.py")
+BY_COMMAND = Runtime(
+    command=(sys.executable, "-P", str(SCRIPT)),
+    args=("--model", "{model_path}", "--port", "{port}", "--ctx-size", "{context_window}"),
+    health_check="http://localhost:1/health",
+)
+
+
+class NotMade(LlamaCppBackend):
+    """A backend of a user's own that can't be made; the health check finds the engine well."""
+
+    def __init__(self, model: Model, address: Address | None) -> None:
+        raise ProviderUnavailable("no key for it")
+
+
+async def test_an_engine_whose_backend_can_t_be_made_is_ended(model: Model) -> None:
+    own = replace(model, runtime="tests.engines.test_engine:NotMade", engine=BY_COMMAND)
+    async with stopped(Engine(own)) as engine:
+        with pytest.raises(ProviderUnavailable, match="no key for it"):
+            await engine.ensure()
+        assert (engine.state, engine.pid, engine.starts) == ("failed", None, 1)
+
+
+class CantTell(LlamaCppBackend):
+    """A backend of a user's own with a bug in what the watch asks it."""
+
+    asked: ClassVar[asyncio.Event]
+
+    def heard(self) -> float | None:
+        self.asked.set()
+        raise ZeroDivisionError
+
+
+async def test_an_engine_that_can_t_be_watched_closely_is_seen_to_end(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    CantTell.asked = asyncio.Event()
+    own = replace(model, runtime="tests.engines.test_engine:CantTell", engine=BY_COMMAND)
+    async with stopped(Engine(own)) as engine, asyncio.timeout(50):
+        await engine.join()
+        await CantTell.asked.wait()
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        while not engine.crashes:
+            await engine.changed()
+        engine.leave()
+        assert "can't be watched closely" in caplog.text
         assert await answers(engine)
 
 

@@ -55,6 +55,16 @@ async def test_start_and_end_and_all_between(model: Model, xllamacpp: Callable[[
     assert lines[-1].endswith(" xllamacpp was killed by SIGTERM")
 
 
+async def test_an_engine_that_can_t_be_written_down_serves(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "engines").write_text("a file, where the folder of pid files should be")
+    engine = Engine(model, residency=Residency(state_dir=tmp_path), machine=xllamacpp)
+    await engine.ensure()
+    assert "the engine of model tiny can't be written down" in caplog.text
+    await engine.stop()
+
+
 async def test_a_failed_start_and_the_command(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(100))

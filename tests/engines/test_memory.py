@@ -107,6 +107,13 @@ def test_a_file_that_says_nothing_is_estimated_all_the_same(tmp_path: Path) -> N
     assert memory.estimate(model, on_gpu=False).ram > memory.PROCESS
 
 
+@pytest.mark.parametrize("config", ["", "[]", "7", '{"text_config": null}', '{"text_config": 7}', "[" * 100_000])
+def test_a_folder_that_says_nothing_is_estimated_all_the_same(tmp_path: Path, config: str) -> None:
+    (tmp_path / "config.json").write_text(config)
+    model = Model(name="m", runtime="mlx", path=tmp_path, context_window=1024)
+    assert memory.estimate(model, on_gpu=False).ram > memory.PROCESS
+
+
 # The process and the machine
 
 
@@ -187,9 +194,21 @@ def tool(folder: Path, name: str, answers: dict[str, str]) -> None:
         ("rocm-smi", ROCM, 17163091968, {77: 4831838208}),
         ("nvidia-smi", {}, None, {}),
         ("rocm-smi", {"--showmeminfo": "no json", "--showpids": "no json"}, None, {}),
+        ("rocm-smi", {"--showmeminfo": "[7]", "--showpids": '{"system": 7}'}, None, {}),
+        ("rocm-smi", {"--showmeminfo": '{"card0": {"VRAM Total Memory (B)": "much"}}', "--showpids": "[]"}, None, {}),
+        ("nvidia-smi", {"--query-gpu": "²", "--query-compute-apps": "1, ²"}, None, {}),
         ("other", {}, None, {}),
     ],
-    ids=["nvidia", "rocm", "nvidia that fails", "rocm that says nothing", "no tool"],
+    ids=[
+        "nvidia",
+        "rocm",
+        "nvidia that fails",
+        "rocm that says nothing",
+        "rocm, lists",
+        "rocm, words",
+        "nvidia, no digits",
+        "no tool",
+    ],
 )
 def test_gpu_memory(
     tmp_path: Path,
@@ -235,12 +254,12 @@ def test_another_context_is_another_peak(tmp_path: Path, model: Model) -> None:
     assert learnt.peak(renamed) is not None
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"a": {"ram": "much"}}'])
+@pytest.mark.parametrize("text", [b"", b"[1]", b'{"a": {"ram": "much"}}', b'{"\xff": {"ram": 1}}'])
 def test_a_broken_file_is_learnt_anew(
-    tmp_path: Path, model: Model, text: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, model: Model, text: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "engines.json"
-    path.write_text(text)
+    path.write_bytes(text)
     learnt = Learnt(path)
     assert learnt.peak(model) is None
     assert "is learnt anew" in caplog.text

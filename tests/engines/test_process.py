@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -108,6 +111,45 @@ async def test_a_program_that_is_not_there() -> None:
     assert await process.wait(30)
     assert process.returncode == 127
     assert list(process.tail) == ["/nowhere/llama-server: No such file or directory"]
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[Callable[[int], None]]:
+    """Called with a number: from then on this process can open so many more files."""
+    taken: list[int] = []
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def leave(count: int) -> None:
+        while taken:
+            os.close(taken.pop())
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+
+    highest = max(int(name) for name in os.listdir("/dev/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 20, hard))
+    try:
+        yield leave
+    finally:
+        for each in taken:
+            os.close(each)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+async def test_a_start_without_descriptors_keeps_none(few_descriptors: Callable[[int], None]) -> None:
+    for count in range(8):
+        few_descriptors(count)
+        with pytest.raises(OSError, match="Too many open files"):
+            await Process.start(["true"], {})
+        left = []
+        with suppress(OSError):
+            while True:
+                left.append(os.open(os.devnull, os.O_RDONLY))
+        for each in left:
+            os.close(each)
+        assert len(left) == count
 
 
 @pytest.mark.parametrize("turns", range(7))

@@ -51,7 +51,7 @@ FAILING: dict[str, tuple[str, str, str, Json]] = {
 
 def counts(url: str) -> dict[tuple[str, str, str], float]:
     """By model, face and outcome."""
-    text = httpx.get(f"{url}/metrics").raise_for_status().text
+    text = httpx.get(f"{url}/metrics", timeout=40).raise_for_status().text
     return {
         (sample.labels["model"], sample.labels["face"], sample.labels["outcome"]): sample.value
         for family in families(text)
@@ -62,7 +62,7 @@ def counts(url: str) -> dict[tuple[str, str, str], float]:
 
 def entries(url: str) -> list[Json]:
     """The newest first."""
-    found: list[Json] = httpx.get(f"{url}/-/requests").raise_for_status().json()["requests"]
+    found: list[Json] = httpx.get(f"{url}/-/requests", timeout=40).raise_for_status().json()["requests"]
     return found
 
 

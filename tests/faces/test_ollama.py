@@ -72,7 +72,7 @@ def test_what_there_is(client: ollama.Client, real: str) -> None:
     assert shown.modelinfo is not None
     assert shown.modelinfo["llama.cpp.context_length"] == 1024
     assert client.ps().models[0].model == "tiny"
-    assert httpx.get(f"{real}/api/version").json()["version"].count(".") == 2
+    assert httpx.get(f"{real}/api/version", timeout=40).json()["version"].count(".") == 2
     with pytest.raises(ollama.ResponseError, match="there is no model"):
         client.show("nobody")
 

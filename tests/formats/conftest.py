@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -77,7 +76,7 @@ def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
             with urllib.request.urlopen(f"{url}/health", timeout=5) as response:
                 assert json.load(response)["status"] == "ok"
                 return
-        except (urllib.error.URLError, ConnectionError):
+        except OSError:  # urllib's own among them
             assert process.poll() is None, "the server ended"
             assert time.monotonic() < deadline, "the server did not come up"
             time.sleep(0.05)

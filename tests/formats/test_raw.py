@@ -145,7 +145,7 @@ async def test_errors_are_those_of_the_chat_endpoint(llama_cpp: str) -> None:
 async def test_a_client_that_leaves_frees_the_slot(llama_cpp: str) -> None:
     # A slow grammar: the answer would go on for 900 tokens.
     request = chat_request(tools=TOOLS, stream=True, max_tokens=900, grammar='root ::= "a"*')
-    async with Gateway(config(external(llama_cpp, "pythonic"))) as gateway, httpx.AsyncClient() as http:
+    async with Gateway(config(external(llama_cpp, "pythonic"))) as gateway, httpx.AsyncClient(timeout=40) as http:
         with await gateway.chat(request) as run:
             assert await run.payloads()
         deadline = time.monotonic() + 30
