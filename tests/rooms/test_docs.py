@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,25 +14,62 @@ import pytest
 from gateway.rooms import room, service
 from gateway.rooms.states import EVENTS, REFUSED
 from gateway.turn import Bounds
-from tests.cli.commands import config, serving
+from tests.cli.commands import config, environment, serving
 from tests.cli.test_commands import answering
 from tests.ports import free_port
 from tests.readme.examples import examples
 from tests.rooms.test_end_to_end import CONFIG
 
 ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/rooms.md").read_text("utf-8")
+CONSOLES = re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 DESIGN = (ROOT / "gateway/rooms/design.md").read_text("utf-8")
 SOURCES = "".join(path.read_text("utf-8") for path in sorted((ROOT / "gateway/rooms").glob("*.py")))
 
 
-def test_the_example_prints_what_the_page_says(tmp_path: Path, test_model: Path) -> None:
-    found = examples((ROOT / "docs/rooms.md").read_text("utf-8"))
-    assert [example.kind for example in found] == ["python"]
+def test_the_examples_print_what_the_page_says(tmp_path: Path, test_model: Path) -> None:
+    (program,) = [example for example in examples(PAGE) if example.kind == "python"]
     port = free_port()
-    config(tmp_path, CONFIG.format(model=test_model, folder=tmp_path, port=port))
+    named = CONFIG.replace("tiny", "ctxgate-test-tools")
+    config(tmp_path, named.format(model=test_model, folder=tmp_path, port=port))
     with serving(tmp_path), answering(port):
-        for example in found:
-            assert example.run(f"127.0.0.1:{port}") == example.printed
+        assert program.run(f"127.0.0.1:{port}") == program.printed
+        if missing := [name for name in ("curl", "jq") if shutil.which(name) is None]:
+            pytest.skip(f"the other examples need {' and '.join(missing)}")
+        for console in CONSOLES:
+            _typed(console, tmp_path, port)
+
+
+def _typed(console: str, folder: Path, port: int) -> None:
+    """The block's commands in one shell, as it would be typed: each prints what stands below it."""
+    found = [
+        re.match(r"\$ (.*(?:\n> .*)*)\n((?s:.*))", part)
+        for part in re.split(r"^(?=\$ )", console, flags=re.MULTILINE)
+        if part
+    ]
+    wanted = [(example[1].replace("\n> ", "\n"), example[2]) for example in found if example is not None]
+    programs = folder / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "ctxgate").write_text(f'#!/bin/sh\nexec {sys.executable} -m gateway "$@"\n')
+    (programs / "ctxgate").chmod(0o755)
+    env = environment(folder)
+    env["PATH"] = f"{programs}:{env['PATH']}"
+    mark = "### next\n"
+    script = f"printf '{mark}'\n".join(f"{command}\n" for command, _ in wanted)
+    script = script.replace("127.0.0.1:4000", f"127.0.0.1:{port}")
+    done = subprocess.run(
+        ["sh", "-c", f"exec 2>&1\n{script}"],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.stdout.count(mark) == len(wanted) - 1, done.stdout
+    for (command, shown), printed in zip(wanted, done.stdout.split(mark), strict=True):
+        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+        assert doctest.OutputChecker().check_output(shown, printed, flags), f"$ {command}\n{printed}\nwanted:\n{shown}"
 
 
 @pytest.mark.parametrize("page", ["docs/rooms.md", "gateway/rooms/design.md"])
