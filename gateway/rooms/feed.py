@@ -46,6 +46,12 @@ class Feed:
         if events:
             self.wake()
 
+    def forget(self) -> None:
+        """Others may have written to the room: whoever follows it reads the store."""
+        self._frames.clear()
+        self._size = 0
+        self.wake()
+
     def wake(self) -> None:
         """Those who wait look again."""
         self.news.set()

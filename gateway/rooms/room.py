@@ -41,6 +41,10 @@ class Host(Protocol):
     @property
     def idle_seconds(self) -> float: ...
 
+    async def keep(self) -> None:
+        """Raises Claimed where the rooms aren't this process's any more."""
+        ...
+
     def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """A task that is held until it has ended, and waited for when all ends."""
         ...
@@ -83,6 +87,7 @@ class LiveRoom:
             return result, ledger.events
 
         async with self._lock:
+            await self._host.keep()
             result, events = await self._host.store.write(write)
             self.feed.publish(events)
         return result
@@ -120,6 +125,14 @@ class LiveRoom:
     @property
     def attached(self) -> bool:
         return self._worker is not None
+
+    def leave(self) -> list[asyncio.Task[Any]]:
+        """Ends the worker and its turn, since the room may be another process's now; those that have to end yet."""
+        self.feed.forget()
+        leaving = [task for task in (self._turn, self._worker) if task is not None]
+        for task in leaving:
+            task.cancel()
+        return leaving
 
     async def _work(self) -> None:
         try:

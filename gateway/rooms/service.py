@@ -31,6 +31,7 @@ from gateway.rooms.shapes import (
 from gateway.rooms.states import DETACHED, OPEN, State, check, conflict
 from gateway.rooms.vault import Vault, key_of_file, key_of_keychain
 from gateway.services import Services
+from gateway.store import Claimed
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -58,6 +59,9 @@ class Rooms:
         self._live: WeakValueDictionary[str, LiveRoom] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+        self._leaving: list[asyncio.Task[Any]] = []
+        """What the rooms did when they were lost, while it ends."""
         self._closed = False
         self.store: Store
         self.vault: Vault
@@ -75,7 +79,12 @@ class Rooms:
     # Life
 
     async def open(self) -> None:
-        """Takes up what an earlier process left, once. Raises ProviderUnavailable where the store can't be opened."""
+        """Takes up what an earlier process left, once, and again where the rooms were lost meanwhile.
+
+        Raises ProviderUnavailable where the store can't be opened, Claimed where another gateway has them.
+        """
+        if (done := self._opening) is not None and done.done() and not done.cancelled() and done.exception() is None:
+            await self._kept()
         if self._opening is None:
             self._opening = self.spawn(self._open(), "open the rooms")
         opening = self._opening
@@ -88,18 +97,40 @@ class Rooms:
 
     async def _open(self) -> None:
         self.store = await self._services.store()
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=CLOSE_SECONDS)
         # Another gateway's rooms look as if they had been left.
         await self.store.claim("rooms")
         file = self._config.rooms.secret_key_file
         self.vault = Vault(self.store, key_of_keychain if file is None else lambda: key_of_file(file))
         self.agent = Agent(self._services.gateway, self.store, self.vault)
-        self.spawn(self._end_streams(), "end the streams")
+        if self._ending is None:
+            self._ending = self.spawn(self._end_streams(), "end the streams")
         await asyncio.to_thread(self._mark)
         left = await self.store.read(lambda connection: history.in_state(connection, ("active", "releasing", "idle")))
         for room_id in left:
             room = self._room(room_id)
             if await room.commit(_left_behind) in ("active", "releasing"):
                 room.attach()
+
+    async def keep(self) -> None:
+        """Raises Claimed where the rooms aren't this process's any more; `open` claims them again."""
+        if not await self._kept():
+            raise Claimed(
+                "the store has ended what kept its rooms here: ask again", code="store_claimed", retry_after=1
+            )
+
+    async def _kept(self) -> bool:
+        """Whether the rooms are this process's still. What they do ends where they aren't."""
+        opening = self._opening
+        if await self.store.holds("rooms"):
+            return True
+        if opening is not None and opening is self._opening:
+            self._opening = None
+            writes = [task for task in self._tasks if task.get_name().startswith("write")]
+            self._leaving = [*writes, *(task for room in list(self._live.values()) for task in room.leave())]
+            log.warning("rooms: the store has ended what kept them here; the next request takes them up again")
+        return False
 
     async def _end_streams(self) -> None:
         await self._services.ending.wait()
@@ -298,6 +329,7 @@ class Rooms:
         Nothing is kept for a follower: who is slow reads from the store.
         """
         await self.open()
+        opening = self._opening
         room = self._room(room_id)
         news = room.feed.news
         frames: list[Frame] | None
@@ -315,6 +347,9 @@ class Rooms:
                         await news.wait()
                 except TimeoutError:
                     yield b": keep-alive\n\n"
+                    await self._kept()
+            if self._opening is not opening:  # another process may write to the room now: the client asks again
+                return
             news = room.feed.news
             frames = room.feed.since(after)
             if frames is None:

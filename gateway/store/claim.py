@@ -6,10 +6,10 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.errors import ProviderUnavailable
 
@@ -25,16 +25,56 @@ class Claimed(ProviderUnavailable):
     """Another process does that work."""
 
 
-def claim(engine: Engine, work: Work) -> Callable[[], None]:
-    """Makes the work this process's own, until what is returned is called. Raises Claimed, OSError, SQLAlchemyError."""
+class Claim(Protocol):
+    def held(self) -> bool:
+        """Whether the work is this process's own still. Blocks; False for good."""
+        ...
+
+    def release(self) -> None: ...
+
+
+def claim(engine: Engine, work: Work) -> Claim:
+    """Makes the work this process's own. Raises Claimed, OSError, SQLAlchemyError."""
     return _postgresql(engine, work) if engine.dialect.name == "postgresql" else _sqlite(engine, work)
 
 
-def _sqlite(engine: Engine, work: Work) -> Callable[[], None]:
+class _File:
+    def __init__(self, file: int | None) -> None:
+        self._file = file
+
+    def held(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+class _Session:
+    """The lock is the connection's session's, which also a restart of the server ends."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lost = False
+
+    def held(self) -> bool:
+        try:
+            if not self._lost:
+                self._connection.execute(_ALIVE)
+        except SQLAlchemyError:
+            # It would come back as another session.
+            self._lost = True
+        return not self._lost
+
+    def release(self) -> None:
+        self._connection.close()
+
+
+def _sqlite(engine: Engine, work: Work) -> Claim:
     """By a lock on a file beside the database, which says who holds it; the file stays."""
     database = engine.url.database
     if database in (None, "", ":memory:"):
-        return lambda: None
+        return _File(None)
     file = os.open(f"{os.path.realpath(str(database))}.{work}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -47,10 +87,10 @@ def _sqlite(engine: Engine, work: Work) -> Callable[[], None]:
     except BaseException:
         os.close(file)
         raise
-    return lambda: os.close(file)
+    return _File(file)
 
 
-def _postgresql(engine: Engine, work: Work) -> Callable[[], None]:
+def _postgresql(engine: Engine, work: Work) -> Claim:
     """By an advisory lock of a connection of its own, whose name says who holds it."""
     key = {"key": _KEYS[work]}
     connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -67,7 +107,7 @@ def _postgresql(engine: Engine, work: Work) -> Callable[[], None]:
     except BaseException:
         connection.close()
         raise
-    return connection.close
+    return _Session(connection)
 
 
 def _me() -> str:
@@ -83,6 +123,7 @@ def _taken(engine: Engine, work: Work, holder: str) -> Claimed:
     )
 
 
+_ALIVE = text("SELECT 1")
 _NAME = text("SELECT set_config('application_name', :name, false)")
 _SETTINGS = text(
     "SELECT set_config(wanted.name, wanted.value, false) FROM pg_settings JOIN (VALUES ('idle_session_timeout', '0'), "

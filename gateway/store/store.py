@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import GatewayError, InternalError, ProviderRateLimit, ProviderUnavailable
-from gateway.store.claim import Work, claim
+from gateway.store.claim import Claim, Work, claim
 from gateway.store.migrate import upgrade
 
 T = TypeVar("T")
@@ -57,7 +57,8 @@ class Store:
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store reader")
         self._room = asyncio.Semaphore(WAITING)
         self._closed = False
-        self._claims: dict[Work, Callable[[], None]] = {}
+        self._claims: dict[Work, Claim] = {}
+        self._claiming = threading.Lock()
         self._writer = threading.Thread(target=self._write_all, name="store writer", daemon=True)
         self._writer.start()
 
@@ -118,13 +119,21 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
     async def claim(self, work: Work) -> None:
-        """From here on, until it closes, no other store of this database can claim the work.
+        """From here on, until it closes, no other store of this database can claim the work, unless `holds` says so.
 
         Raises Claimed where one has, and ProviderUnavailable.
         """
         if self._closed:
             raise ProviderUnavailable("the store is closed")
         await asyncio.to_thread(self._claim, work)
+
+    async def holds(self, work: Work) -> bool:
+        """Whether what was claimed is this store's still; otherwise it may be claimed again. A restart of PostgreSQL
+        ends all claims.
+        """
+        if self._closed:
+            raise ProviderUnavailable("the store is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._holds, work)
 
     async def aclose(self) -> None:
         """Ends the writes that wait, then closes. Idempotent."""
@@ -133,11 +142,18 @@ class Store:
             await asyncio.to_thread(self._close)
 
     def _claim(self, work: Work) -> None:
-        if work not in self._claims:
-            try:
-                self._claims[work] = claim(self._engine, work)
-            except (OSError, SQLAlchemyError) as error:
-                raise _unavailable(error, self._engine.url) from error
+        with self._claiming:
+            if work not in self._claims:
+                try:
+                    self._claims[work] = claim(self._engine, work)
+                except (OSError, SQLAlchemyError) as error:
+                    raise _unavailable(error, self._engine.url) from error
+
+    def _holds(self, work: Work) -> bool:
+        with self._claiming:
+            if work in self._claims and not self._claims[work].held():
+                self._claims.pop(work).release()
+            return work in self._claims
 
     def _leave(self, done: asyncio.Future[Any]) -> None:
         self._room.release()
@@ -148,8 +164,8 @@ class Store:
         self._writes.put(None)
         self._writer.join()
         self._readers.shutdown()
-        for release in self._claims.values():
-            release()
+        for each in self._claims.values():
+            each.release()
         self._engine.dispose()
 
     def _read(self, work: Callable[[Connection], T]) -> T:

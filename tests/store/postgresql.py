@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, text
 
 from tests.ports import free_port
 
@@ -61,3 +62,14 @@ def start() -> Iterator[Server]:
     finally:
         subprocess.run([*control, "-m", "immediate", "stop"], check=True, timeout=60, cwd=folder)
         shutil.rmtree(folder)
+
+
+def end_claims(connection: Connection) -> int:
+    """Ends the sessions whose locks claim work in the database, as a restart of the server does; how many."""
+    ended = connection.execute(
+        text(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND application_name LIKE 'ctxgate, pid %'"
+        )
+    )
+    return ended.scalars().all().count(True)

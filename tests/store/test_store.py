@@ -16,7 +16,7 @@ from sqlalchemy import Connection, text
 
 from gateway.errors import ProviderUnavailable
 from gateway.store import Claimed, Store
-from tests.store.postgresql import Server
+from tests.store.postgresql import Server, end_claims
 
 
 @pytest.fixture
@@ -89,6 +89,28 @@ async def test_work_is_claimed_by_one_store_at_a_time(url: str) -> None:
         assert caught.value.code == "store_claimed"
         await first.aclose()
         await second.claim("rooms")
+    finally:
+        await first.aclose()
+        await second.aclose()
+
+
+async def test_a_claim_that_the_database_has_ended_is_noticed(postgresql: Server) -> None:
+    url = postgresql.database()
+    first, second = await Store.open(url), await Store.open(url)
+    try:
+        assert not await first.holds("rooms")
+        await first.claim("rooms")
+        assert await first.holds("rooms")
+        assert await second.write(end_claims) == 1
+        assert not await first.holds("rooms")
+        assert not await first.holds("rooms")
+        await second.claim("rooms")
+        with pytest.raises(Claimed):
+            await first.claim("rooms")
+        assert await second.holds("rooms")
+        await second.aclose()
+        await first.claim("rooms")
+        assert await first.holds("rooms")
     finally:
         await first.aclose()
         await second.aclose()
