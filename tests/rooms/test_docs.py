@@ -18,10 +18,10 @@ from tests.cli.commands import config, environment, serving
 from tests.cli.test_commands import answering
 from tests.ports import free_port
 from tests.readme.examples import examples
-from tests.rooms.test_end_to_end import CONFIG
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/rooms.md").read_text("utf-8")
+FILE = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[0]
 CONSOLES = re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 DESIGN = (ROOT / "gateway/rooms/design.md").read_text("utf-8")
 SOURCES = "".join(path.read_text("utf-8") for path in sorted((ROOT / "gateway/rooms").glob("*.py")))
@@ -30,8 +30,9 @@ SOURCES = "".join(path.read_text("utf-8") for path in sorted((ROOT / "gateway/ro
 def test_the_examples_print_what_the_page_says(tmp_path: Path, test_model: Path) -> None:
     (program,) = [example for example in examples(PAGE) if example.kind == "python"]
     port = free_port()
-    named = CONFIG.replace("tiny", "ctxgate-test-tools")
-    config(tmp_path, named.format(model=test_model, folder=tmp_path, port=port))
+    file = config(tmp_path, f"{FILE}state_dir: {tmp_path}/state\nserver: {{port: {port}}}\n")
+    (file.parent / "test").mkdir()
+    (file.parent / "test/ctxgate-test-tools.gguf").symlink_to(test_model)
     with serving(tmp_path), answering(port):
         assert program.run(f"127.0.0.1:{port}") == program.printed
         if missing := [name for name in ("curl", "jq") if shutil.which(name) is None]:
