@@ -60,18 +60,10 @@ def test_configuration_of_ten_lines(tmp_path: Path) -> None:
     assert load(file, {}).resolve(None).port == 8080
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "CONTRIBUTING.md",
-        "docs/engines.md",
-        "docs/operations.md",
-        "docs/provider.md",
-        "docs/ctx.md",
-        "docs/model-test.md",
-    ],
-)
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
+
+
+@pytest.mark.parametrize("page", sorted(str(page.relative_to(ROOT)) for page in PAGES))
 def test_links_lead_somewhere(page: str) -> None:
     file = ROOT / page
     local = [link for link in re.findall(r"\]\(([^)#]+)\)", file.read_text("utf-8")) if "://" not in link]
