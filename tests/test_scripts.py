@@ -51,7 +51,7 @@ def test_an_old_python_is_refused(clone: Path) -> None:
     assert not (clone / ".venv").exists()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_offline_it_fails_and_says_why(clone: Path) -> None:
     program(clone / "bin/python3", f'exec {sys.executable} "$@"')
     index = f"http://127.0.0.1:{free_port()}/simple"

@@ -12,7 +12,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = sorted(path.stem for path in PROGRAMS.glob("*_*.py"))
 LIMIT = 90
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(240)]
 
 
 def run(command: list[str | Path], environment: dict[str, str]) -> str:

@@ -40,7 +40,7 @@ def test_what_it_tells_to_write_can_be_read(name: str) -> None:
 
 
 @pytest.mark.clients
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", SHOWN)
 def test_what_it_shows_comes(
     name: str, real: str, clients: Path, home: Path, environment: dict[str, str], tmp_path: Path

@@ -25,7 +25,7 @@ from tests.gateway.running import running
 
 LIMIT = 75
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(100)]
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(200)]
 
 TOLD = "hello-from-tool"
 

@@ -155,7 +155,7 @@ def with_engine(double: Double) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_killed_in_mid_session(short: Path) -> None:
     engine = Words()
     sessions = 10

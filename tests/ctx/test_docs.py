@@ -40,7 +40,7 @@ def test_the_page_shows_all_three_ways() -> None:
         assert way in commands
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_examples(short: Path, small: dict[str, Any]) -> None:
     programs = short / "bin"
     programs.mkdir()

@@ -79,7 +79,7 @@ def test_what_comes_at_once_has_no_speed(tmp_path: Path) -> None:
     assert "tokens_per_s" not in latency
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("trouble", "code"),
     [
@@ -112,7 +112,6 @@ def test_nobody_there(tmp_path: Path) -> None:
     assert run(tmp_path, "--base-url", f"http://127.0.0.1:{free_port()}/v1", "--model", "m") == 3
 
 
-@pytest.mark.timeout(60)
 def test_somebody_who_never_answers(tmp_path: Path) -> None:
     with listening() as port:
         assert run(tmp_path, "--base-url", f"http://127.0.0.1:{port}/v1", "--model", "m", "--timeout", "1") == 3
@@ -181,7 +180,6 @@ def test_errors_are_asked_again(tmp_path: Path) -> None:
     assert made["summary"]["overall"]["n"] == 20 - len({error["case"] for error in made["errors"]})
 
 
-@pytest.mark.timeout(60)
 def test_interrupted_and_taken_up_again(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.model_test", "run", "--fake", "oracle", "--out", str(tmp_path / "run")]
     command += ["--baseline", "none", "--no-png", "--no-html"]

@@ -45,7 +45,7 @@ def running(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples need curl")
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 def test_the_examples_give_what_the_page_shows(running: Gateway) -> None:
     """In the page's order: each finds what the ones before it have left."""
     folder = running.file.parents[1]
