@@ -359,7 +359,7 @@ async def test_an_engine_that_can_t_be_watched_closely_is_seen_to_end(
 ) -> None:
     CantTell.asked = asyncio.Event()
     own = replace(model, runtime="tests.engines.test_engine:CantTell", engine=BY_COMMAND)
-    async with stopped(Engine(own)) as engine, asyncio.timeout(50):
+    async with stopped(Engine(own)) as engine, asyncio.timeout(100):
         await engine.join()
         await CantTell.asked.wait()
         assert engine.pid is not None

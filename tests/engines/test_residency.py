@@ -71,7 +71,7 @@ async def gateway_of(
     config = Config(
         source=Path("config.yaml"), active_model=next(iter(names)), models=models, engines=limits, state_dir=state_dir
     )
-    async with asyncio.timeout(50), Gateway(config) as gateway:
+    async with asyncio.timeout(100), Gateway(config) as gateway:
         engines = [route.engine for route in gateway.routes.values() if route.engine is not None]
         seen = Seen(engines)
         for engine in engines:

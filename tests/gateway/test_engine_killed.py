@@ -37,7 +37,7 @@ async def real(model: Path, http: str) -> AsyncIterator[tuple[int, Engine]]:
     app: API = build(Config(source=Path("config.yaml"), active_model="tiny", models={"tiny": tiny}))
     engine = app.chat.gateway.routes["tiny"].engine
     assert engine is not None
-    async with asyncio.timeout(50):
+    async with asyncio.timeout(100):
         with ExitStack() as stack:
             url = stack.enter_context(serve(app, lifespan="on", http=http))
             try:

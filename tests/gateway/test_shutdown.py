@@ -25,7 +25,7 @@ from tests.ports import free_port
 @asynccontextmanager
 async def process(script: Script, folder: Path) -> AsyncIterator[tuple[proc.Server, Double]]:
     stack = STACKS["ctxgate"]
-    async with asyncio.timeout(50), Double(script).serve() as double:
+    async with asyncio.timeout(100), Double(script).serve() as double:
         place = Place(double.address.port, free_port(), folder, folder)
         command = stack.command(place)
         with (folder / "config.yaml").open("a") as file:

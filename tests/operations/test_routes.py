@@ -51,7 +51,7 @@ async def cut(exchange: Exchange) -> None:
 
 @asynccontextmanager
 async def doubles(*scripts: tuple[Script, ...]) -> AsyncIterator[list[Double]]:
-    async with asyncio.timeout(50), AsyncExitStack() as stack:
+    async with asyncio.timeout(100), AsyncExitStack() as stack:
         yield [await stack.enter_async_context(Double(*each).serve()) for each in scripts]
 
 
@@ -428,7 +428,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def secure(authority: Path, *scripts: Script) -> AsyncIterator[tuple[Double, Model]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority / "server.pem")
-    async with asyncio.timeout(50), Double(*scripts).serve(ssl=context) as double:
+    async with asyncio.timeout(100), Double(*scripts).serve(ssl=context) as double:
         url = f"https://localhost:{double.address.port}"
         yield double, Model(name="m", runtime="openai", base_url=url, api_key=SecretStr("sesame"))
 

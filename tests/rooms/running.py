@@ -109,7 +109,7 @@ async def house(
     **rooms: Any,
 ) -> AsyncIterator[House]:
     """Model `m`, the active one, is the scripted engine; `rooms` are settings of that name."""
-    async with asyncio.timeout(50), Double(*scripts).serve() as double:
+    async with asyncio.timeout(100), Double(*scripts).serve() as double:
         address = f"http://127.0.0.1:{double.address.port}"
         rooms.setdefault("secret_key_file", state / "secrets.key")
         config = Config(

@@ -439,7 +439,7 @@ async def endless_head(asked: Asked, writer: asyncio.StreamWriter) -> None:
 @pytest.mark.parametrize("handler", [silent, dripping, endless_head])
 @pytest.mark.parametrize("bound", ["timeout_ms", "fetch_timeout_seconds"])
 async def test_an_answer_that_takes_too_long(handler: Any, bound: str, make_room: Make) -> None:
-    async with asyncio.timeout(50):
+    async with asyncio.timeout(100):
         web = Web()
         stopped = asyncio.Event()
 
@@ -667,7 +667,7 @@ async def test_summaries_of_nothing_and_without_a_model(make_room: Make, web: We
     ids=["nested", "long", "large"],
 )
 async def test_pages_that_nobody_could_read(page: str, bounds: dict[str, Any]) -> None:
-    async with asyncio.timeout(50):
+    async with asyncio.timeout(100):
         with pytest.raises(ToolError) as caught:
             await convert("markdown", "http://a/", page, **bounds)
     assert caught.value.code == "too_complex"
