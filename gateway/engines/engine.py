@@ -8,6 +8,8 @@ of it runs in the event loop, each decision without a wait in it, so callers can
 from __future__ import annotations
 
 import asyncio
+import logging
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,8 @@ from gateway.engines.states import Event, State, after
 from gateway.engines.status import Progress, Status, Waiting
 from gateway.engines.watchdog import Signs, Watchdog
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
+
+log = logging.getLogger("ctxgate")
 
 ASK_SECONDS = 5.0
 """After as much silence in all answers an engine is asked whether it gets on, and has as long to say."""
@@ -505,6 +509,9 @@ class Engine:
             return
         if started:
             self._later()
+            if self._process is not None:
+                # It may answer, and its backend can't be made.
+                await self._process.stop()
         self.failure = error
         await self._gone("broke")
         self._turn_away(error)
@@ -530,26 +537,29 @@ class Engine:
 
     async def _spawned(self, plan: Recipe) -> Process:
         state_dir, files = self.residency.state_dir, self.residency.pid_files
-        log = LogFile(log_path(state_dir, self.name)) if state_dir is not None else None
+        lines = LogFile(log_path(state_dir, self.name)) if state_dir is not None else None
         written: list[Path | None] = []
 
         def began(pid: int) -> None:
-            if log is not None:
-                log.note(f"{plan.engine} started, pid {pid}")
+            if lines is not None:
+                lines.note(f"{plan.engine} started, pid {pid}")
             if files is not None:
-                written.append(files.write(self.name, pid))
+                try:
+                    written.append(files.write(self.name, pid))
+                except (OSError, subprocess.SubprocessError) as error:
+                    log.warning("the engine of model %s can't be written down: %s", self.name, error)
 
         def ended() -> None:
-            if log is not None:
-                log.note(f"{plan.engine} {process.ending()}")
-                log.close()
+            if lines is not None:
+                lines.note(f"{plan.engine} {process.ending()}")
+                lines.close()
             for path in written:
                 if path is not None:
                     path.unlink(missing_ok=True)
 
         try:
             process = await Process.start(
-                plan.argv, plan.env, grace=self._grace, wrote=log.write if log is not None else None, began=began
+                plan.argv, plan.env, grace=self._grace, wrote=lines.write if lines is not None else None, began=began
             )
         except OSError as error:
             raise ProviderUnavailable(f"model {self.name!r}: no process for {plan.engine}: {error}") from error
@@ -574,22 +584,34 @@ class Engine:
         """As long as the process runs, and its end."""
         watchdog = Watchdog(*self._patience())
         ticks = 0
-        await self._measure()
-        while not await self._ended(process, watchdog):
+        seen = True
+        while True:
+            try:
+                await self._look_after(process, watchdog, ticks)
+            except Exception:
+                # Whatever can't be found out of it: nobody else would see it end.
+                if seen:
+                    log.exception("model %s: its engine can't be watched closely", self.name)
+                seen = False
+            if await self._ended(process, watchdog):
+                break
             ticks += 1
-            if ticks % MEASURE_TICKS == 0:
-                await self._measure(with_gpu=ticks % MEASURE_GPU_TICKS == 0)
-            if self.in_flight:
-                if (why := await self._stuck_now(watchdog)) is not None:
-                    self._stuck = why
-                    process.kill()
-                continue
-            watchdog.rest()
-            ttl = self.model.residence.idle_ttl_seconds
-            if ttl is not None and not self.model.residence.pinned and time.monotonic() - self.idle_since >= ttl:
-                self.drain()
         if self.state in ("ready", "draining"):
             await self._crashed(process)
+
+    async def _look_after(self, process: Process, watchdog: Watchdog, ticks: int) -> None:
+        """Measures the engine, ends it where it is stuck, and lets it go where nobody has needed it for long."""
+        if ticks % MEASURE_TICKS == 0:
+            await self._measure(with_gpu=ticks % MEASURE_GPU_TICKS == 0)
+        if self.in_flight:
+            if (why := await self._stuck_now(watchdog)) is not None:
+                self._stuck = why
+                process.kill()
+            return
+        watchdog.rest()
+        ttl = self.model.residence.idle_ttl_seconds
+        if ttl is not None and not self.model.residence.pinned and time.monotonic() - self.idle_since >= ttl:
+            self.drain()
 
     async def _ended(self, process: Process, watchdog: Watchdog) -> bool:
         """Whether the process has ended within a tick."""

@@ -32,36 +32,35 @@ def by_process() -> Mapping[int, int]:
 
 
 def nvidia_total(told: str) -> int | None:
-    return sum(int(line) * MB for line in told.split() if line.isdigit()) or None
+    return sum(int(line) * MB for line in told.split() if line.isdecimal()) or None
 
 
 def nvidia_processes(told: str) -> dict[int, int]:
     held: dict[int, int] = {}
     for row in csv.reader(told.splitlines(), skipinitialspace=True):
         # "[N/A]" instead of a number, where the driver doesn't know.
-        if len(row) == 2 and row[0].isdigit() and row[1].isdigit():
+        if len(row) == 2 and row[0].isdecimal() and row[1].isdecimal():
             held[int(row[0])] = held.get(int(row[0]), 0) + int(row[1]) * MB
     return held
 
 
 def rocm_total(told: str) -> int | None:
     try:
-        cards = json.loads(told)
-    except ValueError:
+        return sum(int(card.get("VRAM Total Memory (B)", 0)) for card in json.loads(told).values()) or None
+    except (ValueError, AttributeError, TypeError):
         return None
-    return sum(int(card.get("VRAM Total Memory (B)", 0)) for card in cards.values()) or None
 
 
 def rocm_processes(told: str) -> dict[int, int]:
     """`{"system": {"PID1234": "name, gpus, vram bytes, …"}}`"""
     try:
-        rows = json.loads(told).get("system", {})
-    except ValueError:
+        rows = json.loads(told).get("system", {}).items()
+    except (ValueError, AttributeError):
         return {}
     held = {}
-    for name, row in rows.items():
+    for name, row in rows:
         words = [word.strip() for word in str(row).split(",")]
-        if name.startswith("PID") and name[3:].isdigit() and len(words) > 2 and words[2].isdigit():
+        if name.startswith("PID") and name[3:].isdecimal() and len(words) > 2 and words[2].isdecimal():
             held[int(name[3:])] = int(words[2])
     return held
 

@@ -58,7 +58,7 @@ class Learnt:
             if self._path is not None and self._path.exists():
                 try:
                     self._peaks = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Peak])
-                except (msgspec.DecodeError, OSError) as error:
+                except (ValueError, OSError) as error:  # DecodeError and UnicodeDecodeError are ValueErrors
                     log.warning("%s can't be read and is learnt anew: %s", self._path, error)
         return self._peaks
 

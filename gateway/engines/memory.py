@@ -131,9 +131,9 @@ def _shape_of_gguf(path: Path) -> _Shape:
 def _shape_of_folder(path: Path) -> _Shape:
     try:
         config = json.loads((path / "config.json").read_bytes())
-    except (FileNotFoundError, ValueError):
+        config = {**config, **(config.get("text_config") or {})}
+    except (FileNotFoundError, ValueError, TypeError, RecursionError):
         config = {}
-    config = {**config, **config.get("text_config", {})}
     head = config.get("head_dim")
     return _of(
         layers=config.get("num_hidden_layers"),
@@ -178,7 +178,7 @@ class Usage(Struct, frozen=True):
 
 
 def usage(pid: int) -> Usage | None:
-    """None where the process is gone. Reads /proc, or asks ps."""
+    """None where the process is gone, or nobody tells. Reads /proc, or asks ps."""
     if not sys.platform.startswith("linux"):
         return _usage_by_ps(pid)
     total: Usage | None = None
@@ -221,9 +221,12 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def _usage_by_ps(pid: int) -> Usage | None:
-    done = subprocess.run(  # noqa: S603
-        ["/bin/ps", "-o", "rss=,time=", "-p", str(pid)], capture_output=True, text=True, timeout=5, check=False
-    )
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["/bin/ps", "-o", "rss=,time=", "-p", str(pid)], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     words = done.stdout.split()
     if len(words) != 2:
         return None

@@ -86,7 +86,7 @@ class PidFiles:
                 entry = msgspec.json.decode(path.read_bytes(), type=Entry)
             except FileNotFoundError:
                 continue  # another gateway that starts now was first
-            except msgspec.DecodeError:
+            except ValueError:  # DecodeError and UnicodeDecodeError are ValueErrors
                 log.warning("%s says nothing of an engine and is removed", path)
                 path.unlink(missing_ok=True)
                 continue

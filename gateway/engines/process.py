@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
@@ -88,9 +89,11 @@ class Process:
         began: Callable[[int], None] | None,
     ) -> Self:
         loop = asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
-        out, err = os.pipe(), os.pipe()
-        try:
+        with ExitStack() as kept, ExitStack() as given:
+            ours, theirs = socket.socketpair()
+            kept.callback(ours.close)
+            given.callback(theirs.close)
+            out, err = (_pipe(kept, given) for _ in range(2))
             # A millisecond or two. In a thread, a cancelled start would close the descriptors under it.
             guard = subprocess.Popen(  # noqa: ASYNC220, S603
                 [sys.executable, "-I", "-S", str(GUARD), str(grace), *argv],
@@ -101,15 +104,7 @@ class Process:
                 # A Ctrl-C in the terminal is the gateway's to handle: it stops its engines in order.
                 start_new_session=True,
             )
-        except BaseException:
-            ours.close()
-            os.close(out[0])
-            os.close(err[0])
-            raise
-        finally:
-            theirs.close()
-            os.close(out[1])
-            os.close(err[1])
+            kept.pop_all()
         process = cls(guard, grace, wrote, began)
         ours.setblocking(False)
         report = _Lines(process._told)
@@ -202,7 +197,7 @@ class Process:
         if line.startswith(b'{"ctxgate"'):
             try:
                 self._announced.update(msgspec.json.decode(line)["ctxgate"])
-            except (msgspec.DecodeError, TypeError, ValueError):
+            except (TypeError, ValueError, RecursionError):  # msgspec.DecodeError is a ValueError
                 self._keep(line)
             else:
                 self._news.set()
@@ -248,6 +243,14 @@ class _Lines(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
+
+
+def _pipe(kept: ExitStack, given: ExitStack) -> tuple[int, int]:
+    """An end to read from, which is kept, and one to write to, which is given away."""
+    read, write = os.pipe()
+    kept.callback(os.close, read)
+    given.callback(os.close, write)
+    return read, write
 
 
 def _kill_group(pid: int) -> None:
