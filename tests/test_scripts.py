@@ -42,6 +42,21 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
+@pytest.mark.parametrize("script", ["check", "clients", "install", "lock", "test"])
+def test_help_is_told_and_nothing_done(script: str, tmp_path: Path) -> None:
+    place = tmp_path / "scripts" / script
+    place.parent.mkdir()
+    shutil.copy(ROOT / "scripts" / script, place)
+    for argument in ("--help", "-h"):
+        done = subprocess.run(
+            [f"scripts/{script}", argument], cwd=tmp_path, capture_output=True, text=True, timeout=10, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"scripts/{script}" in done.stdout
+        assert not done.stdout.startswith("#")
+    assert [*tmp_path.iterdir()] == [place.parent]
+
+
 def test_an_old_python_is_refused(clone: Path) -> None:
     for name in ("python", "python3", "python3.11", "python3.12", "python3.13", "python3.14"):
         program(clone / "bin" / name, f'exec {sys.executable} -c "import sys; sys.exit(1)"')
