@@ -15,6 +15,8 @@ PROGRAM = Path(__file__).with_name("extract.py")
 SECONDS = 10
 MEMORY = 1024 * 1024 * 1024
 """Address space, most of which is never touched."""
+PATIENCE = 6
+"""Seconds of the clock for each of the processor: engines go first."""
 AT_ONCE = 2
 """For whoever calls `convert`: engines need the machine, too."""
 
@@ -43,7 +45,7 @@ async def convert(
         cwd="/",
     )
     try:
-        async with asyncio.timeout(3 * seconds):
+        async with asyncio.timeout(PATIENCE * seconds):
             output, _ = await process.communicate(page.encode("utf-8", "replace"))
     except TimeoutError:
         raise ToolError("too_complex", "the page takes too long to be read") from None
