@@ -70,6 +70,25 @@ def test_links_lead_somewhere(page: str) -> None:
     assert [link for link in local if not (file.parent / link).exists()] == []
 
 
+CONFIGURATIONS = [
+    (f"{page.relative_to(ROOT)} {number}", text)
+    for page in [PAGE, *sorted(ROOT.glob("docs/*.md"))]
+    for number, text in enumerate(
+        re.findall(r"^```yaml\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    )
+    if not text.startswith("model_list:")  # LiteLLM's
+]
+
+
+@pytest.mark.parametrize("text", [text for _, text in CONFIGURATIONS], ids=[name for name, _ in CONFIGURATIONS])
+def test_each_piece_of_configuration_loads(text: str, tmp_path: Path) -> None:
+    """A piece without models stands in a file that has one."""
+    file = tmp_path / "config.yaml"
+    head = "" if "\nmodels:" in text else "active_model: e\nmodels: {e: {runtime: echo}}\n"
+    file.write_text(head + text, "utf-8")
+    assert load(file, {}).notes == ()
+
+
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     commands = re.findall(r"^(scripts/\w+) ", TEXT.partition("```sh\n")[2].partition("```")[0], re.MULTILINE)
     assert commands == ["scripts/serve", "scripts/test"]
