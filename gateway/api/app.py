@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 
 from gateway import keys
 from gateway.api.chat import (
@@ -123,8 +123,9 @@ class API:
                     phase = "shutdown"
                     await receive()
                 finally:
-                    for face in {*self._faces.values()}:
-                        await face.aclose()
+                    async with AsyncExitStack() as faces:
+                        for face in {*self._faces.values()}:
+                            faces.push_async_callback(face.aclose)
         except BaseException:
             await send({"type": f"lifespan.{phase}.failed", "message": traceback.format_exc()})
             raise

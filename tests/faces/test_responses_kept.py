@@ -13,6 +13,7 @@ from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from gateway.wire.responses.request import CreateResponse, ToolTable, chat_fields
 from tests.faces.asking import frames, said
+from tests.gateway.backend import RUNTIME
 from tests.gateway.client import Answer
 from tests.gateway.double import Json, Script, answers, chunk, completion, endless
 from tests.gateway.running import Running, running
@@ -166,6 +167,16 @@ async def test_the_background_tells_what_went_wrong() -> None:
         made = (await post(gateway, input="Hi", background=True)).json
         found = await wait_for(gateway, made["id"], "failed")
         assert "broken" in found["error"]["message"]
+
+
+async def test_a_bug_in_the_background_ends_it_for_whoever_follows(caplog: pytest.LogCaptureFixture) -> None:
+    fail = {"fail": {"with": "bug", "at": "later"}}
+    async with running(runtime=RUNTIME, base_url=None, defaults=fail) as gateway:
+        events = frames(await post(gateway, input="Hi", background=True, stream=True))
+        assert (events[0][0], events[-1][0]) == ("response.created", "response.failed")
+        found = (await get(gateway, f"/v1/responses/{events[0][1]['response']['id']}")).json()
+        assert (found["status"], found["error"]["message"]) == ("failed", "ctxgate failed; its log tells why")
+        assert "secret: 42" in caplog.text
 
 
 REFUSED: dict[str, tuple[Json | bytes, int, str | None]] = {

@@ -25,6 +25,7 @@ class Background:
         self._more = asyncio.Condition()
         self._task = asyncio.create_task(self._run(work), name="response in the background")
         self._waking: asyncio.Task[None] | None = None
+        self._last: asyncio.Task[None] | None = None
 
     @property
     def ended(self) -> bool:
@@ -100,5 +101,5 @@ class Backgrounds:
             self._by_id.pop(id, None)
 
     async def aclose(self) -> None:
-        for one in self._by_id.values():
+        for one in [*self._by_id.values()]:
             await one.cancel()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gateway.api import face
-from gateway.api.chat import Client, stand_in
+from gateway.api.chat import INTERNAL, Client, stand_in
 from gateway.api.face import Request, Row
 from gateway.api.pulse import SSE_HEADERS
 from gateway.api.responses.background import Background, Backgrounds
@@ -22,6 +23,8 @@ from gateway.wire.responses.request import CreateResponse, Item, ToolTable, chat
 
 if TYPE_CHECKING:
     from gateway.api.responses.kept import Responses
+
+log = logging.getLogger("ctxgate")
 
 ID = r"/responses/([^/]+)"
 PAGE, LARGEST_PAGE = 20, 100
@@ -202,6 +205,10 @@ class _Made:
             last = await self._finish()
         except GatewayError as error:
             last = self.encoder.fail(error)
+            await self.keep()
+        except Exception:
+            log.exception("response %s broke", self.encoder.response["id"])
+            last = self.encoder.fail(INTERNAL)
             await self.keep()
         except asyncio.CancelledError:
             self.encoder.cancel()
