@@ -226,7 +226,7 @@ async def answers(path: Path, pieces: list[bytes]) -> list[dict[str, Any]]:
             await writer.wait_closed()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(hostile, max_size=6), st.lists(st.integers(1, 400), max_size=6))
 @example([b'{"op":"ping"}'] * 6, [])
 @example([DEEP, b'{"op":"ping"}'], [1000, 1000])

@@ -227,7 +227,6 @@ def test_random_orders(examples: int, steps: int) -> None:
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            deadline=None,
             phases=(Phase.generate,),  # time is part of the order: a smaller one would be another one
             suppress_health_check=list(HealthCheck),
         ),

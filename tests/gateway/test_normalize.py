@@ -88,7 +88,7 @@ POLICIES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("format", registry.names())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_whole_is_streamed(format: str, data: st.DataObject) -> None:
     spec = registry.get(format)

@@ -325,7 +325,7 @@ async def test_bodies(body: bytes, pieces: list[bytes], close: bool) -> None:
         assert await ask(upstream) == b"{}"
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(st.binary(min_size=1, max_size=30), max_size=5),
     st.lists(st.integers(0, 300), max_size=10),

@@ -64,7 +64,7 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=12)
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(calls=CALLS, cuts=CUTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_round_trip(name: str, calls: list[tuple[str, dict[str, Any]]], cuts: list[int]) -> None:
     text = render_calls(get(name), [ToolCall("", tool_name, json.dumps(args)) for tool_name, args in calls])
     message = fold(run(name, pieces_of(text, cuts), TOOLS))
@@ -105,7 +105,7 @@ def fragments(name: str) -> st.SearchStrategy[str]:
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(data=st.data(), cuts=CUTS, reason=st.sampled_from(["stop", "length", None]))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_any_split_gives_the_same_events(name: str, data: st.DataObject, cuts: list[int], reason: str | None) -> None:
     text = data.draw(fragments(name))
     opened = data.draw(st.booleans())
@@ -142,7 +142,7 @@ def check(events: list[Event]) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(data=st.data(), allow=st.booleans(), parallel=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_policies_hold_and_called_tells_of_a_call(name: str, data: st.DataObject, allow: bool, parallel: bool) -> None:
     text = data.draw(fragments(name))
     parser = normalizer(name, TOOLS, allow_calls=allow, parallel=parallel)
@@ -155,7 +155,7 @@ def test_policies_hold_and_called_tells_of_a_call(name: str, data: st.DataObject
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(text=st.text(alphabet=st.characters(exclude_characters="<[{(:\n`"), max_size=200), cuts=CUTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_plain_text_passes(name: str, text: str, cuts: list[int]) -> None:
     if any(mark in text for mark in get(name).begins):
         return

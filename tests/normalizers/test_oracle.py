@@ -127,7 +127,7 @@ CALLS = st.lists(
 
 
 @given(calls=CALLS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_stream_and_oracle_agree(calls: list[tuple[str, dict[str, Any]]]) -> None:
     text = render_calls(SPEC, [ToolCall("", name, json.dumps(arguments)) for name, arguments in calls])
     body = text.removeprefix(SPEC.open[0]).removesuffix(SPEC.close[0])
@@ -142,7 +142,7 @@ KINDS = sorted({kind for row in TABLES[0].actions.values() for kind in row if ki
 
 @pytest.mark.parametrize("tables", TABLES, ids=["kept", "no room"])
 @given(kinds=st.lists(st.sampled_from(KINDS), max_size=25), body=CALLS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_push_parser_takes_what_larks_own_takes(
     tables: Tables, kinds: list[str], body: list[tuple[str, dict[str, Any]]]
 ) -> None:

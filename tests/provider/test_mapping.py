@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import ProviderInvalidResponse
@@ -185,7 +185,6 @@ def conversations(draw: st.DrawFn) -> list[Message]:
     return messages
 
 
-@settings(deadline=None)
 @given(conversations())
 def test_every_valid_conversation_reaches_the_wire_whole(messages: list[Message]) -> None:
     before = copy.deepcopy(messages)
@@ -208,7 +207,6 @@ def test_every_valid_conversation_reaches_the_wire_whole(messages: list[Message]
             ] == list(message.tool_calls)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(texts, st.dictionaries(texts, json_values, max_size=3)),
@@ -226,7 +224,6 @@ def test_tool_calls_survive_the_round_trip(calls: list[tuple[str, dict[str, Any]
     assert [(e["id"], json.loads(e["function"]["arguments"])) for e in again["tool_calls"]] == calls
 
 
-@settings(deadline=None)
 @given(json_values)
 def test_no_json_answer_escapes_the_categories(answer: Any) -> None:
     for document in (answer, {"choices": [answer]}, {"choices": [{"message": answer, "finish_reason": "stop"}]}):
@@ -236,7 +233,6 @@ def test_no_json_answer_escapes_the_categories(answer: Any) -> None:
             continue
 
 
-@settings(deadline=None)
 @given(json_values)
 def test_usage_is_a_count_or_none(value: Any) -> None:
     usage = check().response({**completion("text"), "usage": {"prompt_tokens": value, "total_tokens": 7}}).usage

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import CATEGORIES, GatewayError, ProviderRateLimit, ProviderUnavailable
@@ -114,7 +114,6 @@ async def test_at_least_one_attempt() -> None:
         await Script().run(0)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10_000), st.floats(0.001, 10), st.floats(0.001, 100))
 def test_jitter_stays_within_its_bounds(attempt: int, base: float, cap: float) -> None:
     assert 0 <= full_jitter(attempt, base, cap) <= min(cap, base * 2.0 ** min(attempt, 1000))

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import GatewayError
@@ -128,7 +128,6 @@ async def test_deltas() -> None:
     ]
 
 
-@settings(deadline=None)
 @given(st.sampled_from([TEXT, CALLS]), st.sampled_from(["\n", "\r\n", "\r"]), st.data())
 def test_any_split_of_the_bytes_gives_the_same_events(events: list[Any], end: str, data: st.DataObject) -> None:
     body = b": keepalive 1/1\r\n\r\n" + sse(*events, end=end)
@@ -136,7 +135,6 @@ def test_any_split_of_the_bytes_gives_the_same_events(events: list[Any], end: st
     assert asyncio.run(read(body, cuts)) == asyncio.run(read(sse(*events)))
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=8))
 def test_the_event_reader_loses_nothing_between_reads(body: bytes, cuts: list[int]) -> None:
     def events(cuts: list[int]) -> Iterator[bytes]:
@@ -218,7 +216,6 @@ async def test_failures_in_the_stream(body: bytes, category: str) -> None:
     assert caught.value.category == category
 
 
-@settings(deadline=None)
 @given(st.lists(json_values, max_size=4))
 def test_no_json_event_escapes_the_categories(events: list[Any]) -> None:
     for wrapped in (events, [{"choices": [{"delta": event}]} for event in events], [{"choices": events}]):

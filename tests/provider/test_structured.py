@@ -8,7 +8,7 @@ from typing import Any, Literal, assert_type
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
 
@@ -244,7 +244,6 @@ schemas = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(keywords, schemas, max_size=4), schemas)
 def test_no_schema_escapes_the_categories(schema: dict[str, Any], value: Any) -> None:
     try:

@@ -251,7 +251,7 @@ async def all_at_once(rooms: Rooms, verbs: list[str]) -> None:
 
 
 VERBS = st.lists(st.sampled_from([*KINDS, "wake", "interrupt", "graceful", "immediate", "sleep", "stay"]), max_size=12)
-FEW = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 
 @FEW

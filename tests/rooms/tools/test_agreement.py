@@ -82,7 +82,7 @@ async def answer(records: Records, queries: list[dict[str, Any]], aggregates: li
     return told
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     data=st.lists(RECORD, max_size=6),
     trashed=st.integers(0, 2),

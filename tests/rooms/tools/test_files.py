@@ -360,7 +360,7 @@ ANY_PATH = st.one_of(st.lists(PART, max_size=8).map("/".join), st.text(max_size=
 
 
 @given(first=ANY_PATH, second=ANY_PATH)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_path_leads_out(first: str, second: str) -> None:
     """Any sequence of calls with any paths: an OSError that the model can be told, and the outside as it was."""
     with tempfile.TemporaryDirectory() as name:

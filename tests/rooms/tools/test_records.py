@@ -278,7 +278,7 @@ QUERIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(query=QUERIES)
 async def test_any_query_has_an_answer(room: Room, query: dict[str, Any]) -> None:
     """Records, or an error that says where the query is wrong; never one of the database."""
