@@ -53,6 +53,8 @@ WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 """Where a runtime's server is unless the file says otherwise."""
 
 LAUNCH = (*RuntimeEntry.model_fields, "memory", "pinned", "group")
+OWN_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
+"""Where the gateway listens if it does so on a port that `Place.port` means."""
 LEAST_MEMORY = 1_000_000
 STAYS = ("idle_ttl_seconds", "stall_timeout_seconds")
 
@@ -147,6 +149,7 @@ class _Build:
             ctx=ctx,
             notes=tuple(document.notes),
         )
+        self.own_address(models, config.server)
         if ctx.enabled:
             for misfit in projection(config).misfits:
                 self.problem(misfit.at, misfit.message, misfit.cure)
@@ -446,6 +449,22 @@ class _Build:
             if other != name:
                 message = f"{name} and {other} share port {model.port}: the one that starts second gets another port"
                 self.document.note(("models", name, "port"), message)
+
+    def own_address(self, models: Mapping[str, Model], server: Server) -> None:
+        """A gateway that asks itself asks again and again, until it has no connection left."""
+        if server.uds is not None or server.host not in OWN_HOSTS:
+            own = address.Place(uds=server.uds)
+        else:
+            own = address.Place(port=server.port)
+        for name, model in models.items():
+            at: KeyPath = ("models", name)
+            key = "base_url" if self.written(at, "base_url") else "port" if self.written(at, "port") else "runtime"
+            where = [((*at, key), address.Place(uds=model.uds, port=model.port))]
+            where += [((*at, "replicas", i), address.place(url, None)) for i, url in enumerate(model.replicas)]
+            for place, found in where:
+                if (found.uds is not None and found.uds == own.uds) or (found.port and found.port == own.port):
+                    message = f"{explain.dotted(place)}: the gateway itself listens there"
+                    self.problem(place, message, "name the engine's own address, or give server: another")
 
     def path(self, written: str, at: KeyPath) -> Path:
         try:

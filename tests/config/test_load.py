@@ -261,6 +261,17 @@ def test_roles(write: Any) -> None:
         load(write(text.replace("active_model: m", "active_model: e")), {})
 
 
+def test_another_s_port_of_the_same_number_is_none_of_the_gateway_s(write: Any) -> None:
+    file = write("""\
+        active_model: a
+        models:
+          a: {runtime: openai, port: 4000}
+          b: {runtime: openai, base_url: "http://gpu:4000"}
+        server: {host: 192.0.2.1, api_keys: ["${KEY}"]}
+        """)
+    assert load(file, {"KEY": "k"}).models["a"].port == 4000
+
+
 ADDRESSES = {
     "a port": ("runtime: openai\nport: 9", ("http://127.0.0.1:9", None, 9)),
     "loopback": ("runtime: openai\nbase_url: http://localhost:9/v1/", ("http://localhost:9", None, 9)),

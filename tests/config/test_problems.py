@@ -533,6 +533,38 @@ CASES = [
         [(5, 15, "models.m.base_url has a query or a fragment", URL)],
     ),
     Case(
+        "the gateway's own port",
+        model("runtime: openai\nbase_url: http://127.0.0.1:4000/v1"),
+        [
+            (
+                5,
+                15,
+                "models.m.base_url: the gateway itself listens there",
+                "name the engine's own address, or give server:",
+            )
+        ],
+    ),
+    Case(
+        "the gateway's own port, for engines of its own",
+        model("runtime: llama.cpp\npath: x\nport: 81") + "server: {host: 0.0.0.0, port: 81}\n",
+        [(6, 11, "models.m.port: the gateway itself listens there", "name the engine's own address, or give server:")],
+    ),
+    Case(
+        "the gateway's own port among replicas",
+        model("runtime: openai\nreplicas: [http://gpu:4000, http://localhost:4000]"),
+        [(5, 33, "models.m.replicas[1]: the gateway itself listens there", "name the engine's own address")],
+    ),
+    Case(
+        "Ollama's port for the gateway, and Ollama there",
+        model("runtime: ollama") + "server: {port: 11434}\n",
+        [(4, 14, "models.m.runtime: the gateway itself listens there", "name the engine's own address")],
+    ),
+    Case(
+        "the gateway's own socket",
+        model("runtime: openai\nbase_url: unix:/run/x") + "server: {uds: /run/x}\n",
+        [(5, 15, "models.m.base_url: the gateway itself listens there", "name the engine's own address")],
+    ),
+    Case(
         "relative socket",
         model("runtime: openai\nbase_url: unix:run/x"),
         [(5, 15, "models.m.base_url names no socket", "write unix:/path/to/socket")],
