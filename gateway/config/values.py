@@ -347,7 +347,8 @@ class Config(Struct, frozen=True, kw_only=True):
             known = ", ".join(self.models)
             raise ProviderInvalidModel(f"there is no model {name!r}; config.yaml has: {known}", param="model")
         if role is not None and model.role != role:
-            known = ", ".join(other.name for other in self.models.values() if other.role == role) or "no model"
+            others = ", ".join(other.name for other in self.models.values() if other.role == role)
+            known = others or f"no model (one with role: {role})"
             message = f"{model.name} is for {model.role}, not for {role}; config.yaml has for that: {known}"
             raise ProviderInvalidRequest(message, code="wrong_role", param="model")
         return model

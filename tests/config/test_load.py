@@ -255,8 +255,9 @@ def test_roles(write: Any) -> None:
     assert (config.resolve(None).name, config.resolve(None, "embedding").name) == ("m", "e")
     wrong: list[tuple[str | None, Role]] = [("e", "chat"), ("m", "embedding"), (None, "rerank")]
     for name, role in wrong:
-        with pytest.raises(ProviderInvalidRequest, match="has for that"):
+        with pytest.raises(ProviderInvalidRequest, match="has for that") as caught:
             config.resolve(name, role)
+        assert str(caught.value).endswith("no model (one with role: rerank)") == (role == "rerank")
     with pytest.raises(ConfigError, match="active_model: e is for embedding"):
         load(write(text.replace("active_model: m", "active_model: e")), {})
 
