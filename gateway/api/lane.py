@@ -29,6 +29,10 @@ _OFFERED: Any = SimpleNamespace(response_complete=True)
 """Stands for a request whose head is read anew: uvicorn drops what belongs to it."""
 
 _HOT = frozenset(path.encode() for path in PATHS)
+MAX_HEAD = 64 * 1024
+"""Bytes of a request's head, beyond which no more of it is read."""
+HEAD_SECONDS = 60.0
+"""For a request's head to be whole, and for a new connection to begin one."""
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 CLOSE = b"connection: close\r\n"
 
@@ -45,9 +49,32 @@ class LaneProtocol(HttpToolsProtocol):
     """The chat that it shall answer next."""
     _wanted: asyncio.Future[None] | None = None
     """What it waits for while none is due."""
+    _in_head = True
+    """A request's head is awaited or half read."""
+    _head_size = 0
+    """Bytes of the half that came, but for the first read, which may hold the end of a body, too."""
+    _looked_at: list[tuple[bytes, bytes]] | None = None
+    """The headers that were half read at the last look."""
+    _looking: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.headers = []
+        self._look()
+
+    def _look(self) -> None:
+        """Ends a connection whose head has been half read since the last look."""
+        self._looking = None
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if self._in_head and self._looked_at is self.headers and not answering:
+            self.transport.close()
+            return
+        self._looked_at = self.headers if self._in_head else None
+        self._looking = self.loop.call_later(HEAD_SECONDS, self._look)
 
     def data_received(self, data: bytes) -> None:
         self._idle_since = None
+        headers = self.headers
         while True:
             try:
                 self.parser.feed_data(data)
@@ -60,7 +87,11 @@ class LaneProtocol(HttpToolsProtocol):
                 self.send_400_response("Invalid HTTP request received.")
                 return
             else:
-                return
+                break
+        if self._in_head:
+            self._head_size = self._head_size + len(data) if self.headers is headers else 0
+            if self._head_size > MAX_HEAD:
+                self.send_400_response(f"The head of a request may have {MAX_HEAD} bytes.")
 
     def _without_upgrade(self) -> bytes:
         """The head of a request that offers another protocol, as if it hadn't.
@@ -80,11 +111,13 @@ class LaneProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self.url = b""
         self.headers = []
+        self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        self._in_head = False
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._before, self.cycle = self.cycle, _OFFERED
             return
@@ -163,6 +196,8 @@ class LaneProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._looking is not None:
+            self._looking.cancel()
         self._lost = True
         self._wake()
 

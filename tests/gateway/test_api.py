@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.api.lane import MAX_HEAD
 from gateway.errors import CATEGORIES, Category, GatewayError
 from tests.gateway.accumulator import from_stream, from_whole
 from tests.gateway.backend import RUNTIME
@@ -410,6 +411,47 @@ async def test_a_body_that_never_comes_is_not_waited_for_for_ever(http: str, mon
         answer = await client.answer()
         assert (answer.status, answer.error["code"]) == (408, "request_timeout")
         assert gateway.engine.requests == []
+
+
+HALF_A_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+
+
+async def test_a_head_without_end_is_refused() -> None:
+    async with running(answers()) as gateway, await gateway.connect() as client:
+        await client.send(HALF_A_HEAD)
+        head = asyncio.create_task(client.head())
+        sent = 0
+        # What comes in the first read isn't counted.
+        while not head.done() and sent < 2**20:
+            client.writer.write(b"X-More: " + b"x" * 4000 + b"\r\n")
+            sent += 4000
+            await asyncio.wait({head}, timeout=0.02)
+        assert (await head)[1] == 400
+        assert sent > MAX_HEAD
+
+
+async def test_half_a_head_behind_a_large_body_is_none_that_is_too_large() -> None:
+    body = json.dumps(chat("x" * 2 * MAX_HEAD)).encode()
+    whole = request(body)
+    async with running(answers()) as gateway, await gateway.connect() as client:
+        await client.send(whole + whole[:9])
+        await client.send(whole[9:])
+        assert [(await client.answer()).status for _ in range(2)] == [200, 200]
+
+
+@pytest.mark.parametrize("said", [b"", HALF_A_HEAD], ids=["nothing", "half a head"])
+async def test_a_head_that_never_comes_is_not_waited_for_for_ever(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.api.lane.HEAD_SECONDS", 0.1)
+
+    async def slow(exchange: Exchange) -> None:
+        await asyncio.sleep(0.5)  # several looks long
+        await exchange.whole(completion())
+
+    async with running(slow) as gateway, await gateway.connect() as client:
+        assert (await gateway.ask(chat())).status == 200, "who has asked is let alone"
+        await client.send(said)
+        async with asyncio.timeout(10):
+            assert await client.reader.read() == b""
 
 
 async def test_the_list_of_models_with_a_slash_behind_it(http: str) -> None:
