@@ -22,7 +22,6 @@ DEVELOPER = rb'"developer"'
 TOOL_CALLS = rb'"tool_calls"'
 NULL_CONTENT = rb'"content"\s*:\s*null'
 CONTENT_PARTS = rb'"content"\s*:\s*\['
-OBJECT_ARGUMENTS = rb'"arguments"\s*:\s*\{'
 MEDIA = rb'"(?:image_url|input_audio|input_video|video_url|file)"'
 EMPTY_ARGUMENTS = rb'"arguments"\s*:\s*""'
 

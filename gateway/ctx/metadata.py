@@ -10,9 +10,6 @@ from gateway.config.values import Model, UseCase
 from gateway.ctx.control import USE_CASES, Capability, Routes, Session
 from gateway.ctx.objects import ObjectName
 
-LISTING = ("id", "name", "description", "type", "created_at", "owned_by", "context_length")
-"""The first keys: the fields of Rig's model listing."""
-
 HOLDS_TO_SCHEMA = ("llama.cpp", "llama-cpp-python", "ollama")
 """Runtimes that hold an answer to a JSON Schema."""
 
