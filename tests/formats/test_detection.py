@@ -128,7 +128,8 @@ async def test_a_format_written_in_the_file(llama_cpp: str, tmp_path: Path) -> N
     assert forced.calls or forced.finish_reason == "length"
 
 
-def test_the_command_tells_the_formats(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_the_formats(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
     assert main(["formats"]) == 0
     out = capsys.readouterr().out
     assert "pythonic" in out
