@@ -33,7 +33,7 @@ def install(clone: Path, what: str, programs: Path, **environment: str) -> subpr
     """`scripts/install` with no other Python on the PATH than `programs` has."""
     env = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(clone), "PIP_CONFIG_FILE": os.devnull, **environment}
     argv: list[str | Path] = [clone / "scripts/install", what]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=200, check=False)
 
 
 def program(path: Path, script: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-SECONDS = 40
+SECONDS = 90
 
 
 def environment(home: Path, **extra: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ import yaml
 from tests.cli.commands import environment
 from tests.ports import free_port
 
-SECONDS = 40.0
+SECONDS = 90.0
 """For anything that is waited for."""
 
 
