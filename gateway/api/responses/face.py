@@ -80,9 +80,11 @@ class ResponsesFace(face.RoutedFace):
                 raise ProviderInvalidRequest(message, param="stream")
             await _follow(running, client, _number(request, "starting_after", -1, 2**31))
             return
+        # Before it is read: what ends meanwhile writes down how, which this reading may just miss.
+        over = running is None or running.ended
         kept = await (await self._responses()).get(id, request.principal)
         response = kept.response
-        if response["status"] in RUNNING and (running is None or running.ended):
+        if response["status"] in RUNNING and over:
             error = {"code": "server_error", "message": "the gateway was stopped before the response was complete"}
             response |= {"status": "failed", "error": error}
         await face.json(client, response)
