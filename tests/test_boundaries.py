@@ -122,7 +122,7 @@ THEIRS: dict[str, set[str]] = {
         *("bs4", "cryptography", "fsspec", "httpx", "keyring", "markdownify", "msgspec", "sqlalchemy"),
     },
     "gateway.store": {"alembic", "sqlalchemy"},
-    "gateway.api": {"httptools", "msgspec", "sqlalchemy", "uvicorn"},
+    "gateway.api": {"httptools", "msgspec", "sqlalchemy", "starlette", "uvicorn"},
     "gateway.ctx": {"msgspec", "sqlalchemy"},
     "gateway.pull": {"httpx", "huggingface_hub"},
     "gateway.app": {"uvicorn"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 
 from gateway import keys
@@ -16,7 +16,6 @@ from gateway.api.chat import (
     chat_asgi,
     log,
 )
-from gateway.api.cors import Cors, granting
 from gateway.api.face import MethodNotAllowed
 from gateway.asgi import Headers, Message, Receive, Scope, Send
 from gateway.core import Gateway
@@ -50,7 +49,11 @@ class API:
         config = gateway.config
         self._keyring = self._keys()
         gateway.on_change(self._configured)
-        self._cors = Cors(config.server.cors_origins) if config.server.cors_origins else None
+        self._app: Callable[[Scope, Receive, Send], Awaitable[None]] = self._answer
+        if origins := config.server.cors_origins:
+            from gateway.api import cors
+
+            self._app = cors.allowing(origins, self._answer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -59,11 +62,10 @@ class API:
         if scope["type"] != "http":
             await send({"type": "websocket.close"})
             return
+        await self._app(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        if self._cors is not None and (origin := self._cors.allowed(scope)) is not None:
-            if await self._cors.preflight(scope, origin, send):
-                return
-            send = granting(send, origin)
         face: Face | None = None
         started = False
 
