@@ -73,7 +73,7 @@ class Engine:
 @asynccontextmanager
 async def served(runtime: str) -> AsyncIterator[tuple[Engine, Backend]]:
     engine = Engine()
-    async with asyncio.timeout(50), Double(engine.answer).serve() as double:
+    async with asyncio.timeout(100), Double(engine.answer).serve() as double:
         backend = backends.load(runtime)(Model(name="m", runtime=runtime), double.address)
         try:
             yield engine, backend
