@@ -9,9 +9,9 @@ from msgspec import Raw
 from gateway.backends import messages
 from gateway.backends.base import Address, Mender
 from gateway.backends.context import exceeded
-from gateway.backends.menders import RoleOnce
+from gateway.backends.fixups import RoleOnce
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
-from gateway.backends.prefill import Prefill
+from gateway.backends.prompt_progress import Prefill
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,

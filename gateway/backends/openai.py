@@ -13,7 +13,7 @@ from gateway.backends.about import UNKNOWN, About, about
 from gateway.backends.base import Address, Endpoint, Mender, Taker
 from gateway.backends.collect import Collector
 from gateway.backends.context import exceeded
-from gateway.backends.prefill import Prefill
+from gateway.backends.prompt_progress import Prefill
 from gateway.backends.toolnames import ToolNames
 from gateway.config import Model
 from gateway.errors import (

@@ -1,7 +1,7 @@
 """The centre: every face reads one stream of clean payloads from one object, `Gateway`."""
 
 from gateway.core.gateway import Gateway
-from gateway.core.posted import Count, Posted
+from gateway.core.passthrough import Count, Posted
 from gateway.core.route import Route, address_of
 from gateway.core.run import Run, Tap
 

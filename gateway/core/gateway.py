@@ -15,8 +15,8 @@ from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.engines import Residency, for_model
 from gateway.errors import GatewayError, ProviderModelNotLoaded
-from gateway.estimate import TokenCount, estimate
-from gateway.ledger import Ledger
+from gateway.observe.request_log import Ledger
+from gateway.request.token_estimate import TokenCount, estimate
 from gateway.wire.chat import ChatRequest
 
 log = logging.getLogger("ctxgate")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeGuard
 from msgspec import Raw
 
 from gateway import backends
+from gateway.answer.capture import RecordedAnswer
+from gateway.answer.normalize import Answer
 from gateway.backends import (
     Address,
     Backend,
@@ -24,18 +26,16 @@ from gateway.backends import (
 )
 from gateway.backends.about import About, about
 from gateway.config import Model
-from gateway.conformance import Check, Enforced
-from gateway.core.posted import Count, Posted
+from gateway.core.passthrough import Count, Posted
 from gateway.core.run import Asked, HeldRun, Run
-from gateway.enforcement import UNTOLD, Constraint, Way, constraint, narrow, refused, tell
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderModelNotLoaded, ProviderUnavailable
-from gateway.forcing import forced, raw_text
-from gateway.history import NOTHING, has_calls, heal
-from gateway.ledger import OK, UNSETTLED, Ledger, Row, outcome_of, repairs
-from gateway.normalize import Answer
-from gateway.prompting import calls_into_text, tools_into_prompt
-from gateway.recording import RecordedAnswer
+from gateway.observe.request_log import OK, UNSETTLED, Ledger, Row, outcome_of, repairs
+from gateway.request.checks import Check, Enforced
+from gateway.request.constraints import UNTOLD, Constraint, Way, constraint, narrow, refused, tell
+from gateway.request.grammars import forced, raw_text
+from gateway.request.repair_history import NOTHING, has_calls, heal
+from gateway.request.tools_in_prompt import calls_into_text, tools_into_prompt
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest, FaceName, encode, waiting
 from normalizers import Detection, FormatSpec, detect, registry

@@ -82,7 +82,7 @@ class ChatRequest:
     fields: every field of the request object as JSON bytes, unknown ones included; a copy is given
     to the backend, which may change it. tools: the JSON array of tools, or None where none is declared.
     face: by which API it came. fallback: the model that is asked in another's place; the answer tells it.
-    constrained: the answer is to hold to more than words; `gateway.enforcement` says to what.
+    constrained: the answer is to hold to more than words; `gateway.request.constraints` says to what.
     standing: says where the request stands while nothing of its answer has come; whoever works on it sets it.
     """
 

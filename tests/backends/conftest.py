@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from gateway import backends
+from gateway.answer.normalize import Answer, EngineError
 from gateway.backends import Address
 from gateway.config import Model
-from gateway.normalize import Answer, EngineError
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
 

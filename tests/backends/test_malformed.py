@@ -12,12 +12,12 @@ import pytest
 from msgspec import Raw
 
 from gateway import backends
+from gateway.answer.normalize import Answer, EngineError
 from gateway.backends import Backend, RawText
 from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.backends.openai import MAX_MESSAGE, OpenAIBackend
 from gateway.config import Model
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
-from gateway.normalize import Answer, EngineError
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
 from tests.gateway.client import chat

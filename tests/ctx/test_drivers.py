@@ -297,7 +297,7 @@ def test_nothing_here_can_run_a_tool(path: Path) -> None:
                 found |= {alias.name.split(".")[0] for alias in names} & RUNNING
             case ast.ImportFrom(module=str(module)):
                 found |= {module.split(".")[0]} & RUNNING
-                found |= {module} & {"gateway.rooms", "gateway.turn"}
+                found |= {module} & {"gateway.rooms", "gateway.agent.turn"}
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in EXECUTING:
                 found.add(name)
     assert found == (

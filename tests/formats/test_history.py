@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.core import Gateway
-from gateway.history import ID_LENGTH, has_calls, heal
+from gateway.request.repair_history import ID_LENGTH, has_calls, heal
 from tests.formats.asking import ASK, WEATHER, Json, ask, tool
 from tests.formats.conftest import BUILDS, Serve, config, external
 

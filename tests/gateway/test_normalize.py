@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gateway.answer.normalize import Answer, EngineError
 from gateway.backends.base import Mender
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
-from gateway.normalize import Answer, EngineError
 from gateway.wire.chat import ChatRequest
 from normalizers import FormatSpec, registry
-from normalizers.render import render_calls
+from normalizers.write.render import render_calls
 from tests.gateway.accumulator import Call, from_stream, from_whole
 from tests.gateway.client import chat
 from tests.gateway.double import chunk, completion

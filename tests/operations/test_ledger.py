@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.ledger import BOUNDS, LEFT, OK, UNSETTLED, Histogram, Ledger, Repairs, Row, Stats
-from gateway.normalize import Answer
-from gateway.recording import MAX_RECORDING, RecordedAnswer, Recording
+from gateway.answer.capture import MAX_RECORDING, RecordedAnswer, Recording
+from gateway.answer.normalize import Answer
+from gateway.observe.request_log import BOUNDS, LEFT, OK, UNSETTLED, Histogram, Ledger, Repairs, Row, Stats
 from gateway.wire.chat import ChatRequest, encode
 from normalizers import registry
 from tests.gateway.double import chunk, completion
@@ -118,7 +118,7 @@ def test_only_the_last_ones_are_remembered_and_all_are_counted() -> None:
 
 
 def test_recordings_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.ledger.MAX_RECORDED", 1000)
+    monkeypatch.setattr("gateway.observe.request_log.MAX_RECORDED", 1000)
     made = Ledger(10, bodies=True)
     for number in range(4):
         answer = recorded()

@@ -126,7 +126,9 @@ async def house(
             rooms=Rooms(**rooms),
         )
         with ExitStack() as stack:
-            url = stack.enter_context(serve(build(config), lifespan="on", http="gateway.api.lane:LaneProtocol"))
+            url = stack.enter_context(
+                serve(build(config), lifespan="on", http="gateway.server.fast_protocol:LaneProtocol")
+            )
             try:
                 async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=LIMIT) as http:
                     yield House(config, double, http)

@@ -20,7 +20,7 @@ from gateway.errors import (
     ProviderInvalidResponse,
     ProviderUnavailable,
 )
-from gateway.ledger import LEFT, OK, outcome_of
+from gateway.observe.request_log import LEFT, OK, outcome_of
 from gateway.upstream import Response
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.events import AnswerTooLong, Event, EventWriter
