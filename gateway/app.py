@@ -129,7 +129,7 @@ def serve(config: Config, load: Load, sockets: list[socket.socket]) -> None:
     settings = uvicorn.Config(
         app,
         # The lane knows no browsers.
-        http="httptools" if server.cors_origins else "gateway.server.fast_protocol:LaneProtocol",
+        http="httptools" if server.cors_origins else "gateway.server.fast_protocol:FastProtocol",
         ws="none",
         log_config=None,
         access_log=False,

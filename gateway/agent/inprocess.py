@@ -9,13 +9,13 @@ import httpx
 from gateway.core import Gateway, Run
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.provider import OpenAIProvider
-from gateway.wire.chat import ChatRequest, FaceName, encode
+from gateway.wire.chat import ApiName, ChatRequest, encode
 from gateway.wire.sse import DONE, event, events
 
 BASE_URL = "http://gateway/v1"
 
 
-def provider(gateway: Gateway, model: str, face: FaceName) -> OpenAIProvider:
+def provider(gateway: Gateway, model: str, face: ApiName) -> OpenAIProvider:
     """A provider of one configured model; it holds nothing that must be closed. face: who asks by it."""
     client = httpx.AsyncClient(transport=Transport(gateway, face), trust_env=False)
     return OpenAIProvider(BASE_URL, model, http_client=client)
@@ -24,9 +24,9 @@ def provider(gateway: Gateway, model: str, face: FaceName) -> OpenAIProvider:
 class Transport(httpx.AsyncBaseTransport):
     """Answers what a provider asks by `Gateway`'s own methods. Closing an answer cancels it in the engine."""
 
-    def __init__(self, gateway: Gateway, face: FaceName) -> None:
+    def __init__(self, gateway: Gateway, face: ApiName) -> None:
         self._gateway = gateway
-        self._face: FaceName = face
+        self._face: ApiName = face
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:

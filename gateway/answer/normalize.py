@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from gateway.answer.native_calls import NativeCalls
-from gateway.backends.base import Mender
+from gateway.backends.base import Fixup
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import ChatRequest, Chunk, ToolCallDelta, decode, decode_answer, decode_chunk, encode
 from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
@@ -100,7 +100,7 @@ class _Choice:
 class Answer:
     """Normalises one answer: `whole` once, or `feed` for each batch of payloads and then `finish`.
 
-    spec: the format that the model writes calls in. mender: the engine's own mistakes, put right first.
+    spec: the format that the model writes calls in. fixup: the engine's own mistakes, put right first.
     reasoning_open: the text starts within the model's reasoning. healed: what was mended in the request's past,
     counted by its kind; the answer tells it, and which fallback answers.
     """
@@ -124,7 +124,7 @@ class Answer:
         self,
         request: ChatRequest,
         spec: FormatSpec,
-        mender: Mender | None = None,
+        fixup: Fixup | None = None,
         *,
         reasoning_open: bool = False,
         healed: Mapping[str, int] = _NOTHING,
@@ -133,8 +133,8 @@ class Answer:
         self._request = request
         self._spec = spec
         self._reasoning_open = reasoning_open
-        self._mender = mender
-        self._every_chunk = mender is not None and mender.every_chunk
+        self._mender = fixup
+        self._every_chunk = fixup is not None and fixup.every_chunk
         self._owes_usage = request.include_usage
         self._only: _Choice | None = None
         self._first = b""  # the payload that opened the first choice

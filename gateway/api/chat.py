@@ -13,7 +13,7 @@ from typing import Protocol
 from gateway.core import Gateway, Run, Tap
 from gateway.errors import GatewayError, InternalError
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, read_body, until_gone
-from gateway.server.keepalive import SSE_HEADERS, Pulse
+from gateway.server.keepalive import SSE_HEADERS, KeepAlive
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.sse import DONE, event, events
 
@@ -82,7 +82,7 @@ class Chat:
 
     async def _stream(self, request: ChatRequest, client: Client) -> None:
         """An error before anything was sent is a status; after it, a frame of the stream and then its end mark."""
-        pulse = Pulse(client, request.where, progress_after=self._progress_after, keep_alive=self._keep_alive)
+        pulse = KeepAlive(client, request.where, progress_after=self._progress_after, keep_alive=self._keep_alive)
         try:
             with await self.gateway.chat(request) as run:
                 payloads = await run.payloads()

@@ -22,7 +22,7 @@ from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.request.token_estimate import TokenCount
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, read_body, until_gone
-from gateway.server.keepalive import SSE_HEADERS, Pulse
+from gateway.server.keepalive import SSE_HEADERS, KeepAlive
 from gateway.server.principal import SCOPE_KEY, Principal
 from gateway.services import Services
 from gateway.wire.chat import ChatRequest, encode
@@ -149,7 +149,7 @@ async def stream(
     after, silence = server.progress_after_seconds, server.keep_alive_seconds
     if not server.progress_comments:
         after = silence = FOREVER
-    pulse = Pulse(client, request.where, progress_after=after, keep_alive=silence)
+    pulse = KeepAlive(client, request.where, progress_after=after, keep_alive=silence)
     try:
         with await gateway.chat(request) as run:
             payloads = await run.payloads()

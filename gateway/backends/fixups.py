@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.backends.base import Mender
+from gateway.backends.base import Fixup
 
 
-class RoleOnce(Mender):
+class RoleOnce(Fixup):
     """Leaves `role` on the first delta of each choice only.
 
     Clients that fold deltas by joining strings, OpenAI's own among them, make `assistantassistant…` of the repeats.

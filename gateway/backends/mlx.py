@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Raw
 
 from gateway.backends import messages
-from gateway.backends.base import Address, Mender
+from gateway.backends.base import Address, Fixup
 from gateway.backends.context import exceeded
 from gateway.backends.fixups import RoleOnce
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
@@ -61,7 +61,7 @@ class MLXBackend(OpenAIBackend):
         if _needs_edit(fields["messages"]):
             messages.edit(fields, messages.developer_is_system)
 
-    def mender(self) -> Mender:
+    def fixup(self) -> Fixup:
         return _Mender(self.model.name)
 
     def error(self, status: int, body: bytes) -> GatewayError:

@@ -1,4 +1,4 @@
-"""Requests that aren't chats: what they leave in the ledger, and answers of an engine's other endpoints."""
+"""Requests that aren't chats: what they leave in the request log, and answers of an engine's other endpoints."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from msgspec import Struct
 from gateway.backends import Backend, Reply
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.observe.request_log import Outcome, Row
-from gateway.wire.chat import FaceName
+from gateway.wire.chat import ApiName
 
 
-class Count:
-    """One request for the ledger. Who reads its answer sets first, usage and chunks, as `request_log.Ended`
+class RequestMeter:
+    """One request for the request log. Who reads its answer sets first, usage and chunks, as `request_log.Ended`
     has them, and calls `end` once."""
 
-    def __init__(self, model: str, face: FaceName, stream: bool, book: Callable[[Row], None]) -> None:
+    def __init__(self, model: str, face: ApiName, stream: bool, book: Callable[[Row], None]) -> None:
         self.first = 0.0
         self.usage: Mapping[str, Any] = {}
         self.chunks = 0
         self._began = monotonic()
         self._asked = model, stream
-        self._face: FaceName = face
+        self._face: ApiName = face
         self._book = book
 
     def came(self, payloads: int) -> None:
@@ -38,10 +38,10 @@ class Count:
         self._book((*self._asked, outcome, *times, self.usage, self.chunks, None, None, self._face))
 
 
-class Posted:
+class Passthrough:
     """An engine's answer, whole or streamed as the request asked; its payloads pass as they are."""
 
-    def __init__(self, reply: Reply, backend: Backend, count: Count) -> None:
+    def __init__(self, reply: Reply, backend: Backend, count: RequestMeter) -> None:
         self._reply = reply
         self._backend = backend
         self._count = count

@@ -16,7 +16,7 @@ from gateway.backends import (
 from gateway.config import Model
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
-from gateway.request.checks import ATTEMPTS, Check, Enforced, Held
+from gateway.request.checks import ATTEMPTS, AnswerBuffer, Check, Enforced
 from gateway.wire.chat import ChatRequest
 from gateway.wire.sse import events
 
@@ -205,7 +205,7 @@ class Run:
         self.close()
 
 
-class HeldRun(Run):
+class CheckedRun(Run):
     """A run that hands its answer out once it conforms; the model is asked until it does, `ATTEMPTS` times in all.
 
     Then StructuredOutputInvalid is raised, or ProviderInvalidRequest where no tool was called.
@@ -240,7 +240,7 @@ class HeldRun(Run):
 
     async def payloads(self) -> list[bytes]:
         while not self._given:
-            held = Held()
+            held = AnswerBuffer()
             while payloads := await super().payloads():
                 held.add(payloads)
             enforced = self.enforced

@@ -19,7 +19,7 @@ from msgspec import Struct
 from gateway.answer.capture import Recording
 from gateway.answer.normalize import Answer
 from gateway.errors import GatewayError, InternalError
-from gateway.wire.chat import FaceName
+from gateway.wire.chat import ApiName
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of a histogram's buckets, in seconds; one more bucket takes the rest."""
@@ -72,11 +72,11 @@ class Ended(NamedTuple):
     chunks: int
     repairs: Repairs | None
     recording: Recording | None
-    face: FaceName
+    face: ApiName
 
 
 Row = tuple[
-    str, bool, Outcome, float, float, float, Mapping[str, Any], int, Repairs | None, Recording | None, FaceName
+    str, bool, Outcome, float, float, float, Mapping[str, Any], int, Repairs | None, Recording | None, ApiName
 ]  # fmt: skip
 """An `Ended` before anybody looked at it."""
 
@@ -91,7 +91,7 @@ class Entry(Struct):
     id: int
     at: float
     model: str
-    face: FaceName
+    face: ApiName
     stream: bool
     outcome: Outcome
     seconds: float
@@ -132,7 +132,7 @@ class Stats:
     """
 
     def __init__(self) -> None:
-        self.requests: Counter[tuple[FaceName, Outcome]] = Counter()
+        self.requests: Counter[tuple[ApiName, Outcome]] = Counter()
         self.duration = Histogram()
         self.first = Histogram()
         self.chunks = 0
@@ -174,7 +174,7 @@ class Stats:
         return found
 
 
-class Ledger:
+class RequestLog:
     """Every answer is counted, the last `size` are kept. bodies: whether with their bytes."""
 
     def __init__(self, size: int = 0, *, bodies: bool = False) -> None:

@@ -42,7 +42,7 @@ class Enforced(msgspec.Struct, frozen=True):
         return {"by": self.way, "attempts": attempts}
 
 
-class Held:
+class AnswerBuffer:
     """A stream's payloads, kept until all have come."""
 
     def __init__(self) -> None:

@@ -94,7 +94,7 @@ def constraint(request: ChatRequest) -> Constraint | None:
     return Constraint("json or call" if may_call else "json", schema=schema)
 
 
-def narrow(fields: dict[str, Raw], request: ChatRequest, *, named: bool) -> None:
+def keep_allowed_tools(fields: dict[str, Raw], request: ChatRequest, *, named: bool) -> None:
     """Leaves only the tools that a `tool_choice` of allowed ones allows, and says the rest in words every engine knows.
 
     named: likewise for one that names a tool. Raises ProviderInvalidRequest for allowed tools that are no list.

@@ -26,10 +26,10 @@ ID_LENGTH = 9
 
 
 NOTHING: Mapping[str, int] = {}
-"""Of `heal`, where nothing was mended."""
+"""Of `repair_history`, where nothing was mended."""
 
 
-def heal(fields: dict[str, Raw]) -> Mapping[str, int]:
+def repair_history(fields: dict[str, Raw]) -> Mapping[str, int]:
     """Mends `messages`, and counts what was mended: `arguments`, `ids`, `orphan_results`.
 
     arguments: the arguments of a call that were no JSON object. What can be read as one is; else the text as it came

@@ -37,7 +37,7 @@ CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 CLOSE = b"connection: close\r\n"
 
 
-class LaneProtocol(HttpToolsProtocol):
+class FastProtocol(HttpToolsProtocol):
     """Give it to uvicorn as `http=`; `app` must be an `API`."""
 
     _idle_since: float | None = None
@@ -255,7 +255,7 @@ class ChatCycle:
         "spoke",
     )
 
-    def __init__(self, protocol: LaneProtocol) -> None:
+    def __init__(self, protocol: FastProtocol) -> None:
         self.body: bytes | bytearray = b""
         self.more_body = True
         self.disconnected = False

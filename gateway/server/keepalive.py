@@ -30,7 +30,7 @@ class Stream(Protocol):
     async def write(self, data: bytes) -> None: ...
 
 
-class Pulse:
+class KeepAlive:
     """The comments of one stream, from `progress_after` seconds of waiting on.
 
     A stream that is quicker costs one timer. started: the head was sent, or is about to be, so an error has no status

@@ -67,7 +67,7 @@ FREE = ("auto", "none")
 """Values of `tool_choice` that leave it to the model whether it answers in words."""
 
 
-FaceName = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank", "ollama", "rooms", "ctx"]
+ApiName = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank", "ollama", "rooms", "ctx"]
 """By which of the gateway's APIs a request came."""
 
 
@@ -101,7 +101,7 @@ class ChatRequest:
         "tools",
     )
 
-    def __init__(self, fields: dict[str, Raw], known: _Known, face: FaceName) -> None:
+    def __init__(self, fields: dict[str, Raw], known: _Known, face: ApiName) -> None:
         self.fields = fields
         self.face = face
         self.fallback: str | None = None
@@ -129,7 +129,7 @@ class ChatRequest:
         return more
 
     @classmethod
-    def parse(cls, body: bytes, face: FaceName = "chat") -> ChatRequest:
+    def parse(cls, body: bytes, face: ApiName = "chat") -> ChatRequest:
         """Raises ProviderInvalidRequest, which names the field at fault."""
         try:
             if not body.isascii():

@@ -21,7 +21,7 @@ async def ask(
     backend = backends.load(model.runtime)(model, address)
     try:
         reply = await backend.open(asked, dict(asked.fields))
-        answer = Answer(asked, registry.get(format), reply.mender)
+        answer = Answer(asked, registry.get(format), reply.fixup)
         try:
             if not asked.stream:
                 return [json.loads(answer.whole(await reply.whole()))]

@@ -89,7 +89,7 @@ async def answered(backend: Backend, *, stream: bool, raw: bool = False) -> None
         reply: Any = await backend.open_raw(request, fields, RawText())
     else:
         reply = await backend.open(request, fields)
-    answer = Answer(request, registry.get("native_json"), reply.mender)
+    answer = Answer(request, registry.get("native_json"), reply.fixup)
     try:
         if not stream:
             answer.whole(await reply.whole())

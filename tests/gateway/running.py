@@ -17,7 +17,7 @@ from tests.gateway.client import Answer, Client
 from tests.gateway.double import Double, Script
 from tests.provider.server import serve
 
-LANE = "gateway.server.fast_protocol:LaneProtocol"
+LANE = "gateway.server.fast_protocol:FastProtocol"
 """What `gateway.app.serve` gives to uvicorn; "httptools" is the plain ASGI way."""
 
 NO_COMMENTS: Mapping[str, Any] = {"progress_after_seconds": 3600.0}

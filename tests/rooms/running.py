@@ -127,7 +127,7 @@ async def house(
         )
         with ExitStack() as stack:
             url = stack.enter_context(
-                serve(build(config), lifespan="on", http="gateway.server.fast_protocol:LaneProtocol")
+                serve(build(config), lifespan="on", http="gateway.server.fast_protocol:FastProtocol")
             )
             try:
                 async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=LIMIT) as http:

@@ -61,11 +61,11 @@ class OperationsFace(endpoint.RoutedFace):
             raise _bad_file(error) from None
 
     async def requests(self, request: Request, client: Client) -> None:
-        await endpoint.json(client, {"requests": list(self.gateway.ledger.entries())})
+        await endpoint.json(client, {"requests": list(self.gateway.request_log.entries())})
 
     async def request(self, request: Request, client: Client) -> None:
         key = request.parts[0]
-        found = self.gateway.ledger.find(key)
+        found = self.gateway.request_log.find(key)
         if found is None:
             raise ProviderInvalidRequest(
                 f"no request {key} is remembered (log.requests says how many are; a completion's id is known only with "

@@ -1,4 +1,4 @@
-"""The ledger and the engines as Prometheus metrics. Everything is made when somebody asks."""
+"""The request log and the engines as Prometheus metrics. Everything is made when somebody asks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ class _Metrics(Collector):
     def _answers(self) -> Iterator[Metric]:
         gateway = self._gateway
         stats = {
-            name: gateway.ledger.stats(name) for name in dict.fromkeys([*gateway.routes, *gateway.ledger.models()])
+            name: gateway.request_log.stats(name)
+            for name in dict.fromkeys([*gateway.routes, *gateway.request_log.models()])
         }
         requests = CounterMetricFamily(
             "ctxgate_requests", "Ended requests, by the API they came by.", labels=["model", "face", "outcome"]

@@ -41,7 +41,7 @@ def _resident() -> int:
 
 
 def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
-    stats = gateway.ledger.stats(name)
+    stats = gateway.request_log.stats(name)
     engine = asdict(route.engine.status()) if route.engine is not None else None
     return {
         "name": name,

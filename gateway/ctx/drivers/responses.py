@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.backends.openai import OpenAIBackend
-from gateway.core import Count, Gateway, Route
+from gateway.core import RequestMeter, Gateway, Route
 from gateway.ctx.drivers import Ask, NotOffered
 from gateway.ctx.errors import TooLong
 from gateway.engines import Engine
@@ -77,7 +77,13 @@ async def _accepted(backend: OpenAIBackend, body: bytes) -> Response:
 
 class ResponsesAnswering:
     def __init__(
-        self, response: Response, backend: OpenAIBackend, route: Route, engine: Engine | None, ask: Ask, count: Count
+        self,
+        response: Response,
+        backend: OpenAIBackend,
+        route: Route,
+        engine: Engine | None,
+        ask: Ask,
+        count: RequestMeter,
     ) -> None:
         self._response = response
         self._backend = backend

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.answer.capture import MAX_RECORDING, RecordedAnswer, Recording
 from gateway.answer.normalize import Answer
-from gateway.observe.request_log import BOUNDS, LEFT, OK, UNSETTLED, Histogram, Ledger, Repairs, Row, Stats
+from gateway.observe.request_log import BOUNDS, LEFT, OK, UNSETTLED, Histogram, Repairs, RequestLog, Row, Stats
 from gateway.wire.chat import ChatRequest, encode
 from normalizers import registry
 from tests.gateway.double import chunk, completion
@@ -42,8 +42,8 @@ def row(model: str = "m", outcome: str = OK, seconds: float = 0.2, **fields: Any
     )
 
 
-def ledger(*rows: Row, size: int = 10) -> Ledger:
-    made = Ledger(size)
+def ledger(*rows: Row, size: int = 10) -> RequestLog:
+    made = RequestLog(size)
     made.rows += rows
     return made
 
@@ -62,7 +62,7 @@ def test_a_histogram_puts_each_duration_into_the_first_bucket_that_holds_it(dura
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([OK, LEFT, "provider_unavailable"])), max_size=40))
 def test_however_often_it_is_settled_the_counts_are_the_same(answers: list[tuple[str, str]]) -> None:
-    together, apart = ledger(*(row(*answer) for answer in answers), size=100), Ledger(100)
+    together, apart = ledger(*(row(*answer) for answer in answers), size=100), RequestLog(100)
     for answer in answers:
         apart.rows.append(row(*answer))
         apart.settle()
@@ -119,7 +119,7 @@ def test_only_the_last_ones_are_remembered_and_all_are_counted() -> None:
 
 def test_recordings_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.observe.request_log.MAX_RECORDED", 1000)
-    made = Ledger(10, bodies=True)
+    made = RequestLog(10, bodies=True)
     for number in range(4):
         answer = recorded()
         answer.recording.keep([b"x" * 300], [encode({"id": f"c{number}"})])
