@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.backends.openai import OpenAIBackend
-from gateway.core import RequestMeter, Gateway, Route
+from gateway.core import Gateway, RequestMeter, Route
 from gateway.ctx.drivers import Ask, NotOffered
 from gateway.ctx.errors import TooLong
 from gateway.engines import Engine
