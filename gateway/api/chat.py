@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from gateway.core import Gateway, Run, Tap
+from gateway.core import Gateway, Run, Sink
 from gateway.errors import GatewayError, InternalError
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, read_body, until_gone
 from gateway.server.keepalive import SSE_HEADERS, KeepAlive
@@ -41,8 +41,8 @@ class Client(Protocol):
 
     async def end(self, data: bytes) -> None: ...
 
-    def tap(self) -> Tap | None:
-        """A way to write without waiting, where the server has one."""
+    def sink(self) -> Sink | None:
+        """A way to write without waiting, if the server has one."""
         ...
 
 
@@ -87,8 +87,8 @@ class Chat:
             with await self.gateway.chat(request) as run:
                 payloads = await run.payloads()
                 await pulse.speak((*SSE_HEADERS, *stand_in(run)) if run.fallback is not None else SSE_HEADERS)
-                if (tap := client.tap()) is not None:
-                    run.tap(tap)
+                if (sink := client.sink()) is not None:
+                    run.push_to(sink)
                 while payloads:
                     if pulse.busy:
                         await pulse.rest()
@@ -159,7 +159,7 @@ class ASGIClient:
     async def end(self, data: bytes) -> None:
         await self._send({"type": "http.response.body", "body": data})
 
-    def tap(self) -> None:
+    def sink(self) -> None:
         return None
 
 

@@ -1,4 +1,4 @@
-"""Whether an answer holds to what the request constrains it to, and how a model is asked again if it doesn't."""
+"""Checks an answer against the request's constraint, and words the request to try again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse, StructuredOutputInvalid
-from gateway.request.constraints import Constraint, Way
+from gateway.request.constraints import Constraint, Method
 from gateway.request.grammars import tool_name
-from gateway.wire.chat import ChatRequest, decode, encode
+from gateway.wire.chat import decode, encode
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 ATTEMPTS = 3
-"""Times that a model is asked for an answer which conforms."""
+"""How often we ask a model for an answer that conforms."""
 
 MAX_FAULT = 500
-"""Characters of a fault that are told; it may quote the answer."""
+"""Characters of a fault that an error quotes; the fault may quote the answer."""
 
 SCHEMA_FIELD = "response_format.json_schema.schema"
 
 MAX_HELD = 64 * 1024 * 1024
-"""Bytes of a stream that is held back."""
+"""Bytes of a stream that we hold back."""
 
 
 class Enforced(msgspec.Struct, frozen=True):
-    """How an answer is held to its constraint. check: where it has to be looked at."""
+    """How an answer's constraint is enforced. check: what the answer must pass, if the method is `checked`."""
 
-    way: Way
+    method: Method
     check: Check | None = None
 
-    def told(self, attempts: int) -> Json:
-        """What the answer says of it."""
-        return {"by": self.way, "attempts": attempts}
+    def report(self, attempts: int) -> Json:
+        """The `enforced` entry of the answer's `ctxgate` field."""
+        return {"by": self.method, "attempts": attempts}
 
 
 class AnswerBuffer:
-    """A stream's payloads, kept until all have come."""
+    """A stream's payloads, held until all have come."""
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
@@ -58,18 +58,18 @@ class AnswerBuffer:
 
 
 class Check:
-    """Whether answers hold to a constraint."""
+    """Checks answers against a constraint. tools: the request's, as JSON."""
 
-    def __init__(self, wish: Constraint, request: ChatRequest) -> None:
-        """Raises ProviderInvalidRequest for a schema that is none."""
-        self.wish = wish
-        tools = decode(request.tools) if request.tools is not None else []
-        functions = {tool_name(tool): tool.get("function", tool) for tool in tools}
-        self._tools = {name: functions[name] for name in wish.must or functions if name in functions}
-        self._schema = Schema.of(wish.schema, SCHEMA_FIELD) if wish.schema is not None else None
+    def __init__(self, constraint: Constraint, tools: bytes | None) -> None:
+        """Raises ProviderInvalidRequest for an invalid schema."""
+        self.constraint = constraint
+        declared = decode(tools) if tools is not None else []
+        functions = {tool_name(tool): tool.get("function", tool) for tool in declared}
+        self._tools = {name: functions[name] for name in constraint.must or functions if name in functions}
+        self._schema = Schema.of(constraint.schema, SCHEMA_FIELD) if constraint.schema is not None else None
 
     def whole(self, body: bytes, enforced: Json) -> bytes | tuple[Json, str]:
-        """The body of a whole answer that conforms, `enforced` told in it; else a message and what is wrong with it."""
+        """The body of a whole answer that conforms, with `enforced` added; else its message and the fault."""
         answer = decode(body)
         for frame in answer["choices"]:
             if fault := self.fault(frame["message"], frame.get("finish_reason")):
@@ -78,7 +78,7 @@ class Check:
         return encode(answer)
 
     def stream(self, payloads: list[bytes], enforced: Json) -> list[bytes] | tuple[Json, str]:
-        """As `whole`, of all payloads of a stream; `enforced` is told in the last chunk of each choice."""
+        """As `whole`, for all payloads of a stream; the last chunk of each choice gets `enforced`."""
         chunks = [decode(payload) for payload in payloads]
         contents = {}
         for index, (message, reason) in folded(chunks).items():
@@ -90,11 +90,11 @@ class Check:
         return retold(chunks, contents, enforced)
 
     def fault(self, message: Json, reason: str | None) -> str | None:
-        """What is wrong with a choice's message; None: nothing. Text in a code fence is taken out of it, in place."""
+        """The fault of a choice's message, or None. Takes text out of its code fence, in place."""
         calls = message.get("tool_calls") or []
-        if self.wish.kind == "call":
+        if self.constraint.kind == "call":
             return self._calls(calls)
-        if calls and self.wish.kind == "json or call":
+        if calls and self.constraint.kind == "json or call":
             return None
         content = message.get("content") or ""
         text = unfenced(content)
@@ -102,7 +102,7 @@ class Check:
             value = decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if reason == "length" and text[:1] in ("{", "["):
-                return None  # cut by max_tokens, which its finish_reason tells
+                return None  # max_tokens cut it, as its finish_reason says
             return f"it is not JSON ({error})"
         if self._schema is None:
             fault = None if isinstance(value, dict) else "it is no JSON object"
@@ -128,21 +128,21 @@ class Check:
         return None
 
     def again(self, message: Mapping[str, Any], fault: str) -> list[Json]:
-        """The messages with which the model is asked once more."""
+        """The messages that ask the model once more."""
         calls = [call.get("function") for call in message.get("tool_calls") or ()]
         said = message.get("content") or (encode(calls).decode() if calls else "(nothing)")
-        correction = f"That answer can't be used: {fault}. {self.wish.told()}"
+        correction = f"That answer can't be used: {fault}. {self.constraint.words()}"
         return [{"role": "assistant", "content": said}, {"role": "user", "content": correction}]
 
     def unmet(self, fault: str) -> GatewayError:
         """The error for a model that didn't conform in all its attempts."""
         details = {"attempts": ATTEMPTS}
-        told = f"the model didn't hold to it in {ATTEMPTS} attempts, and its engine can't be made to: {fault}"
-        if self.wish.kind == "call":
+        reason = f"the model didn't hold to it in {ATTEMPTS} attempts, and its engine can't be made to: {fault}"
+        if self.constraint.kind == "call":
             return ProviderInvalidRequest(
-                f"tool_choice: {told}", code="tool_choice_unmet", param="tool_choice", details=details
+                f"tool_choice: {reason}", code="tool_choice_unmet", param="tool_choice", details=details
             )
-        return StructuredOutputInvalid(f"response_format: {told}", param="response_format", details=details)
+        return StructuredOutputInvalid(f"response_format: {reason}", param="response_format", details=details)
 
 
 _FENCE = re.compile(r"\s*```[\w-]*\n(.*?)\n?```\s*", re.DOTALL)

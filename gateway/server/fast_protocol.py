@@ -347,10 +347,10 @@ class ChatCycle:
         self._protocol.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
         self._complete()
 
-    def tap(self) -> ChatCycle:
+    def sink(self) -> ChatCycle:
         return self
 
-    # Tap
+    # Sink
 
     def ready(self) -> bool:
         return not self._protocol.flow.write_paused and not self.disconnected

@@ -282,7 +282,7 @@ async def test_the_least_busy_replica_is_asked() -> None:
         assert [len(double.requests) for double in found] == [2, 2, 2]
         for run in runs:
             run.close()
-        assert [replica.in_flight for replica in running.routes["m"].replicas] == [0, 0, 0]
+        assert [replica.in_flight for replica in running.routes["m"].replicas()] == [0, 0, 0]
 
 
 async def test_a_conversation_stays_where_its_prompt_is_known() -> None:
@@ -326,9 +326,9 @@ async def test_a_replica_that_fails_is_left_out_and_probed_again(
             assert b"second" in (await asked(running, request(f"{number}")))[0]
         posts = [each for each in found[0].requests if each.method == "POST"]
         assert len(posts) == 1, "left out after its first failure"
-        assert [replica.healthy for replica in running.routes["m"].replicas] == [False, True]
+        assert [replica.healthy for replica in running.routes["m"].replicas()] == [False, True]
         back.set()
-        while not running.routes["m"].replicas[0].healthy:  # noqa: ASYNC110  a probe of its own accord ends it
+        while not running.routes["m"].replicas()[0].healthy:  # noqa: ASYNC110  a probe of its own accord ends it
             await asyncio.sleep(0.01)
         answered = [(await asked(running, request(f"again {number}")))[0] for number in range(4)]
         assert any(b"first" in each for each in answered)
@@ -338,7 +338,7 @@ async def test_a_replica_that_says_slow_down_is_no_sick_one() -> None:
     async with doubles((LIMITED,), (answers(),)) as found, gateway(several(found)) as running:
         for _ in range(3):
             await asked(running, request())
-        assert all(replica.healthy for replica in running.routes["m"].replicas)
+        assert all(replica.healthy for replica in running.routes["m"].replicas())
 
 
 async def test_all_replicas_failing_tell_what_the_last_one_says() -> None:
@@ -369,7 +369,7 @@ async def test_a_replica_that_breaks_in_mid_stream_is_left_out() -> None:
             assert await run.payloads()
             with pytest.raises(ProviderUnavailable):
                 await run.payloads()
-        assert [replica.healthy for replica in running.routes["m"].replicas] == [False, True]
+        assert [replica.healthy for replica in running.routes["m"].replicas()] == [False, True]
 
 
 async def test_replicas_whose_text_is_read_here() -> None:
