@@ -87,13 +87,10 @@ class DirectReply(Reply):
 
     __slots__ = ()
 
-    def between_events(self) -> bool:
-        """Whether no event is half read."""
-        raise NotImplementedError
-
-    def translate(self, payload: bytes) -> list[bytes]:
-        """The chat chunks in one payload of the engine."""
-        raise NotImplementedError
+    between_events = False
+    """No event is half read."""
+    translate: Callable[[bytes], list[bytes]] | None = None
+    """Turns one payload of the engine into chat chunks; None if a payload is one."""
 
     def attach(self, offer: Callable[[bytes], bool] | None) -> None:
         """Offers bytes to `offer` as they arrive while `payloads` waits; True takes them. `payloads` raises what

@@ -39,7 +39,7 @@ MAX_MESSAGE = 16 * 1024
 class HTTPReply(DirectReply):
     """A reply read from an upstream response."""
 
-    __slots__ = ("_ended", "_reader", "_response", "_seen", "collects", "done", "fixup", "prefill")
+    __slots__ = ("_ended", "_reader", "_response", "_seen", "between_events", "collects", "done", "fixup", "prefill")
 
     def __init__(self, response: Response, fixup: Fixup | None) -> None:
         self.fixup = fixup
@@ -50,6 +50,7 @@ class HTTPReply(DirectReply):
         self._response = response
         self._reader: SSEReader | None = None
         self._seen = False
+        self.between_events = False
         self._ended = False
         self.done = False
 
@@ -85,6 +86,7 @@ class HTTPReply(DirectReply):
                 events = reader.feed(data) if data else reader.finish()
             except EventTooLarge as error:
                 raise malformed(error) from error
+            self.between_events = reader.between
             if not data:
                 self._ended = True
                 if not self._seen and not events:
@@ -109,12 +111,6 @@ class HTTPReply(DirectReply):
 
     def direct(self) -> HTTPReply:
         return self
-
-    def between_events(self) -> bool:
-        return self._seen and (self._reader is None or self._reader.between)
-
-    def translate(self, payload: bytes) -> list[bytes]:
-        return [payload]
 
     def attach(self, offer: Callable[[bytes], bool] | None) -> None:
         self._response.offer = offer

@@ -8,7 +8,8 @@ from gateway.backends import Backend
 from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.request.constraints import may_use_grammar
-from gateway.request.prepare import Capabilities
+from gateway.request.prepare import Capabilities, needs_capabilities
+from gateway.wire.chat import ChatRequest
 from normalizers import Detection, FormatSpec, detect, registry
 
 
@@ -21,30 +22,37 @@ class CapabilityFinder:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.reader: FormatSpec = model.custom_format or registry.get(model.tool_call_format)
-        self.undetected = self.reader.name == "auto"
+        self._undetected = self.reader.name == "auto"
         self.evidence = "the engine reads the calls" if self.reader.untouched else "config.yaml"
-        if self.undetected:
+        if self._undetected:
             self.evidence = ""
-        self._known: tuple[Backend, Capabilities] | None = None
-        self.plain = Capabilities(self.reader, self.reader)
-        """What a request without tools, constraints and past calls looks at: the reader alone."""
+        self._known: Capabilities | None = None
+        self._asked: Backend | None = None
+        self.plain = None if self._undetected else Capabilities(self.reader, self.reader)
+        """For requests that need no others, see `needs_capabilities`: the reader alone. None until it is detected."""
 
-    async def detect(self, backend: Backend) -> None:
-        """Detects the format if config.yaml leaves it open; looks once."""
-        if self.undetected:
+    def known(self, backend: Backend) -> Capabilities | None:
+        """All that this backend said its model can do; None if it wasn't asked yet."""
+        return self._known if self._asked is backend else None
+
+    async def find(self, request: ChatRequest, backend: Backend) -> Capabilities:
+        """What the request needs. Raises a GatewayError if the engine has to be asked and doesn't answer."""
+        if self.plain is None:
             self._found(await backend.about())
             # If nothing says beforehand, each answer shows it: the first known marker counts.
-            self.undetected = False
-
-    async def all(self, backend: Backend) -> Capabilities:
-        """Everything. Raises a GatewayError if the engine has to be asked and doesn't answer."""
-        if self._known is None or self._known[0] is not backend:
-            self._known = backend, await self._ask(backend)
-        return self._known[1]
+            self._undetected = False
+            self.plain = Capabilities(self.reader, self.reader)
+        if not needs_capabilities(request):
+            return self.plain
+        known = self.known(backend)
+        if known is None:
+            known = self._known = await self._ask(backend)
+            self._asked = backend
+        return known
 
     async def look(self) -> None:
         """Detects the format from the model's files; asks no engine."""
-        if self.undetected and not self.evidence:
+        if self._undetected and not self.evidence:
             self._found(await asyncio.to_thread(about, self._model.path))
 
     async def _ask(self, backend: Backend) -> Capabilities:
@@ -75,7 +83,7 @@ class CapabilityFinder:
         self.reader = registry.get(found.format)
         self.plain = Capabilities(self.reader, self.reader)
         self.evidence = f"{found.source} {', '.join(found.evidence)} ({known.source})"
-        self.undetected = False
+        self._undetected = False
 
 
 def _detected(known: About) -> Detection | None:

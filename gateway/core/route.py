@@ -22,7 +22,7 @@ from gateway.core.run import Asked, Run
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
-from gateway.request.prepare import Prepared, Settings, needs_capabilities, prepare, prepare_prompt
+from gateway.request.prepare import Settings, needs_capabilities, prepare, prepare_prompt
 from gateway.request.repair_history import NOTHING
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ApiName, ChatRequest, waiting
@@ -113,8 +113,7 @@ class Route:
         """Sends the request once. If this returns, the request has a place at its engine until `Engine.leave`."""
         engine = self.engine
         if engine is None:
-            backend = self._backend or await self.backend()
-            return await self._send(request, await self._prepare(request, backend), backend)
+            return await self._send(request, self._backend or await self.backend())
         if (ready := engine.backend) is not None:
             backend = ready
             engine.in_flight += 1
@@ -123,34 +122,28 @@ class Route:
             backend = await engine.join(request)
             request.progress = waiting
         try:
-            return await self._send(request, await self._prepare(request, backend), backend)
+            return await self._send(request, backend)
         except BaseException as error:
             if isinstance(error, EngineGone):
                 engine.lost()
             engine.leave()
             raise
 
-    async def _prepare(self, request: ChatRequest, backend: Backend) -> Prepared:
+    async def _send(self, request: ChatRequest, backend: Backend) -> Asked:
         capability = self.capability
-        if capability.undetected:
-            await capability.detect(backend)
-        can = await capability.all(backend) if needs_capabilities(request) else capability.plain
-        return prepare(request, self._settings, can)
-
-    async def _send(self, request: ChatRequest, prepared: Prepared, backend: Backend) -> Asked:
+        can = capability.known(backend) if needs_capabilities(request) else capability.plain
+        if can is None:
+            can = await capability.find(request, backend)
+        prepared = prepare(request, self._settings, can)
         if prepared.raw is None:
             reply = await backend.open(request, prepared.fields)
         else:
             reply = await backend.open_raw(request, prepared.fields, prepared.raw)
         kind = RecordedAnswer if self._request_log.bodies else Answer
         answer = kind(
-            request,
-            prepared.reader,
-            reply.fixup,
-            reasoning_open=reply.reasoning_open,
-            healed=prepared.repairs,
+            request, prepared.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs
         )
-        return Asked(reply, answer, backend, prepared.enforced(reply.by_grammar))
+        return Asked(reply, answer, backend, prepared.enforced(reply.by_grammar) if prepared.method else None)
 
     def ended(self, run: Run) -> None:
         """Books a closed run."""
@@ -244,9 +237,7 @@ class Route:
     async def count_tokens(self, request: ChatRequest) -> int | None:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""
         async with self.use() as backend:
-            capability = self.capability
-            tools = request.tools is not None and not capability.reader.untouched
-            can = await capability.all(backend) if tools else capability.plain
+            can = await self.capability.find(request, backend)
             return await backend.count_tokens(prepare_prompt(request, self._settings, can))
 
     async def readiness(self) -> GatewayError | None:

@@ -28,11 +28,13 @@ class Shortcut:
     The shortcut takes only the common case: one whole event of one line, a client that keeps up. All else is pulled.
     """
 
-    __slots__ = ("_answer", "_push", "_ready", "_reply")
+    __slots__ = ("_answer", "_passes", "_push", "_ready", "_reply", "_translate")
 
     def __init__(self, reply: DirectReply, answer: Answer, sink: Sink) -> None:
         self._reply = reply
         self._answer = answer
+        self._passes = answer.passes
+        self._translate = reply.translate
         self._ready = sink.ready
         self._push = sink.push
 
@@ -42,15 +44,16 @@ class Shortcut:
         if len(payload) != len(data) - 8 or data[6] != OPEN or LF in payload:
             return False
         reply = self._reply
-        if not reply.between_events() or not self._ready():
+        if not reply.between_events or not self._ready():
             return False
-        for chunk in reply.translate(payload):
-            clean: list[bytes] = []
-            try:
-                passes = self._answer.passes(chunk, clean)
-            finally:
-                if clean:
-                    self._push(events(clean))
-            if passes:
-                self._push(data if chunk is payload else events([chunk]))
+        clean: list[bytes] = []
+        try:
+            if self._translate is None:
+                if self._passes(payload, clean):
+                    self._push(data)
+            else:
+                self._answer.feed(self._translate(payload), clean)
+        finally:
+            if clean:
+                self._push(events(clean))
         return True

@@ -127,11 +127,15 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities) -> Prep
     fields = settings.fields(request.fields)
     if not needs_capabilities(request):
         return Prepared(fields, can.reader)
-    terms = _terms(settings, can, _Repeated.of(request))
+    free = request.tool_choice is None and not request.constrained
+    asked = _UNCONSTRAINED if free else _constraint_bytes(request)
+    terms = _terms(settings, can, request.tools, request.parallel_tool_calls, *asked)
     for name in terms.drop:
         fields.pop(name, None)
     fields |= terms.replace
-    repairs = _edit_messages(fields, terms, can, past=request.past_calls)
+    repairs = NOTHING
+    if request.past_calls or terms.as_text or terms.system:
+        repairs = _edit_messages(fields, terms, can, past=request.past_calls)
     return Prepared(fields, terms.reader, terms.raw, terms.method, terms.check, repairs)
 
 
@@ -151,8 +155,6 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
 def _edit_messages(fields: dict[str, Raw], terms: _Terms, can: Capabilities, *, past: bool) -> Mapping[str, int]:
     """Repairs the past, writes it as text where the template needs that, and extends the system message."""
     write_calls = terms.as_text or (past and not terms.reader.untouched and not can.keeps_calls)
-    if not past and not write_calls and not terms.system:
-        return NOTHING
     messages = decode(fields["messages"])
     repairs = NOTHING
     if past:
@@ -166,30 +168,28 @@ def _edit_messages(fields: dict[str, Raw], terms: _Terms, can: Capabilities, *, 
     return repairs
 
 
-class _Repeated(Struct, frozen=True):
-    """The bytes of a request that agents repeat with every turn; the key of what we keep for them."""
+def _constraint_bytes(request: ChatRequest) -> tuple[bytes, bytes]:
+    """`tool_choice` and `response_format` as they came, to tell requests apart."""
+    choice, format = request.fields.get("tool_choice", b""), request.fields.get("response_format", b"")
+    return bytes(choice), bytes(format)
 
-    tools: bytes | None
-    tool_choice: bytes
-    response_format: bytes
-    parallel: bool
 
-    @classmethod
-    def of(cls, request: ChatRequest) -> Self:
-        choice, format = (bytes(request.fields.get(name, b"")) for name in ("tool_choice", "response_format"))
-        return cls(request.tools, choice, format, request.parallel_tool_calls)
+_UNCONSTRAINED = b"", b""
 
-    def request(self) -> ChatRequest:
-        """A request with these fields alone."""
-        fields = {"messages": b'[{"role":"user"}]', "parallel_tool_calls": b"true" if self.parallel else b"false"}
-        given = {"tools": self.tools, "tool_choice": self.tool_choice, "response_format": self.response_format}
-        fields |= {name: value for name, value in given.items() if value}
-        return ChatRequest.parse(b"{%b}" % b",".join(b'"%b":%b' % (k.encode(), v) for k, v in fields.items()))
+
+def _same_terms(tools: bytes | None, parallel: bool, choice: bytes, format: bytes) -> ChatRequest:
+    """A request with these fields alone."""
+    fields = {b"messages": b'[{"role":"user"}]', b"parallel_tool_calls": b"true" if parallel else b"false"}
+    given = {b"tools": tools, b"tool_choice": choice, b"response_format": format}
+    fields |= {name: value for name, value in given.items() if value}
+    return ChatRequest.parse(b"{%b}" % b",".join(b'"%b":%b' % pair for pair in fields.items()))
 
 
 @lru_cache(maxsize=256)
-def _terms(settings: Settings, can: Capabilities, repeated: _Repeated) -> _Terms:
-    request = repeated.request()
+def _terms(
+    settings: Settings, can: Capabilities, tools: bytes | None, parallel: bool, choice: bytes, format: bytes
+) -> _Terms:
+    request = _same_terms(tools, parallel, choice, format)
     wanted = constraint(request) if request.constrained else None
     method = _method(wanted, settings)
     reader = can.dialect if method == "grammar" else can.reader
