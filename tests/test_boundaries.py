@@ -24,7 +24,7 @@ OURS: dict[str, set[str]] = {
     "gateway.wire": {"gateway.errors"},
     "gateway.schema": {"gateway.errors"},
     "gateway.config": {"gateway.errors", "normalizers"},
-    "gateway.provider": {"gateway.errors", "gateway.schema"},
+    "gateway.provider": {"gateway.errors", "gateway.schema", "gateway.wire"},
     "gateway.server": {"gateway.errors", "gateway.api"},  # the fast protocol's, which is to go
     "gateway.pull": {"gateway.errors", "gateway.config"},
     "gateway.store": {"gateway.errors", "gateway.config"},

@@ -13,6 +13,7 @@ from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalid
 from gateway.request.constraints import Constraint, Way
 from gateway.request.grammars import tool_name
 from gateway.wire.chat import ChatRequest, decode, encode
+from gateway.wire.fold import Fold
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -81,9 +82,10 @@ class Check:
         """As `whole`, of all payloads of a stream; `enforced` is told in the last chunk of each choice."""
         chunks = [decode(payload) for payload in payloads]
         contents = {}
-        for index, (message, reason) in folded(chunks).items():
+        for index, choice in Fold(chunks).choices.items():
+            message = choice.message()
             before = message["content"]
-            if fault := self.fault(message, reason):
+            if fault := self.fault(message, choice.finish_reason):
                 return message, fault
             if message["content"] != before:
                 contents[index] = message["content"]
@@ -206,27 +208,6 @@ _schema = lru_cache(maxsize=64)(Schema)
 
 
 # Answers in chunks
-
-
-def folded(chunks: Sequence[Json]) -> dict[int, tuple[Json, str | None]]:
-    """Message and finish_reason of each choice, from a stream's clean chunks."""
-    choices: dict[int, tuple[Json, str | None]] = {}
-    for chunk in chunks:
-        for frame in chunk.get("choices") or ():
-            index = frame.get("index", 0)
-            message, reason = choices.get(index, ({"content": "", "tool_calls": []}, None))
-            delta = frame.get("delta") or {}
-            message["content"] += delta.get("content") or ""
-            calls = message["tool_calls"]
-            for call in delta.get("tool_calls") or ():
-                function = call.get("function") or {}
-                while len(calls) <= call["index"]:
-                    calls.append({"function": {"name": "", "arguments": ""}})
-                known = calls[call["index"]]["function"]
-                known["name"] += function.get("name") or ""
-                known["arguments"] += function.get("arguments") or ""
-            choices[index] = (message, frame.get("finish_reason") or reason)
-    return choices
 
 
 def retold(chunks: list[Json], contents: Mapping[int, str], enforced: Json) -> list[bytes]:
