@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from random import random
 from types import TracebackType
 from typing import Self
 
@@ -14,15 +13,15 @@ from gateway.config.diff import Difference, difference, launch
 from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.engines import Residency, for_model
-from gateway.errors import GatewayError, ProviderModelNotLoaded
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded
 from gateway.observe.request_log import RequestLog
 from gateway.request.token_estimate import TokenCount, estimate
 from gateway.wire.chat import ChatRequest
 
 log = logging.getLogger("ctxgate")
 
-RETRY_SECONDS, RETRY_SECONDS_MOST = 0.25, 5.0
-"""Before the first retry, doubled for each further one; an engine may say how long, up to the most."""
+RETRY = Backoff(0.25, 5.0, jitter=0.5)
+"""Between a model's retries; an engine may ask for more, up to the longest."""
 
 
 class Gateway:
@@ -124,8 +123,7 @@ class Gateway:
         for name in (asked.name, *asked.fallbacks):
             for attempt in range(1 + asked.retries):
                 if attempt and last is not None:
-                    pause = last.retry_after or RETRY_SECONDS * 2 ** (attempt - 1)
-                    await asyncio.sleep(min(pause, RETRY_SECONDS_MOST) * (0.75 + random() / 2))  # noqa: S311
+                    await asyncio.sleep(RETRY.delay(attempt, min(last.retry_after or 0.0, RETRY.longest)))
                 # A change of the configuration may have replaced or ended it meanwhile.
                 if (route := self.routes.get(name)) is None:
                     break
