@@ -36,6 +36,7 @@ from gateway.request.constraints import UNTOLD, Constraint, Way, constraint, kee
 from gateway.request.grammars import forced, raw_text
 from gateway.request.repair_history import NOTHING, has_calls, repair_history
 from gateway.request.tools_in_prompt import calls_into_text, tools_into_prompt
+from gateway.schema.checker import compiled
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ApiName, ChatRequest, encode, waiting
 from normalizers import Detection, FormatSpec, detect, registry
@@ -161,7 +162,7 @@ class Route:
                 wish = constraint(request)
                 way = self._way(wish)
                 if wish is not None and way == "checked":
-                    check = Check(wish, request)
+                    check = await _checked(wish, request)
                 elif way == "grammar":
                     spec = await self._dialect(backend)
                 keep_allowed_tools(fields, request, named=way == "checked")
@@ -193,7 +194,7 @@ class Route:
                 reply = await backend.open(request, fields)
             if wish is not None and way == "grammar" and not forced_by_us:
                 try:
-                    way, check = "checked", Check(wish, request)
+                    way, check = "checked", await _checked(wish, request)
                 except BaseException:
                     reply.close()
                     raise
@@ -418,6 +419,13 @@ class Route:
             needed = way == "system" if way != "auto" else not await backend.takes_tools()
             self._prompted = backend, needed
         return needed
+
+
+async def _checked(wish: Constraint, request: ChatRequest) -> Check:
+    """The check of an answer. Raises ProviderInvalidRequest for a schema that isn't valid."""
+    check = Check(wish, request, compiled)
+    await asyncio.to_thread(check.compile)  # a client's schema may make much work
+    return check
 
 
 def _detected(known: About) -> Detection | None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse, StructuredOutputInvalid
 from gateway.request.constraints import Constraint, Way
 from gateway.request.grammars import tool_name
+from gateway.schema.fault import Checker, Compile, InvalidSchema, Unchecked
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.fold import Fold
-
-if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
 
 Json = dict[str, Any]
 
@@ -61,13 +58,21 @@ class AnswerBuffer:
 class Check:
     """Whether answers hold to a constraint."""
 
-    def __init__(self, wish: Constraint, request: ChatRequest) -> None:
-        """Raises ProviderInvalidRequest for a schema that is none."""
+    def __init__(self, wish: Constraint, request: ChatRequest, compile: Compile) -> None:
+        """compile: makes the schemas' checkers. Only `compile`, `whole`, `stream` and `fault` call it."""
         self.wish = wish
+        self._compile = compile
         tools = decode(request.tools) if request.tools is not None else []
         functions = {tool_name(tool): tool.get("function", tool) for tool in tools}
         self._tools = {name: functions[name] for name in wish.must or functions if name in functions}
-        self._schema = Schema.of(wish.schema, SCHEMA_FIELD) if wish.schema is not None else None
+
+    def compile(self) -> None:
+        """Compiles the schema of the text. Blocks for a bounded time.
+
+        Raises ProviderInvalidRequest for a schema that isn't valid.
+        """
+        if self.wish.schema is not None:
+            self._checker(self.wish.schema, SCHEMA_FIELD)
 
     def whole(self, body: bytes, enforced: Json) -> bytes | tuple[Json, str]:
         """The body of a whole answer that conforms, `enforced` told in it; else a message and what is wrong with it."""
@@ -106,10 +111,10 @@ class Check:
             if reason == "length" and text[:1] in ("{", "["):
                 return None  # cut by max_tokens, which its finish_reason tells
             return f"it is not JSON ({error})"
-        if self._schema is None:
+        if self.wish.schema is None:
             fault = None if isinstance(value, dict) else "it is no JSON object"
         else:
-            fault = self._schema.violation(value)
+            fault = self._violation(self.wish.schema, SCHEMA_FIELD, value)
         if fault is None and text != content:
             message["content"] = text
         return fault
@@ -125,9 +130,29 @@ class Check:
             tool = self._tools[name]
             if tool.get("strict") is True and isinstance(tool.get("parameters"), dict):
                 arguments = decode(function.get("arguments") or "{}")
-                if fault := Schema.of(tool["parameters"], "tools").violation(arguments):
+                if fault := self._violation(tool["parameters"], "tools", arguments):
                     return f"the arguments of {name} don't fit: {fault}"
         return None
+
+    def _violation(self, schema: Json, field: str, value: Any) -> str | None:
+        """How a value breaks the schema, in words; None: it doesn't.
+
+        field: of the request, for errors. Raises ProviderInvalidRequest for a schema that isn't valid or can't be
+        checked within bounds.
+        """
+        try:
+            fault = self._checker(schema, field).fault(value)
+        except Unchecked as error:
+            raise ProviderInvalidRequest(f"{field}: the schema can't be checked: {error}", param=field) from None
+        return None if fault is None else f"{fault.pointer or 'the value'}: {fault.message}"[:MAX_FAULT]
+
+    def _checker(self, schema: Json, field: str) -> Checker:
+        try:
+            return self._compile(encode(schema).decode())
+        except InvalidSchema as error:
+            raise ProviderInvalidRequest(f"{field}: not a valid JSON Schema: {error}", param=field) from None
+        except Unchecked as error:
+            raise ProviderInvalidRequest(f"{field}: the schema can't be checked: {error}", param=field) from None
 
     def again(self, message: Mapping[str, Any], fault: str) -> list[Json]:
         """The messages with which the model is asked once more."""
@@ -154,57 +179,6 @@ def unfenced(text: str) -> str:
     """The text in a Markdown code fence, where that is all there is."""
     found = _FENCE.fullmatch(text)
     return found[1] if found else text.strip()
-
-
-class Schema:
-    """A JSON Schema. Its references are followed within it, never fetched."""
-
-    def __init__(self, schema: bytes, field: str) -> None:
-        """field: of the request, for errors. Raises ProviderInvalidRequest for what is no JSON Schema."""
-        from jsonschema import Draft202012Validator, SchemaError
-        from jsonschema.validators import validator_for
-        from referencing import Registry
-
-        value = decode(schema)
-        kind = validator_for(value, default=Draft202012Validator)
-        try:
-            kind.check_schema(value)
-        except SchemaError as error:
-            raise ProviderInvalidRequest(f"{field}: no JSON Schema: {error.message}", param=field) from None
-        except OverflowError as error:  # a pattern's
-            raise ProviderInvalidRequest(f"{field}: no JSON Schema: {error}", param=field) from None
-        self._field = field
-        self._text = encode(value).decode()
-        self._validator: Validator = kind(value, registry=Registry())
-
-    @staticmethod
-    def of(schema: Json, field: str) -> Schema:
-        """Agents send the same one with every turn."""
-        return _schema(encode(schema), field)
-
-    def violation(self, value: Any) -> str | None:
-        """How a value breaks the schema, in words; None: it doesn't.
-
-        Raises ProviderInvalidRequest for a schema that refers to what it doesn't hold, or whose patterns take too long.
-        """
-        from referencing.exceptions import Unresolvable
-
-        from gateway.schema import worker
-
-        try:
-            fault = worker.violation(self._text, self._validator, value)
-        except Unresolvable as unknown:
-            message = f"{self._field}: the JSON Schema refers to what it doesn't hold: {unknown}"
-            raise ProviderInvalidRequest(message, param=self._field) from None
-        except worker.Unchecked as error:
-            message = f"{self._field}: the JSON Schema can't be held to: {error}"
-            raise ProviderInvalidRequest(message, param=self._field) from None
-        except RecursionError:
-            return "it is nested too deeply to be checked"
-        return None if fault is None else f"{fault.json_path}: {fault.message}"[:MAX_FAULT]
-
-
-_schema = lru_cache(maxsize=64)(Schema)
 
 
 # Answers in chunks
