@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ async def read_events(pieces: AsyncGenerator[bytes, None], call: Call) -> AsyncG
                     yield delta
     except EventTooLarge as error:
         raise ProviderInvalidResponse(str(error)) from error
-    yield call.response(answer.body())
+    yield await asyncio.to_thread(call.response, answer.body())  # checking a schema may take long
 
 
 class _StreamedAnswer:

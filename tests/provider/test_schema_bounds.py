@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from gateway.errors import ProviderRateLimit
 from gateway.schema import effort, worker
 from gateway.schema.checker import Schema, compiled
 from gateway.schema.fault import Fault, InvalidSchema, Unchecked
@@ -71,7 +72,7 @@ def test_a_reference_to_what_is_no_schema(target: str) -> None:
 
 def test_a_queue_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "ANSWER_SECONDS", 0.01)
-    with worker._process._one_at_a_time, pytest.raises(worker.ProviderRateLimit, match="too many"):
+    with worker._process._one_at_a_time, pytest.raises(ProviderRateLimit, match="too many"):
         Schema('{"uniqueItems": true}').fault([])
 
 
