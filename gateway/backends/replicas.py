@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
+from itertools import count
 
 import msgspec
 from msgspec import Raw
@@ -18,7 +19,7 @@ from msgspec import Raw
 from gateway.backends.about import About
 from gateway.backends.base import Address, Backend, DirectReply, Endpoint, ReplicaStatus, Reply
 from gateway.config import Model
-from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
 from gateway.wire.engine import Fixup, RawText
 
@@ -26,8 +27,8 @@ SLACK = 2
 """Requests that a server may have more than the least busy one, and still be asked for the sake of its cache."""
 REMEMBERED = 4096
 """Beginnings of prompts, for each server."""
-PROBES = (0.5, 30.0)
-"""Seconds until a server that failed is probed, first and at most."""
+PROBES = Backoff(0.5, 30.0)
+"""Between the probes of a server that failed."""
 
 log = logging.getLogger("ctxgate")
 _parts = msgspec.json.Decoder(list[Raw]).decode
@@ -163,10 +164,8 @@ class Replicas(Backend):
             probing.add_done_callback(lambda _: self._probing.pop(replica, None))
 
     async def _probe(self, replica: Replica) -> None:
-        pause = PROBES[0]
-        while True:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, PROBES[1])
+        for failures in count(1):
+            await asyncio.sleep(PROBES.delay(failures))
             if replica.healthy:
                 return
             try:

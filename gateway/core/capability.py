@@ -26,14 +26,15 @@ class CapabilityFinder:
         self.evidence = "the engine reads the calls" if self.reader.untouched else "config.yaml"
         if self._undetected:
             self.evidence = ""
-        self._known: Capabilities | None = None
+        self._known: dict[bool, Capabilities] = {}
+        """What `_asked` said: without, and with, what concerns past calls."""
         self._asked: Backend | None = None
         self.plain = None if self._undetected else Capabilities(self.reader, self.reader)
         """For requests that need no others, see `needs_capabilities`: the reader alone. None until it is detected."""
 
-    def known(self, backend: Backend) -> Capabilities | None:
-        """All that this backend said its model can do; None if it wasn't asked yet."""
-        return self._known if self._asked is backend else None
+    def known(self, request: ChatRequest, backend: Backend) -> Capabilities | None:
+        """What the request needs, if this backend was asked for it already."""
+        return self._known.get(request.past_calls) if self._asked is backend else None
 
     async def find(self, request: ChatRequest, backend: Backend) -> Capabilities:
         """What the request needs. Raises a GatewayError if the engine has to be asked and doesn't answer."""
@@ -44,10 +45,12 @@ class CapabilityFinder:
             self.plain = Capabilities(self.reader, self.reader)
         if not needs_capabilities(request):
             return self.plain
-        known = self.known(backend)
+        known = self.known(request, backend)
         if known is None:
-            known = self._known = await self._ask(backend)
-            self._asked = backend
+            known = await self._ask(backend, past=request.past_calls)
+            if self._asked is not backend:
+                self._asked, self._known = backend, {}
+            self._known[request.past_calls] = known
         return known
 
     async def look(self) -> None:
@@ -55,24 +58,23 @@ class CapabilityFinder:
         if self._undetected and not self.evidence:
             self._found(await asyncio.to_thread(about, self._model.path))
 
-    async def _ask(self, backend: Backend) -> Capabilities:
+    async def _ask(self, backend: Backend, *, past: bool) -> Capabilities:
+        """Asks for no more than a request with past calls, or one without, needs."""
         reader, way = self.reader, self._model.tool_prompt
         dialect = reader
-        if reader.untouched:
-            if not may_use_grammar(self._model.runtime):
-                return Capabilities(reader, dialect)
-            if (found := _detected(await backend.about())) is not None:
-                dialect = registry.get(found.format)
-            if dialect.untouched:  # nothing of what follows matters
-                return Capabilities(reader, dialect)
-        takes_tools = await backend.takes_tools()
+        if reader.untouched and may_use_grammar(self._model.runtime):
+            found = _detected(await backend.about())
+            dialect = registry.get(found.format) if found is not None else reader
+        if dialect.untouched:
+            return Capabilities(reader, dialect)  # we neither read nor write calls
+        takes_tools = await backend.takes_tools() if past or way == "auto" else True
         return Capabilities(
             reader,
             dialect,
             raw_text=backend.gives_raw_text,
             tools_in_prompt=way == "system" if way != "auto" else not takes_tools,
             takes_tools=takes_tools,
-            keeps_calls=await backend.keeps_calls(),
+            keeps_calls=await backend.keeps_calls() if past else True,
         )
 
     def _found(self, known: About) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import random
 
 from gateway.config import Model
 from gateway.core.route import Route
 from gateway.core.run import Run
-from gateway.errors import GatewayError, ProviderModelNotLoaded
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded
 from gateway.wire.chat import ChatRequest
 
-RETRY_SECONDS, MAX_RETRY_SECONDS = 0.25, 5.0
-"""The pause before the first retry, doubled for each further one. An engine may name its own, up to the maximum."""
+RETRY = Backoff(0.25, 5.0, jitter=0.5)
+"""Between a model's retries. An engine may ask for a longer pause, up to the longest."""
 
 
 async def open_with_fallbacks(model: Model, route_of: Callable[[str], Route | None], request: ChatRequest) -> Run:
@@ -26,7 +25,7 @@ async def open_with_fallbacks(model: Model, route_of: Callable[[str], Route | No
     for name in (model.name, *model.fallbacks):
         for attempt in range(1 + model.retries):
             if attempt and last is not None:
-                await asyncio.sleep(_pause(attempt, last))
+                await asyncio.sleep(RETRY.delay(attempt, min(last.retry_after or 0.0, RETRY.longest)))
             if (route := route_of(name)) is None:
                 break
             request.fallback = name if name != model.name else None
@@ -48,8 +47,3 @@ async def _begun(run: Run) -> Run:
         run.__exit__(type(error), error, None)
         raise
     return run
-
-
-def _pause(attempt: int, error: GatewayError) -> float:
-    pause = error.retry_after or RETRY_SECONDS * 2 ** (attempt - 1)
-    return min(pause, MAX_RETRY_SECONDS) * (0.75 + random() / 2)  # noqa: S311

@@ -24,6 +24,7 @@ from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavail
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
 from gateway.request.prepare import Settings, needs_capabilities, prepare, prepare_prompt
 from gateway.request.repair_history import NOTHING
+from gateway.schema.checker import compiled
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ApiName, ChatRequest, waiting
 from normalizers import FormatSpec
@@ -55,6 +56,7 @@ class Route:
             strip=model.strip_params,
             force=model.force_params,
             engine_enforces=model.enforcement == "engine",
+            compile=compiled,
         )
         self._unused: asyncio.Event | None = None
         self._engine_stays = False
@@ -131,10 +133,13 @@ class Route:
 
     async def _send(self, request: ChatRequest, backend: Backend) -> Asked:
         capability = self.capability
-        can = capability.known(backend) if needs_capabilities(request) else capability.plain
+        can = capability.known(request, backend) if needs_capabilities(request) else capability.plain
         if can is None:
             can = await capability.find(request, backend)
         prepared = prepare(request, self._settings, can)
+        if prepared.check is not None:
+            # In a thread: a client's schema may take long to compile.
+            await asyncio.to_thread(prepared.check.compile)
         if prepared.raw is None:
             reply = await backend.open(request, prepared.fields)
         else:

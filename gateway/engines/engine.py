@@ -31,7 +31,7 @@ from gateway.engines.residency import Residency
 from gateway.engines.states import Event, State, after
 from gateway.engines.status import Progress, Status, Waiting
 from gateway.engines.watchdog import Signs, Watchdog
-from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 
 log = logging.getLogger("ctxgate")
 
@@ -44,8 +44,8 @@ TICK_SECONDS = 1.0
 STOOD_STILL_TICKS = 3
 """A wait for one tick that lasts so long is one in which we didn't run ourselves."""
 MEASURE_TICKS, MEASURE_GPU_TICKS = 5, 60
-BACK_OFF_SECONDS = (0.25, 60.0)
-"""After the second failure in a row and at most; doubled each time. The first one is tried again at once."""
+BACK_OFF = Backoff(0.25, 60.0)
+"""Between starts that fail, from the second failure in a row on. After the first one it starts again at once."""
 WAITED_SECONDS = 5.0
 """A longer back-off is answered with the failure instead of a wait."""
 
@@ -519,9 +519,7 @@ class Engine:
     def _later(self) -> None:
         """Another failure in a row."""
         self._failed_in_a_row += 1
-        doubled = self._failed_in_a_row - 2
-        delay = 0.0 if doubled < 0 else min(BACK_OFF_SECONDS[0] * 2.0 ** min(doubled, 30), BACK_OFF_SECONDS[1])
-        self._not_before = time.monotonic() + delay
+        self._not_before = time.monotonic() + BACK_OFF.delay(self._failed_in_a_row - 1)
 
     async def _back_off(self) -> None:
         """Waits until a failed engine may be tried again. Raises its failure where that is long."""

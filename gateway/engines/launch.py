@@ -13,16 +13,14 @@ from gateway.backends import Address
 from gateway.config import Model
 from gateway.engines.process import Process
 from gateway.engines.recipe import Machine, Recipe, recipe
-from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable
 from gateway.upstream import Upstream
 
 STARTS_ON_A_FREE_PORT = 3
 PROBE_SECONDS = 5.0
 """For a server that may already listen on the model's port to say whether it is healthy."""
-POLL_SECONDS = (0.02, 0.5)
-"""First and longest pause between two looks at an engine that loads."""
-POLL_GROWTH = 1.25
-"""So that an engine is found ready late by a fifth of its start, at most."""
+POLLS = Backoff(0.02, 0.5, growth=1.25)
+"""Between two looks at an engine that loads: it is found ready late by a fifth of its start, at most."""
 SHOWN_LINES, SHOWN_CHARS = 8, 1500
 """Of an engine's last words, in an error."""
 
@@ -36,16 +34,16 @@ async def adopted(model: Model, address: Address) -> bool:
         return False
     deadline = time.monotonic() + model.engine.startup_timeout_seconds
     async with _probe(model, address) as ready:
-        pause = POLL_SECONDS[0]
+        looks = 0
         while True:
+            looks += 1
             try:
                 async with asyncio.timeout(PROBE_SECONDS):
                     await ready()
             except ProviderModelNotLoaded:
                 if time.monotonic() >= deadline:
                     raise
-                await asyncio.sleep(pause)
-                pause = min(POLL_GROWTH * pause, POLL_SECONDS[1])
+                await asyncio.sleep(POLLS.delay(looks))
             except (GatewayError, TimeoutError) as error:
                 raise ProviderUnavailable(
                     f"model {model.name!r}: what listens at {address} is no {model.runtime} server"
@@ -110,13 +108,13 @@ async def _ready(model: Model, process: Process, plan: Recipe) -> Address:
     except EOFError:
         raise _died(model, process, plan) from None
     async with _probe(model, address) as ready:
-        pause = POLL_SECONDS[0]
+        looks = 0
         while True:
+            looks += 1
             try:
                 await ready()
             except (ProviderModelNotLoaded, ProviderUnavailable):
-                ended = await process.wait(pause)
-                pause = min(POLL_GROWTH * pause, POLL_SECONDS[1])
+                ended = await process.wait(POLLS.delay(looks))
             else:
                 # Answered by another server, while ours failed to take the port?
                 ended = await process.wait(0)

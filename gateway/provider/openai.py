@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, Unpack, overload
 
 import httpx
 
 from gateway.errors import ProviderInvalidModel, ProviderInvalidResponse, ProviderModelNotLoaded
+from gateway.provider.contract import AsJSON, AsModel, Config, Messages, ModelT, Options, Tools, Unstructured
 from gateway.provider.failures import Failure, broken_line
 from gateway.provider.mapping import Call
-from gateway.provider.messages import Message
-from gateway.provider.request import Capabilities, ResponseSchema, RuntimeConfig, Tool, ToolChoice
+from gateway.provider.request import Capabilities
 from gateway.provider.response import Response
 from gateway.provider.stream import Stream, read_events
 from gateway.schema.jsontext import parse_json
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-ModelT = TypeVar("ModelT", bound="BaseModel")
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 # A local model may think for minutes before its first byte; a busy machine may need seconds to open a thousand lines.
@@ -118,94 +114,89 @@ class OpenAIProvider:
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        response_schema: None = None,
-        tool_choice: ToolChoice | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
         stream: Literal[False] = False,
+        **options: Unpack[Unstructured],
     ) -> Response[None]: ...
 
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
-        response_schema: type[ModelT],
-        tool_choice: ToolChoice | None = None,
         stream: Literal[False] = False,
+        **options: Unpack[AsModel[ModelT]],
     ) -> Response[ModelT | None]: ...
 
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
-        response_schema: Mapping[str, Any],
-        tool_choice: ToolChoice | None = None,
         stream: Literal[False] = False,
+        **options: Unpack[AsJSON],
     ) -> Response[dict[str, Any] | None]: ...
 
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        response_schema: None = None,
-        tool_choice: ToolChoice | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
         stream: Literal[True],
+        **options: Unpack[Unstructured],
     ) -> Stream[None]: ...
 
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
-        response_schema: type[ModelT],
-        tool_choice: ToolChoice | None = None,
         stream: Literal[True],
+        **options: Unpack[AsModel[ModelT]],
     ) -> Stream[ModelT | None]: ...
 
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
-        response_schema: Mapping[str, Any],
-        tool_choice: ToolChoice | None = None,
         stream: Literal[True],
+        **options: Unpack[AsJSON],
     ) -> Stream[dict[str, Any] | None]: ...
 
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        response_schema: ResponseSchema | None = None,
-        tool_choice: ToolChoice | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
         stream: bool = False,
+        **options: Unpack[Options],
     ) -> Response[Any] | Stream[Any]:
-        """One call of the model: see `Provider.complete`.
+        """Calls the model once: see `Provider.complete`.
 
-        stream: return a Stream once the server has accepted the call, before it has answered.
+        stream: return a Stream as soon as the server accepts the call, before it answers.
 
-        With a response_schema the request has `response_format`; where the server lacks it
-        (Capabilities, or learnt from its refusal, which is then followed by a second request) a
-        directive in the system message takes its place.
+        With a response_schema the request has `response_format`. For a server that lacks it, a directive in the
+        system message takes its place: Capabilities says so, or the server's refusal, which costs a second request.
         """
-        call = Call.check(self.model, self.capabilities, messages, tools, config, response_schema, tool_choice, stream)
+        # In a thread, as `call.response`: checking schemas may take long.
+        call = await asyncio.to_thread(
+            Call.check, self.model, self.capabilities, messages, tools, config, stream=stream, **options
+        )
         while True:
             native = self._native
             answer = await self._open("POST", f"{self.base_url}/chat/completions", call.body(native))
@@ -220,7 +211,7 @@ class OpenAIProvider:
                 await answer.aclose()
                 raise ProviderInvalidResponse(f"{self.base_url} answered a streamed call with a whole body")
             return Stream(read_events(self._bytes(answer), call), answer.aclose)
-        return call.response(await self._json(answer))
+        return await asyncio.to_thread(call.response, await self._json(answer))
 
     def _may_learn(self, call: Call, native: bool) -> bool:
         return native and call.output is not None and self.capabilities.native_response_format is None

@@ -13,6 +13,7 @@ from gateway.request.constraints import NEED_WORDS, Constraint, Method, allowed_
 from gateway.request.grammars import forced_tools, raw_text
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
+from gateway.schema.fault import Compile
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.engine import RawText
 from normalizers import FormatSpec
@@ -22,7 +23,8 @@ class Settings(Struct, frozen=True, eq=False):
     """What config.yaml says about a model's requests.
 
     defaults: fields for requests that leave them out. strip: fields that callers may not set. force: fields that we
-    set whatever the caller says. engine_enforces: trust the engine with every constraint.
+    set whatever the caller says. engine_enforces: trust the engine with every constraint. compile: makes the checkers
+    of JSON Schemas.
     """
 
     runtime: str
@@ -30,6 +32,7 @@ class Settings(Struct, frozen=True, eq=False):
     strip: frozenset[str]
     force: Mapping[str, Raw]
     engine_enforces: bool
+    compile: Compile
 
     @classmethod
     def of(
@@ -40,9 +43,10 @@ class Settings(Struct, frozen=True, eq=False):
         strip: Iterable[str],
         force: Mapping[str, Any],
         engine_enforces: bool,
+        compile: Compile,
     ) -> Self:
         """From plain values as the configuration has them."""
-        return cls(runtime, _raw(defaults), _with_twins(strip), _raw(force), engine_enforces)
+        return cls(runtime, _raw(defaults), _with_twins(strip), _raw(force), engine_enforces, compile)
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """The fields that the engine gets for those that the caller gave."""
@@ -217,7 +221,9 @@ def _terms(
             system.append(tools_prompt(bytes(replace.pop("tools", request.tools)), reader, must))
             replace.pop("tool_choice", None)
             drop += ["tools", "tool_choice", "parallel_tool_calls"]
-    check = Check(wanted, request.tools) if wanted is not None and method in ("checked", "grammar") else None
+    check = None
+    if wanted is not None and method in ("checked", "grammar"):
+        check = Check(wanted, request.tools, settings.compile)
     return _Terms(reader, replace, tuple(drop), tuple(system), as_text, raw, method, check)
 
 

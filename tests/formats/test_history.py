@@ -14,6 +14,7 @@ from msgspec import Raw
 from gateway.core import Gateway
 from gateway.request.prepare import Capabilities, Settings, prepare
 from gateway.request.repair_history import ID_LENGTH, repair_history
+from gateway.schema.checker import compiled
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
 from tests.formats.asking import ASK, WEATHER, Json, ask, tool
@@ -41,7 +42,7 @@ def healed(*messages: Json) -> tuple[list[Json], Json]:
     return repaired, dict(counts)
 
 
-SETTINGS = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False)
+SETTINGS = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
 HERMES = Capabilities(registry.get("hermes"), registry.get("hermes"))
 
 

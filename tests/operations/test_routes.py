@@ -19,8 +19,9 @@ from gateway.backends import replicas
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.replicas import SLACK
 from gateway.config import Config, Engines, Model
-from gateway.core import Gateway
+from gateway.core import Gateway, fallbacks
 from gateway.errors import (
+    Backoff,
     GatewayError,
     ProviderInvalidModel,
     ProviderInvalidRequest,
@@ -128,6 +129,21 @@ async def test_what_may_pass_is_tried_again(failing: Script, stream: bool) -> No
         assert b"Hello" in found
         assert len(double.requests) == 3
         assert dict(running.request_log.stats("m").outcomes)["ok"] == 1
+
+
+async def test_jitter_never_shortens_what_an_engine_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[float] = []
+
+    class Recorded(Backoff):
+        def delay(self, failures: int, at_least: float = 0.0) -> float:
+            delays.append(super().delay(failures, at_least))
+            return 0.0
+
+    monkeypatch.setattr(fallbacks, "RETRY", Recorded(*fallbacks.RETRY))
+    loading = answers({"error": {"message": "Loading model"}}, 503)  # read as "in one second"
+    async with doubles((loading, answers())) as (double,), gateway(model(double, retries=1)) as running:
+        assert b"Hello" in b"".join(await asked(running, request()))
+    assert delays == [1.0]
 
 
 async def test_retries_are_bounded() -> None:
@@ -312,7 +328,7 @@ async def test_a_cache_is_worth_a_short_queue_alone() -> None:
 async def test_a_replica_that_fails_is_left_out_and_probed_again(
     failing: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replicas, "PROBES", (0.05, 0.1))
+    monkeypatch.setattr(replicas, "PROBES", Backoff(0.05, 0.1))
     back = asyncio.Event()
 
     async def sick(exchange: Exchange) -> None:
