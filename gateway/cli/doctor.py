@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NoReturn
 
+from msgspec.structs import replace
+
 from gateway.cli.common import PROBE_SECONDS, base_url, configuration, headers, transport
 from gateway.cli.contracts import CONTRACTS, Contract, Step, snippet
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.backends import Address
     from gateway.config import Config, Model
+    from gateway.engines.recipe import Machine
 
 DESCRIPTION = """\
 Looks over everything that serving needs: the configuration, engines, ports, disk and memory. With --client, asks the
@@ -82,8 +85,9 @@ def _looked(config: Config) -> Iterator[Finding]:
     for note in config.notes:
         yield Finding("note", "config", str(note))
     yield from _gateway(config)
+    machine, notes = _machine(), _notes(config)
     for model in config.models.values():
-        yield _model(config, model)
+        yield _model(config, model, machine, notes.get(model.name))
     yield _disk(config)
     yield _memory(config)
 
@@ -108,9 +112,33 @@ def _gateway(config: Config) -> Iterator[Finding]:
         yield Finding("note", "gateway", f"doesn't run at {address}", "start it: ctxgate serve")
 
 
-def _model(config: Config, model: Model) -> Finding:
-    from gateway.engines.machine import this_machine
-    from gateway.engines.recipe import recipe
+def _machine() -> Machine:
+    """This one; a llama-server on its PATH that was built for another processor is known as unfit."""
+    from gateway.engines.machine import runs, this_machine
+
+    machine = this_machine()
+    program = machine.which("llama-server")
+    return replace(machine, unfit=frozenset({program})) if program is not None and not runs(program) else machine
+
+
+def _notes(config: Config) -> dict[str, str]:
+    """What the running gateway says of its engines, by model; nothing where it doesn't run."""
+    import httpx
+
+    server = config.server
+    with httpx.Client(
+        transport=transport(server), base_url=base_url(server), headers=headers(server), timeout=PROBE_SECONDS
+    ) as client:
+        try:
+            models = client.get("/-/status").raise_for_status().json()["models"]
+            return {model["name"]: note for model in models if (note := (model["engine"] or {}).get("note"))}
+        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError):
+            return {}
+
+
+def _model(config: Config, model: Model, machine: Machine, note: str | None) -> Finding:
+    """note: what the running gateway says of the model's engine."""
+    from gateway.engines.recipe import REPLACE_LLAMA_SERVER, recipe
 
     active = model.name == config.active_model
     bad: State = "wrong" if active else "note"
@@ -123,14 +151,18 @@ def _model(config: Config, model: Model) -> Finding:
         cure = f"fetch it: ctxgate pull {model.name}" if model.pull is not None else "put the file there, or mend path:"
         return Finding(bad, about, f"no weights at {model.path}", cure)
     try:
-        engine = recipe(model, this_machine(), model.port).engine
+        plan = recipe(model, machine, model.port)
     except GatewayError as error:
         return Finding(bad, about, "its engine isn't installed", error.message)
+    if plan.argv[0] in machine.unfit:
+        return Finding(bad, about, f"{plan.argv[0]} was built for another processor: SIGILL kills it", plan.cure)
     if (finding := _weights(model, about, bad)) is not None:
         return finding
     if model.port is not None and _listens("127.0.0.1", model.port):
         return Finding("ok", about, f"a server listens on port {model.port}; it is used if it is healthy")
-    return Finding("ok", about, f"can be started by {engine}")
+    if (note := note or plan.note) is not None:
+        return Finding("note", about, note, REPLACE_LLAMA_SERVER)
+    return Finding("ok", about, f"can be started by {plan.engine}")
 
 
 def _weights(model: Model, about: str, bad: State) -> Finding | None:

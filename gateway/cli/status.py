@@ -90,8 +90,9 @@ def table(now: dict[str, Any], before: dict[str, Any] | None, seconds: float) ->
         for cells in [list(zip(row, widths, strict=True))]
     ]
     for model in now["models"]:
-        if failure := (model["engine"] or {}).get("failure"):
-            lines += ["", f"{model['name']}: {failure}"]
+        for key in ("failure", "note"):
+            if text := (model["engine"] or {}).get(key):
+                lines += ["", f"{model['name']}: {text}"]
     config = now["config"]
     lines += ["", f"ctxgate {now['version']}, pid {now['pid']}, {_size(now['resident_bytes'])}, {config['file']}"]
     if config["needs_restart"]:

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import ClassVar
 from weakref import WeakSet
 
+from msgspec.structs import replace
+
 from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.config import Model
 from gateway.config.values import STARTABLE
 from gateway.engines import memory
-from gateway.engines.launch import adopted, check_weights, last_words, launched
+from gateway.engines.launch import adopted, check_weights, cure, last_words, launched
 from gateway.engines.logfile import LogFile, log_path
 from gateway.engines.machine import this_machine
 from gateway.engines.memory import Footprint
@@ -114,6 +116,7 @@ class Engine:
         self._not_before = 0.0
         self._stuck: str | None = None
         self._process: Process | None = None
+        self._plan: Recipe | None = None
         self._log: LogFile | None = None
         self._bringing: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -191,6 +194,7 @@ class Engine:
             crashes=self.crashes,
             pinned=self.model.residence.pinned,
             failure=str(self.failure) if self.failure is not None else None,
+            note=self._plan.note if self._plan is not None else None,
         )
 
     def on_change(self, watcher: Callable[[Engine], None]) -> None:
@@ -462,14 +466,14 @@ class Engine:
             self._phase = "memory"
             address = self._free_fixed()
             if address is not None and await adopted(self.model, address):
-                self._process = None
+                self._process = self._plan = None
                 self._to("admit")
             else:
                 check_weights(self.model)
                 await self.residency.admit(self, since)
                 free = self._free_fixed()
                 port = free.port if free is not None else None
-                address = await launched(self.model, self._machine(), port, self._spawned)
+                address = await launched(self.model, self._fit_machine, port, self._spawned)
             self._came(address)
         except GatewayError as error:
             await self._broke(error)
@@ -548,6 +552,9 @@ class Engine:
                     log.warning("the engine of model %s can't be written down: %s", self.name, error)
 
         def ended() -> None:
+            if process.illegal_instruction and plan.argv[0] not in self.residency.unfit:
+                self.residency.unfit.add(plan.argv[0])
+                log.warning("%s %s%s", plan.argv[0], process.ending(), cure(process, plan))
             if lines is not None:
                 lines.note(f"{plan.engine} {process.ending()}")
                 lines.close()
@@ -563,9 +570,13 @@ class Engine:
             raise ProviderUnavailable(f"model {self.name!r}: no process for {plan.engine}: {error}") from error
         process.on_end(ended)
         self._process = process
+        self._plan = plan
         self.starts += 1
         self._alive.add(self)
         return process
+
+    def _fit_machine(self) -> Machine:
+        return replace(self._machine(), unfit=frozenset(self.residency.unfit))
 
     def _free_fixed(self) -> Address | None:
         """The address that config.yaml names, unless another model's engine of this gateway holds its port."""
@@ -680,7 +691,9 @@ class Engine:
         if self._served:
             self._failed_in_a_row = 0
         self._later()
-        what = f"{self._stuck}, and was ended" if self._stuck is not None else process.ending()
+        assert self._plan is not None
+        ended = f"{process.ending()}{cure(process, self._plan)}"
+        what = f"{self._stuck}, and was ended" if self._stuck is not None else ended
         self.failure = ProviderUnavailable(f"model {self.name!r}: its engine {what}{last_words(process)}", status=502)
         busy = self.in_flight > 0
         self._watching = None

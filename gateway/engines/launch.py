@@ -65,15 +65,16 @@ def check_weights(model: Model) -> None:
 
 
 async def launched(
-    model: Model, machine: Machine, port: int | None, spawn: Callable[[Recipe], Awaitable[Process]]
+    model: Model, machine: Callable[[], Machine], port: int | None, spawn: Callable[[Recipe], Awaitable[Process]]
 ) -> Address:
     """Starts a process by `spawn` and waits until it answers; where that fails, the process is gone.
 
-    port: None for one that is free. Raises ProviderModelNotLoaded, ProviderUnavailable.
+    machine: asked again after a failure, which may have shown that a program doesn't run on it. port: None for one
+    that is free. Raises ProviderModelNotLoaded, ProviderUnavailable.
     """
     starts = 1
     while True:
-        plan = recipe(model, machine, port)
+        plan = recipe(model, machine(), port)
         process = await spawn(plan)
         try:
             try:
@@ -87,6 +88,10 @@ async def launched(
                 ) from None
         except BaseException as error:
             await asyncio.shield(process.stop())
+            # By now the machine knows of a program that doesn't run on it: there may be another one.
+            died = isinstance(error, ProviderModelNotLoaded) and process.illegal_instruction
+            if died and recipe(model, machine(), port).engine != plan.engine:
+                continue
             chosen = plan.address
             if (
                 isinstance(error, ProviderModelNotLoaded)
@@ -125,8 +130,10 @@ async def _ready(model: Model, process: Process, plan: Recipe) -> Address:
 
 
 def _died(model: Model, process: Process, plan: Recipe) -> ProviderModelNotLoaded:
+    note = f" ({plan.note})" if plan.note is not None else ""
     return ProviderModelNotLoaded(
-        f"model {model.name!r}: {plan.engine} {process.ending()} while it started{last_words(process)}"
+        f"model {model.name!r}: {plan.engine} {process.ending()} while it started{note}"
+        f"{cure(process, plan)}{last_words(process)}"
     )
 
 
@@ -165,6 +172,11 @@ async def _listens(address: Address) -> bool:
         return False
     writer.transport.abort()
     return True
+
+
+def cure(process: Process, plan: Recipe) -> str:
+    """What helps against the way that the engine ended, as a part of a message; empty where nothing is known."""
+    return f": it was built for another processor; {plan.cure}" if process.illegal_instruction else ""
 
 
 def last_words(process: Process) -> str:

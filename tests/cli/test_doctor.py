@@ -55,7 +55,7 @@ def test_a_client(client: str, running: Path) -> None:
 
 
 def test_a_running_gateway(running: Path) -> None:
-    done = ctxgate("doctor", "--config", running, cwd=running.parent)
+    done = ctxgate("doctor", "--config", running, cwd=running.parent, PATH="")
     assert done.returncode == 0, done.stdout
     assert "ok     gateway: runs at" in done.stdout
     assert "ok     model tiny (active): can be started by xllamacpp" in done.stdout

@@ -40,7 +40,7 @@ def running(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("docs")
     (folder / "_models/test").mkdir(parents=True)
     (folder / "_models/test/ctxgate-test-tools.gguf").symlink_to(test_model)
-    with gateway(folder, FILES[0]) as running:
+    with gateway(folder, FILES[0], PATH="") as running:
         asked = {key: value for key, value in QUESTION.items() if key != "model"}
         assert running.http.post("/v1/chat/completions", json=asked).status_code == 200
         yield running

@@ -43,7 +43,7 @@ def running(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     engine = {"runtime": "llama.cpp", "path": str(test_model), "context_window": 512, "tool_call_format": "pythonic"}
     models = {"tiny": engine, "echo": {"runtime": "echo"}}
     text = json.dumps({"active_model": "tiny", "models": models, "log": {"bodies": True}})
-    with gateway(tmp_path_factory.mktemp("seeing"), text) as running:
+    with gateway(tmp_path_factory.mktemp("seeing"), text, PATH="") as running:
         for stream in (False, True):
             assert running.http.post("/v1/chat/completions", json={**QUESTION, "stream": stream}).status_code == 200
         bad = {**QUESTION, "messages": [{"role": "user", "content": "x " * 3000}]}
