@@ -25,7 +25,7 @@ OURS: dict[str, set[str]] = {
     "gateway.schema": {"gateway.errors"},
     "gateway.config": {"gateway.errors", "normalizers"},
     "gateway.provider": {"gateway.errors", "gateway.schema", "gateway.wire"},
-    "gateway.server": {"gateway.errors", "gateway.api"},  # the fast protocol's, which is to go
+    "gateway.server": {"gateway.errors", "gateway.wire"},
     "gateway.pull": {"gateway.errors", "gateway.config"},
     "gateway.store": {"gateway.errors", "gateway.config"},
     "gateway.backends": {"gateway.errors", "gateway.wire", "gateway.upstream", "gateway.config"},

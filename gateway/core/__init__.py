@@ -4,6 +4,5 @@ from gateway.core.gateway import Gateway
 from gateway.core.passthrough import Passthrough, RequestMeter
 from gateway.core.route import Route, address_of
 from gateway.core.run import Run
-from gateway.core.shortcut import Sink
 
-__all__ = ["Gateway", "Passthrough", "RequestMeter", "Route", "Run", "Sink", "address_of"]
+__all__ = ["Gateway", "Passthrough", "RequestMeter", "Route", "Run", "address_of"]

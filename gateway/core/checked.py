@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Mapping
 
 from gateway.core.run import Asked, Asker, Run
-from gateway.core.shortcut import Sink
 from gateway.request.checks import ATTEMPTS, AnswerBuffer, Check
 from gateway.wire.chat import ChatRequest
+from gateway.wire.sse import Sink
 
 
 class CheckedRun(Run):

@@ -11,12 +11,13 @@ from msgspec import Struct
 from gateway.answer.normalize import Answer, EngineError
 from gateway.backends import Backend, Reply
 from gateway.config import Model
-from gateway.core.shortcut import Shortcut, Sink
+from gateway.core.shortcut import Shortcut
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
 from gateway.request.checks import Enforced
 from gateway.wire.chat import ChatRequest
+from gateway.wire.sse import Sink
 
 
 class Asked(Struct):

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from gateway.answer.normalize import Answer
 from gateway.backends import DirectReply
-from gateway.wire.sse import events
+from gateway.wire.sse import Sink, events
 
 OPEN, LF = ord("{"), ord("\n")
-
-
-class Sink(Protocol):
-    """A client that can take events at once. `ready` is false while it lags behind."""
-
-    def ready(self) -> bool: ...
-
-    def push(self, data: bytes) -> None:
-        """Sends server-sent events."""
-        ...
 
 
 class Shortcut:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 DEFAULT_MAX_EVENT_SIZE = 8 * 1024 * 1024
 """Bytes of one unfinished event. Far above any real chunk; bounds the memory that a broken server can take."""
@@ -120,3 +121,13 @@ def events(payloads: list[bytes]) -> bytes:
     if len(payloads) == 1:
         return b"data: " + payloads[0] + b"\n\n"
     return b"".join(map(event, payloads))
+
+
+class Sink(Protocol):
+    """A client that can take events at once. `ready` is false while it lags behind."""
+
+    def ready(self) -> bool: ...
+
+    def push(self, data: bytes) -> None:
+        """Sends server-sent events."""
+        ...
