@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 ROOT = Path(__file__).parents[1]
 NETWORK = {"asyncio", "http", "multiprocessing", "select", "selectors", "socket", "socketserver", "ssl", "subprocess"}
 
@@ -278,7 +280,7 @@ def test_pure_parts_do_no_io(part: str) -> None:
 def test_heavy_modules_load_on_first_use(module: str) -> None:
     script = f"import sys, {module}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=50, cwd=ROOT, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, check=True
     )
     assert not set(done.stdout.split()) & WITHOUT[module]
 

@@ -56,7 +56,6 @@ async def test_a_required_call_is_the_right_one_where_the_model_knows_it(llama_c
     assert said.parsed[0] == ("get_weather", {"city": "Paris", "unit": "celsius"})
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("format", ["pythonic", "hermes", "qwen3_coder"])
 async def test_samples_fit_their_schemas(serve: Serve, test_model: Path, format: str, record_property: Any) -> None:
     """Random tools at temperature 1.2. Counted and passed over: answers that max_tokens cut, and those where the

@@ -13,6 +13,7 @@ from tests.gateway.accumulator import from_stream
 from tests.gateway.client import Answer, chat
 from tests.gateway.double import Exchange, Json, Script, chunk, completion, endless, streams
 from tests.gateway.running import running
+from tests.patience import PATIENCE
 
 SCHEMA: Json = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 BY_SCHEMA: Json = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
@@ -274,7 +275,7 @@ async def test_a_schema_that_only_we_find_faulty_ends_the_answer_that_began(http
         faulty = {"type": "json_schema", "json_schema": {"schema": {"type": "int"}}}
         answer = await gateway.ask(chat(stream=True, tools=[NOW], response_format=faulty))
         assert (answer.status, answer.error["param"]) == (400, "response_format.json_schema.schema")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await gateway.engine.requests[-1].gone
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.cli.commands import environment
 from tests.model_test.servers import listening
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,7 @@ def swap(config: Path, *args: str) -> subprocess.CompletedProcess[str]:
         env=environment(config.parent),
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -58,8 +59,7 @@ def swap(config: Path, *args: str) -> subprocess.CompletedProcess[str]:
 FAST = ("--options", "--no-png --max-tokens 128 --quiet")
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("suite", ["smoke", pytest.param("core", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("suite", ["smoke", pytest.param("core", marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_a_worse_setting_is_stopped_and_the_better_one_promoted(tmp_path: Path, test_model: Path, suite: str) -> None:
     config = written(tmp_path, test_model, "right")
     before = config.read_bytes()
@@ -127,7 +127,6 @@ def test_a_candidate_that_cannot_run_changes_nothing(tmp_path: Path, test_model:
     assert config.read_bytes() == before
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_its_gateway_ends_with_it(tmp_path: Path, test_model: Path, end: signal.Signals) -> None:
     """SIGTERM reaches swap alone; a terminal's Ctrl-C all that runs in it."""
@@ -146,7 +145,7 @@ def test_its_gateway_ends_with_it(tmp_path: Path, test_model: Path, end: signal.
             os.killpg(process.pid, end)
         else:
             process.send_signal(end)
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE) == 130
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) != 0
     finally:
@@ -156,7 +155,7 @@ def test_its_gateway_ends_with_it(tmp_path: Path, test_model: Path, end: signal.
 
 def served(out: Path) -> int:
     """The port of the gateway that the run has started, once it answers."""
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         for log in out.rglob("*.log"):
             if (found := re.search(r"http://127\.0\.0\.1:(\d+)/v1", log.read_text("utf-8"))) is not None:
