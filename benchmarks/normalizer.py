@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 
 from normalizers import ToolArgs, ToolCall, get, normalizer, warm
-from normalizers.render import render_calls
+from normalizers.write.render import render_calls
 
 FORMATS = {
     "pythonic": "pythonic",

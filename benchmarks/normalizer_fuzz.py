@@ -25,9 +25,9 @@ from functools import cache
 from typing import Any
 
 from normalizers import Event, FormatSpec, ToolCall, ToolEnd, ToolStart, coalesce, fold, get, names, normalizer
-from normalizers.coerce import SchemaIndex
 from normalizers.events import ToolArgs
-from normalizers.render import render_calls
+from normalizers.values.coerce import SchemaIndex
+from normalizers.write.render import render_calls
 
 TYPES = {"text": "string", "count": "integer", "ratio": "number", "on": "boolean", "tags": "array", "options": "object"}
 TOOLS = SchemaIndex(

@@ -16,11 +16,11 @@ from typing import Any
 
 import uvicorn
 
-from gateway import logs
-from gateway.api.app import API
+from gateway.api.routes import API
 from gateway.config import Config, ConfigError
 from gateway.core import Gateway
-from gateway.reload import Load, Reloader
+from gateway.core.reload import Load, Reloader
+from gateway.observe import logs
 from gateway.services import Face, Services
 from normalizers import FormatSpec, registry
 
@@ -28,32 +28,32 @@ GRACE_SECONDS = 10
 
 
 FACES: dict[str, str] = {
-    **dict.fromkeys(("/v1/responses", "/responses"), "gateway.api.responses.face:ResponsesFace"),
+    **dict.fromkeys(("/v1/responses", "/responses"), "gateway.api.responses.endpoint:ResponsesFace"),
     **dict.fromkeys(("/v1/messages", "/messages"), "gateway.api.messages:MessagesFace"),
     **dict.fromkeys(("/v1/completions", "/completions"), "gateway.api.completions:CompletionsFace"),
     **dict.fromkeys(("/v1/embeddings", "/embeddings"), "gateway.api.embeddings:EmbeddingsFace"),
     **dict.fromkeys(("/v1/rerank", "/rerank"), "gateway.api.embeddings:EmbeddingsFace"),
-    "/openapi.json": "gateway.description:DescriptionFace",
-    **dict.fromkeys(("/-", "/metrics"), "gateway.api.operations:OperationsFace"),
-    **dict.fromkeys(("/llm/room", "/api/user"), "gateway.rooms.app:build"),
+    "/openapi.json": "gateway.api.openapi:DescriptionFace",
+    **dict.fromkeys(("/-", "/metrics"), "gateway.api.operations.endpoints:OperationsFace"),
+    **dict.fromkeys(("/llm/room", "/api/user"), "gateway.rooms.endpoints:build"),
     "/api": "gateway.api.ollama:OllamaFace",
     # Whatever else begins with /v1 is there without it, too.
-    **dict.fromkeys(("/", "/health", "/ready", "/models", "/v1"), "gateway.api.overview:OverviewFace"),
+    **dict.fromkeys(("/", "/health", "/ready", "/models", "/v1"), "gateway.api.operations.overview:OverviewFace"),
 }
 """Path prefix → factory of the face behind it, `(Services) -> Face`; imported when it is first asked. The
 first that fits counts."""
 
 BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
     # A room may have been at work when the gateway ended.
-    (lambda config: (config.state_dir / "rooms.open").exists(), "gateway.rooms.app:resume"),
+    (lambda config: (config.state_dir / "rooms.open").exists(), "gateway.rooms.endpoints:resume"),
     (lambda config: config.ctx.enabled, "gateway.ctx.live:live"),
 )
 """What runs beside the faces from the start: whether a configuration wants it, and its factory, `(Services) ->` an
 async context manager. Imported only where it is wanted."""
 
 
-PRUNES = ("gateway.api.responses.kept:prune", "gateway.rooms.retention:prune", "gateway.ctx.retention:prune")
-"""What removes from the store what is too old; see `gateway.retention`."""
+PRUNES = ("gateway.api.responses.response_store:prune", "gateway.rooms.retention:prune", "gateway.ctx.retention:prune")
+"""What removes from the store what is too old; see `gateway.store.retention`."""
 
 
 def build(config: Config, load: Load | None = None) -> API:
@@ -129,7 +129,7 @@ def serve(config: Config, load: Load, sockets: list[socket.socket]) -> None:
     settings = uvicorn.Config(
         app,
         # The lane knows no browsers.
-        http="httptools" if server.cors_origins else "gateway.api.lane:LaneProtocol",
+        http="httptools" if server.cors_origins else "gateway.server.fast_protocol:FastProtocol",
         ws="none",
         log_config=None,
         access_log=False,

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gateway.asgi import Receive, Scope, Send
 from gateway.core import Gateway
+from gateway.core.reload import Reloader
 from gateway.errors import GatewayError
-from gateway.reload import Reloader
+from gateway.server.asgi import Receive, Scope, Send
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -22,7 +22,7 @@ class Services:
     """The gateway, and the store, which opens when a face first asks for it."""
 
     def __init__(self, gateway: Gateway, reloader: Reloader | None = None, prunes: Sequence[str] = ()) -> None:
-        """reloader: None for a gateway that wasn't started from a file. prunes: see `gateway.retention`."""
+        """reloader: None for a gateway that wasn't started from a file. prunes: see `gateway.store.retention`."""
         self.gateway = gateway
         self.reloader = reloader
         self.ending = asyncio.Event()
@@ -54,8 +54,8 @@ class Services:
             raise
 
     async def _open(self) -> Store:
-        from gateway.retention import keep_pruned
         from gateway.store import Store
+        from gateway.store.retention import keep_pruned
 
         store = await Store.open(store_url(self.gateway.config))
         pruning = keep_pruned(store, lambda: self.gateway.config, self._prunes)

@@ -17,8 +17,8 @@ from normalizers.events import (
 )
 
 if TYPE_CHECKING:
-    from normalizers.coerce import SchemaIndex
     from normalizers.spec import FormatSpec
+    from normalizers.values.coerce import SchemaIndex
 
 Mended = Literal["none", "lexical", "schema"]
 

@@ -11,17 +11,17 @@ from importlib import import_module
 from typing import Any
 
 from normalizers.base import Normalizer, new_call_id
-from normalizers.coerce import SchemaIndex
 from normalizers.formats import FORMATS
 from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
+from normalizers.values.coerce import SchemaIndex
 
 DIALECTS: dict[str, str] = {
-    "auto": "normalizers.dialects.auto:Auto",
-    "harmony": "normalizers.dialects.harmony:Harmony",
-    "json": "normalizers.dialects.json_calls:JsonCalls",
-    "named": "normalizers.dialects.named:NamedCalls",
-    "pythonic": "normalizers.dialects.pythonic:Pythonic",
-    "tags": "normalizers.dialects.tags:TagCalls",
+    "auto": "normalizers.read.auto:Auto",
+    "harmony": "normalizers.read.harmony:Harmony",
+    "json": "normalizers.read.json_calls:JsonCalls",
+    "named": "normalizers.read.named:NamedCalls",
+    "pythonic": "normalizers.read.pythonic:Pythonic",
+    "tags": "normalizers.read.tags:TagCalls",
 }
 """Loaded on first use: a grammar costs more to import than everything else here."""
 
@@ -171,7 +171,7 @@ def normalizer(
         spec = get(spec)
     if spec.untouched:
         return Normalizer()
-    from normalizers.framing import Framing
+    from normalizers.read.framing import Framing
 
     return Framing(
         spec,
@@ -213,7 +213,7 @@ def warm(spec: FormatSpec | str) -> None:
     if isinstance(spec, str):
         spec = get(spec)
     if not spec.untouched:
-        import_module("normalizers.framing")
+        import_module("normalizers.read.framing")
         warm_dialect = getattr(dialect_loader(spec)(), "warm", None)
         if warm_dialect is not None:
             warm_dialect()

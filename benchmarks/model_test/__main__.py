@@ -2,7 +2,7 @@ import signal
 import sys
 
 from benchmarks.model_test.cli import main
-from gateway.pipe import while_read
+from gateway.cli.broken_pipe import while_read
 
 # Ends as with Ctrl-C: what was answered is written, the gateway of --serve is ended.
 signal.signal(signal.SIGTERM, signal.default_int_handler)

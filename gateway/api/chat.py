@@ -1,7 +1,7 @@
 """`POST /v1/chat/completions`: the hot route.
 
 `Chat.answer` is the whole of it. It writes to a `Client`, of which there are two: `ASGIClient` for any ASGI
-server, and the lane on uvicorn's own protocol class (`gateway.api.lane`), which saves it
+server, and the lane on uvicorn's own protocol class (`gateway.server.fast_protocol`), which saves it
 the scope, the messages and a task for each request.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from gateway.api.pulse import SSE_HEADERS, Pulse
-from gateway.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, read_body, until_gone
 from gateway.core import Gateway, Run, Tap
 from gateway.errors import GatewayError, InternalError
+from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, read_body, until_gone
+from gateway.server.keepalive import SSE_HEADERS, KeepAlive
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.sse import DONE, event, events
 
@@ -82,7 +82,7 @@ class Chat:
 
     async def _stream(self, request: ChatRequest, client: Client) -> None:
         """An error before anything was sent is a status; after it, a frame of the stream and then its end mark."""
-        pulse = Pulse(client, request.where, progress_after=self._progress_after, keep_alive=self._keep_alive)
+        pulse = KeepAlive(client, request.where, progress_after=self._progress_after, keep_alive=self._keep_alive)
         try:
             with await self.gateway.chat(request) as run:
                 payloads = await run.payloads()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateway.api import face
+from gateway.api import endpoint
 from gateway.api.chat import JSON_TYPE, Client
-from gateway.api.face import Request, Row
-from gateway.api.pulse import SSE_HEADERS
+from gateway.api.endpoint import Request, Row
 from gateway.errors import GatewayError
+from gateway.server.keepalive import SSE_HEADERS
 from gateway.wire.chat import encode
 from gateway.wire.completions import CreateCompletion
 from gateway.wire.sse import DONE, event, events
 
 
-class CompletionsFace(face.RoutedFace):
+class CompletionsFace(endpoint.RoutedFace):
     def rows(self) -> Iterable[Row]:
         return (("POST", "/completions", self.create),)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateway.api import face
+from gateway.api import endpoint
 from gateway.api.chat import Client
-from gateway.api.face import Request, Row
+from gateway.api.endpoint import Request, Row
 from gateway.config import Role
 from gateway.wire.embeddings import CreateEmbedding, CreateRerank, Scores, Vectors, embedding_list, rerank_list
 
 
-class EmbeddingsFace(face.RoutedFace):
+class EmbeddingsFace(endpoint.RoutedFace):
     def rows(self) -> Iterable[Row]:
         return (("POST", "/embeddings", self.embeddings), ("POST", "/rerank", self.rerank))
 
@@ -20,7 +20,7 @@ class EmbeddingsFace(face.RoutedFace):
         route = self.gateway.route(asked.model, "embedding")
         async with route.post("embeddings", asked.fields, "embeddings") as posted:
             vectors = Vectors.parse(await posted.whole())
-        await face.json(client, embedding_list(asked, vectors, route.model.name))
+        await endpoint.json(client, embedding_list(asked, vectors, route.model.name))
 
     async def rerank(self, request: Request, client: Client) -> None:
         """By a model that ranks, or by the likeness of embeddings."""
@@ -37,4 +37,4 @@ class EmbeddingsFace(face.RoutedFace):
             texts = CreateEmbedding([asked.query, *asked.texts])
             async with route.post("embeddings", texts.fields, "rerank") as posted:
                 scores = Scores.of(Vectors.parse(await posted.whole()))
-        await face.json(client, rerank_list(asked, scores, route.model.name))
+        await endpoint.json(client, rerank_list(asked, scores, route.model.name))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateway.api import face
+from gateway.api import endpoint
 from gateway.api.chat import Client, stand_in
-from gateway.api.face import Request, Row
+from gateway.api.endpoint import Request, Row
 from gateway.errors import GatewayError
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.messages.answer import MessageEncoder, error_object, sse
@@ -14,7 +14,7 @@ from gateway.wire.messages.request import CreateMessage, chat_fields, dropped
 from gateway.wire.pieces import pieces
 
 
-class MessagesFace(face.RoutedFace):
+class MessagesFace(endpoint.RoutedFace):
     def rows(self) -> Iterable[Row]:
         return (
             ("POST", "/messages", self.create),
@@ -28,17 +28,17 @@ class MessagesFace(face.RoutedFace):
         encoder = MessageEncoder(model, thinking=asked.thinks, omitted=omitted)
         chat = ChatRequest.parse(encode(chat_fields(asked)), "messages")
         if asked.stream:
-            await face.stream(self.gateway, chat, _Encoding(encoder), client)
+            await endpoint.stream(self.gateway, chat, _Encoding(encoder), client)
             return
         with await self.gateway.chat(chat) as run:
             encoder.feed(pieces(await run.whole()))
         encoder.finish()
-        await face.json(client, encoder.message, (*face.without(dropped(asked)), *stand_in(run)))
+        await endpoint.json(client, encoder.message, (*endpoint.without(dropped(asked)), *stand_in(run)))
 
     async def count_tokens(self, request: Request, client: Client) -> None:
         asked = CreateMessage.parse(request.body, counting=True)
         count = await self.gateway.count_tokens(ChatRequest.parse(encode(chat_fields(asked))))
-        await face.json(client, {"input_tokens": count.tokens}, face.told(count))
+        await endpoint.json(client, {"input_tokens": count.tokens}, endpoint.told(count))
 
     def error_body(self, error: GatewayError) -> bytes:
         return encode(error_object(error))

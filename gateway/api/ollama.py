@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import Raw
 
 from gateway import __version__
-from gateway.api import face
+from gateway.api import endpoint
 from gateway.api.chat import Client, stand_in
-from gateway.api.face import Request, Row
+from gateway.api.endpoint import Request, Row
 from gateway.core import Route
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, encode
@@ -28,7 +28,7 @@ NDJSON = b"application/x-ndjson"
 CAPABILITIES = {"tool_calling": "tools", "vision": "vision", "reasoning": "thinking"}
 
 
-class OllamaFace(face.RoutedFace):
+class OllamaFace(endpoint.RoutedFace):
     def rows(self) -> Iterable[Row]:
         return (
             ("POST", "/api/chat", self.chat),
@@ -62,11 +62,11 @@ class OllamaFace(face.RoutedFace):
         encoder = LineEncoder(asked.model or route.model.name, time.time(), time.time, generate=generate)
         chat = ChatRequest.parse(encode(fields), "ollama")
         if chat.stream:
-            await face.lines(self.gateway, chat, _Encoding(encoder), client, NDJSON)
+            await endpoint.lines(self.gateway, chat, _Encoding(encoder), client, NDJSON)
             return
         with await self.gateway.chat(chat) as run:
             lines = encoder.feed(pieces(await run.whole()))
-        await face.json(client, encoder.whole([*lines, *encoder.finish()]), stand_in(run))
+        await endpoint.json(client, encoder.whole([*lines, *encoder.finish()]), stand_in(run))
 
     async def _complete(self, asked: Generate, client: Client) -> None:
         """A text goes on as one line: who wants it raw has no use for its pieces."""
@@ -79,7 +79,7 @@ class OllamaFace(face.RoutedFace):
             lines = encoder.feed(pieces(await posted.whole()))
             last = encoder.whole([*lines, *encoder.finish()])
         if asked.stream is False:
-            await face.json(client, last)
+            await endpoint.json(client, last)
         else:
             await client.whole(200, ((b"content-type", NDJSON),), ndjson([last]))
 
@@ -87,7 +87,7 @@ class OllamaFace(face.RoutedFace):
         model = self._route(asked.model).model.name
         await self.gateway.ready(model)
         encoder = LineEncoder(asked.model or model, time.time(), time.time, generate=generate)
-        await face.json(client, encoder.loaded())
+        await endpoint.json(client, encoder.loaded())
 
     async def embed(self, request: Request, client: Client) -> None:
         asked = Embed.parse(request.body)
@@ -100,12 +100,12 @@ class OllamaFace(face.RoutedFace):
             "load_duration": 0,
             "prompt_eval_count": vectors.usage.prompt_tokens,
         }
-        await face.json(client, body)
+        await endpoint.json(client, body)
 
     async def embeddings(self, request: Request, client: Client) -> None:
         asked = Embed.parse(request.body)
         vectors = await self._vectors(asked.model, asked.prompt or "")
-        await face.json(client, {"embedding": vectors.data[0].embedding})
+        await endpoint.json(client, {"embedding": vectors.data[0].embedding})
 
     async def _vectors(self, model: str, texts: str | list[str]) -> Vectors:
         if not texts:
@@ -116,13 +116,13 @@ class OllamaFace(face.RoutedFace):
             return Vectors.parse(await posted.whole())
 
     async def tags(self, request: Request, client: Client) -> None:
-        await face.json(client, {"models": [self._entry(route) for route in self.gateway.routes.values()]})
+        await endpoint.json(client, {"models": [self._entry(route) for route in self.gateway.routes.values()]})
 
     async def running(self, request: Request, client: Client) -> None:
         routes = self.gateway.routes.values()
         ready = [route for route in routes if route.engine is not None and route.engine.state == "ready"]
         models = [{**self._entry(route), "size_vram": 0, "expires_at": "9999-12-31T23:59:59Z"} for route in ready]
-        await face.json(client, {"models": models})
+        await endpoint.json(client, {"models": models})
 
     async def show(self, request: Request, client: Client) -> None:
         asked = Named.parse(request.body)
@@ -143,10 +143,10 @@ class OllamaFace(face.RoutedFace):
             "capabilities": ["embedding"] if model.role == "embedding" else ["completion", *able],
             "modified_at": entry["modified_at"],
         }
-        await face.json(client, body)
+        await endpoint.json(client, body)
 
     async def version(self, request: Request, client: Client) -> None:
-        await face.json(client, {"version": VERSION, "ctxgate": __version__})
+        await endpoint.json(client, {"version": VERSION, "ctxgate": __version__})
 
     def error_body(self, error: GatewayError) -> bytes:
         return encode(error_object(error))

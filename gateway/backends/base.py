@@ -1,7 +1,7 @@
 """The seam between the gateway and an engine's server.
 
 A backend knows one kind of server: how to ask it, how to tell that it is ready, what it gets wrong and
-what its errors mean. `gateway.core` opens a Reply, `gateway.normalize` reads it.
+what its errors mean. `gateway.core` opens a Reply, `gateway.answer.normalize` reads it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Address(Struct, frozen=True):
         return f"{'https' if self.tls else 'http'}://{bracketed(self.host)}:{self.port}{self.prefix}"
 
 
-class Mender:
+class Fixup:
     """Puts an engine's own mistakes right, before the answer is normalised; one object for each answer.
 
     The laws that hold for every engine (call ids, indices, argument strings, finish_reason) are not a
-    mender's work: `gateway.normalize` holds them. What a mender changes is a fact about that engine,
+    fixup's work: `gateway.answer.normalize` holds them. What a fixup changes is a fact about that engine,
     with a test from its recorded or running self.
     """
 
@@ -89,7 +89,7 @@ class Reply(Protocol):
     """One answer of an engine, whole or streamed as the request asked."""
 
     @property
-    def mender(self) -> Mender | None: ...
+    def fixup(self) -> Fixup | None: ...
 
     @property
     def done(self) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends.about import UNKNOWN, About
-from gateway.backends.base import Address, Mender, Taker
+from gateway.backends.base import Address, Fixup, Taker
 from gateway.config import Model
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, decode, encode
@@ -56,7 +56,7 @@ class EchoBackend:
 class EchoReply:
     """A `Reply` word by word, the white space with the word that it follows."""
 
-    mender: Mender | None = None
+    fixup: Fixup | None = None
 
     def __init__(self, model: str, *, said: list[str], answer: str, limit: int | None, usage: bool) -> None:
         words = re.findall(r"\s*\S+\s*", answer) or ([answer] if answer else [])

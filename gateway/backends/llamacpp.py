@@ -14,7 +14,7 @@ from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Endpoint, RawText
 from gateway.backends.context import context_length_exceeded, may_exceed
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
-from gateway.backends.prefill import Prefill
+from gateway.backends.prompt_progress import Prefill
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,

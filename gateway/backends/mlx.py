@@ -7,11 +7,11 @@ from typing import Any
 from msgspec import Raw
 
 from gateway.backends import messages
-from gateway.backends.base import Address, Mender
+from gateway.backends.base import Address, Fixup
 from gateway.backends.context import exceeded
-from gateway.backends.menders import RoleOnce
+from gateway.backends.fixups import RoleOnce
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
-from gateway.backends.prefill import Prefill
+from gateway.backends.prompt_progress import Prefill
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -61,7 +61,7 @@ class MLXBackend(OpenAIBackend):
         if _needs_edit(fields["messages"]):
             messages.edit(fields, messages.developer_is_system)
 
-    def mender(self) -> Mender:
+    def fixup(self) -> Fixup:
         return _Mender(self.model.name)
 
     def error(self, status: int, body: bytes) -> GatewayError:

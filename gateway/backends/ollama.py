@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from gateway.backends import ollama_chat
 from gateway.backends.about import About
-from gateway.backends.base import Address, Mender, Taker
+from gateway.backends.base import Address, Fixup, Taker
 from gateway.backends.context import exceeded, may_exceed
 from gateway.backends.openai import MAX_ERROR_BODY, OpenAIBackend, error_message, json_object
 from gateway.config import Model
@@ -34,7 +34,7 @@ OWN_WINDOW = 2048
 class OllamaReply:
     """A `Reply` read from `/api/chat`: JSON, a line each where it is streamed."""
 
-    mender: Mender | None = None
+    fixup: Fixup | None = None
 
     def __init__(self, response: Response, chat: ollama_chat.Chat) -> None:
         self._response = response

@@ -10,10 +10,10 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends.about import UNKNOWN, About, about
-from gateway.backends.base import Address, Endpoint, Mender, Taker
+from gateway.backends.base import Address, Endpoint, Fixup, Taker
 from gateway.backends.collect import Collector
 from gateway.backends.context import exceeded
-from gateway.backends.prefill import Prefill
+from gateway.backends.prompt_progress import Prefill
 from gateway.backends.toolnames import ToolNames
 from gateway.config import Model
 from gateway.errors import (
@@ -41,10 +41,10 @@ class HTTPReply:
 
     reasoning_open = by_grammar = False
 
-    __slots__ = ("_between", "_ended", "_reader", "_response", "_seen", "collects", "done", "mender", "prefill")
+    __slots__ = ("_between", "_ended", "_reader", "_response", "_seen", "collects", "done", "fixup", "prefill")
 
-    def __init__(self, response: Response, mender: Mender | None) -> None:
-        self.mender = mender
+    def __init__(self, response: Response, fixup: Fixup | None) -> None:
+        self.fixup = fixup
         self.prefill: Prefill | None = None
         """Takes what stands before the first token."""
         self.collects = False
@@ -145,7 +145,7 @@ class HTTPReply:
 
 
 class OpenAIBackend:
-    """Hooks for a particular engine: `adapt`, `error`, `mender`, `ready`, `takes_tools` and the two paths."""
+    """Hooks for a particular engine: `adapt`, `error`, `fixup`, `ready`, `takes_tools` and the two paths."""
 
     chat_path = "/v1/chat/completions"
     ready_path = "/v1/models"
@@ -180,7 +180,7 @@ class OpenAIBackend:
             raise await self._refusal(response)
         reply = self.reply(response, fields)
         if names is not None:
-            reply.mender = names
+            reply.fixup = names
         return reply
 
     async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
@@ -228,12 +228,12 @@ class OpenAIBackend:
     def adapt(self, fields: dict[str, Raw]) -> None:
         """Changes a request's fields where the engine wants them otherwise."""
 
-    def mender(self) -> Mender | None:
+    def fixup(self) -> Fixup | None:
         return None
 
     def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
         """The reply read from a 200; `fields` are those that were sent."""
-        return HTTPReply(response, self.mender())
+        return HTTPReply(response, self.fixup())
 
     def error(self, status: int, body: bytes) -> GatewayError:
         """What an error reply of the engine means (OpenArmature §8.1.3)."""

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends.about import About
-from gateway.backends.base import Address, Backend, Endpoint, Mender, RawText, Reply, Taker
+from gateway.backends.base import Address, Backend, Endpoint, Fixup, RawText, Reply, Taker
 from gateway.config import Model
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
@@ -200,8 +200,8 @@ class CountedReply:
         self._failed = failed
 
     @property
-    def mender(self) -> Mender | None:
-        return self._reply.mender
+    def fixup(self) -> Fixup | None:
+        return self._reply.fixup
 
     @property
     def done(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from msgspec import Raw
 
-from gateway.backends.base import Mender
+from gateway.backends.base import Fixup
 from gateway.wire.chat import decode, encode
 
 LONGEST = 64
@@ -18,8 +18,8 @@ _suspect = re.compile(rb'"name"\s*:\s*"(?![a-zA-Z0-9_-]{1,64}")').search
 """A false alarm, as of a parameter's title, costs time alone."""
 
 
-class ToolNames(Mender):
-    """Of one request. `adapt` changes what is sent; as a mender it changes the answer's calls back."""
+class ToolNames(Fixup):
+    """Of one request. `adapt` changes what is sent; as a fixup it changes the answer's calls back."""
 
     def __init__(self, names: dict[str, str]) -> None:
         """names: those that are sent, by those that the client knows."""

@@ -98,8 +98,8 @@ def _columns(text: str) -> int:
 def _rows() -> list[dict[str, Any]]:
     from normalizers import registry
     from normalizers.events import ToolCall
-    from normalizers.grammar import grammar
-    from normalizers.render import render_calls
+    from normalizers.write.grammar import grammar
+    from normalizers.write.render import render_calls
 
     tool = {"name": "f"}
     rows = []

@@ -9,7 +9,7 @@ import sys
 from msgspec.structs import asdict
 
 from gateway.cli.common import add_actions, configuration
-from gateway.keys import FILE, SCOPES, KeyFile
+from gateway.server.keys import FILE, SCOPES, KeyFile
 
 DESCRIPTION = """\
 Keys that callers of the gateway send as `Authorization: Bearer KEY`. With the first one a running gateway

@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from gateway import __version__
+from gateway.cli.broken_pipe import while_read
 from gateway.cli.common import add_config
 from gateway.config import ConfigError
 from gateway.errors import CATEGORIES, GatewayError, InternalError
-from gateway.pipe import while_read
 
 
 class Command(Protocol):

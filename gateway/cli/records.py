@@ -15,7 +15,7 @@ from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest
 
 if TYPE_CHECKING:
-    from gateway.rooms.tools.records import Records
+    from gateway.tools.records import Records
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gateway.rooms.tools.base import ToolError
+    from gateway.tools.base import ToolError
 
     actions: dict[str, Callable[[Records, argparse.Namespace], Awaitable[None]]] = {
         **{"define": _define, "filter": _filter, "models": _models, "find": _find}
@@ -66,9 +66,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _with_records(config: Config, tenant: str, work: Callable[[Records], Awaitable[T]]) -> T:
-    from gateway.rooms.tools.data import records
     from gateway.services import store_url
     from gateway.store import Store
+    from gateway.tools.data import records
 
     store = await Store.open(store_url(config))
     try:

@@ -62,7 +62,7 @@ def replayed(recording: dict[str, Any], format: str, stream: bool) -> list[str]:
 
     Raises ProviderInvalidRequest where there is no such format.
     """
-    from gateway.normalize import Answer, EngineError
+    from gateway.answer.normalize import Answer, EngineError
     from gateway.wire.chat import ChatRequest, encode
     from normalizers import registry
 

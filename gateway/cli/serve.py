@@ -15,8 +15,8 @@ from gateway.cli.listening import listening
 from gateway.cli.pull import fetch
 from gateway.config import Config, Model, Server, cache, load
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
-from gateway.keys import FILE as KEYS
-from gateway.keys import KeyFile
+from gateway.server.keys import FILE as KEYS
+from gateway.server.keys import KeyFile
 
 DESCRIPTION = "Serves the models of config.yaml to OpenAI clients, until Ctrl-C or SIGTERM."
 EXAMPLES = """\

@@ -15,8 +15,8 @@ from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.engines import Residency, for_model
 from gateway.errors import GatewayError, ProviderModelNotLoaded
-from gateway.estimate import TokenCount, estimate
-from gateway.ledger import Ledger
+from gateway.observe.request_log import RequestLog
+from gateway.request.token_estimate import TokenCount, estimate
 from gateway.wire.chat import ChatRequest
 
 log = logging.getLogger("ctxgate")
@@ -30,14 +30,15 @@ class Gateway:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.ledger = Ledger(config.log.requests, bodies=config.log.bodies)
+        self.request_log = RequestLog(config.log.requests, bodies=config.log.bodies)
         self.leaving: dict[asyncio.Task[None], Route] = {}
         """Routes that a change of the configuration has ended, while answers are on their way."""
         self._watchers: list[Callable[[], None]] = []
         self.residency = Residency(config.engines, state_dir=config.state_dir)
         """Of the engines that the gateway starts."""
         self.routes: Mapping[str, Route] = {
-            name: Route(model, self.ledger, for_model(model, self.residency)) for name, model in config.models.items()
+            name: Route(model, self.request_log, for_model(model, self.residency))
+            for name, model in config.models.items()
         }
         self._asked: dict[str | None, Route] = {}
         """The routes of chats, by what requests call their models: found once for each name there is."""
@@ -53,12 +54,12 @@ class Gateway:
         for name, model in config.models.items():
             old = before.get(name)
             if old is None or (old.model != model and (old.engine is None or launch(old.model) != launch(model))):
-                routes[name] = Route(model, self.ledger, for_model(model, self.residency))
+                routes[name] = Route(model, self.request_log, for_model(model, self.residency))
             else:
                 routes[name] = old if old.model == model else old.become(model)
         self.config, self.routes = config, routes
         self._asked.clear()
-        self.ledger.configure(config.log.requests, bodies=config.log.bodies)
+        self.request_log.configure(config.log.requests, bodies=config.log.bodies)
         self.residency.limits = config.engines
         self.residency.schedule()
         for name, route in before.items():

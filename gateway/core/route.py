@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeGuard
 from msgspec import Raw
 
 from gateway import backends
+from gateway.answer.capture import RecordedAnswer
+from gateway.answer.normalize import Answer
 from gateway.backends import (
     Address,
     Backend,
@@ -24,20 +26,18 @@ from gateway.backends import (
 )
 from gateway.backends.about import About, about
 from gateway.config import Model
-from gateway.conformance import Check, Enforced
-from gateway.core.posted import Count, Posted
-from gateway.core.run import Asked, HeldRun, Run
-from gateway.enforcement import UNTOLD, Constraint, Way, constraint, narrow, refused, tell
+from gateway.core.passthrough import Passthrough, RequestMeter
+from gateway.core.run import Asked, CheckedRun, Run
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderModelNotLoaded, ProviderUnavailable
-from gateway.forcing import forced, raw_text
-from gateway.history import NOTHING, has_calls, heal
-from gateway.ledger import OK, UNSETTLED, Ledger, Row, outcome_of, repairs
-from gateway.normalize import Answer
-from gateway.prompting import calls_into_text, tools_into_prompt
-from gateway.recording import RecordedAnswer
+from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
+from gateway.request.checks import Check, Enforced
+from gateway.request.constraints import UNTOLD, Constraint, Way, constraint, keep_allowed_tools, refused, tell
+from gateway.request.grammars import forced, raw_text
+from gateway.request.repair_history import NOTHING, has_calls, repair_history
+from gateway.request.tools_in_prompt import calls_into_text, tools_into_prompt
 from gateway.upstream import EngineGone
-from gateway.wire.chat import ChatRequest, FaceName, encode, waiting
+from gateway.wire.chat import ApiName, ChatRequest, encode, waiting
 from normalizers import Detection, FormatSpec, detect, registry
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ READY_SECONDS = 5.0
 class Route:
     """How requests for one model are answered."""
 
-    def __init__(self, model: Model, ledger: Ledger, engine: Engine | None = None) -> None:
+    def __init__(self, model: Model, request_log: RequestLog, engine: Engine | None = None) -> None:
         """engine: one that runs already for the model."""
         self.model = model
         self.runs: set[Run] = set()
         """The answers on their way."""
         self.opening = 0
         """Requests that no engine has accepted yet."""
-        self._ledger = ledger
+        self._request_log = request_log
         self._name = model.name
         self._unused: asyncio.Event | None = None
         self._engine_stays = False
@@ -120,7 +120,7 @@ class Route:
                 replayed = True
                 asked = await self.ask(request)
             enforced = asked[3]
-            kind = Run if enforced is None or enforced.check is None else HeldRun
+            kind = Run if enforced is None or enforced.check is None else CheckedRun
             run = kind(self, request, asked, began, replayed)
             self.runs.add(run)
             self.opening -= 1
@@ -164,10 +164,10 @@ class Route:
                     check = Check(wish, request)
                 elif way == "grammar":
                     spec = await self._dialect(backend)
-                narrow(fields, request, named=way == "checked")
+                keep_allowed_tools(fields, request, named=way == "checked")
                 if wish is not None and way == "checked" and self.model.runtime in UNTOLD:
                     tell(fields, wish, self.model.runtime)
-            healed = heal(fields) if (past := has_calls(fields["messages"])) else NOTHING
+            healed = repair_history(fields) if (past := has_calls(fields["messages"])) else NOTHING
             if request.tools is not None:
                 if request.tool_choice == "none":
                     # The engine must not be tempted: several write their calls as plain text then.
@@ -203,8 +203,8 @@ class Route:
                     engine.lost()
                 engine.leave()
             raise
-        kind = RecordedAnswer if self._ledger.bodies else Answer
-        answer = kind(request, spec, reply.mender, reasoning_open=reasoning_open, healed=healed)
+        kind = RecordedAnswer if self._request_log.bodies else Answer
+        answer = kind(request, spec, reply.fixup, reasoning_open=reasoning_open, healed=healed)
         return reply, answer, backend, None if way is None else Enforced(way, check)
 
     def _way(self, wish: Constraint | None) -> Way | None:
@@ -258,8 +258,8 @@ class Route:
 
     @asynccontextmanager
     async def post(
-        self, endpoint: Endpoint, fields: Mapping[str, Raw], face: FaceName, *, stream: bool = False
-    ) -> AsyncIterator[Posted]:
+        self, endpoint: Endpoint, fields: Mapping[str, Raw], face: ApiName, *, stream: bool = False
+    ) -> AsyncIterator[Passthrough]:
         """An answer to a request for another endpoint than the chat one; see `EndpointBackend`.
 
         What is raised while it is read is its outcome. Raises ProviderInvalidRequest for an engine that has no other.
@@ -273,7 +273,7 @@ class Route:
                 defaults = self._defaults if endpoint == "completions" else {}
                 reply = await backend.post(endpoint, {**defaults, **fields})
                 try:
-                    yield Posted(reply, backend, count)
+                    yield Passthrough(reply, backend, count)
                 finally:
                     reply.close()
         except BaseException as error:
@@ -282,9 +282,9 @@ class Route:
         else:
             count.end(OK)
 
-    def count(self, face: FaceName, *, stream: bool) -> Count:
-        """For the ledger: a request that isn't a chat has come. Its `end` is to be called."""
-        return Count(self._name, face, stream, self._book)
+    def count(self, face: ApiName, *, stream: bool) -> RequestMeter:
+        """For the request log: a request that isn't a chat has come. Its `end` is to be called."""
+        return RequestMeter(self._name, face, stream, self._book)
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
         """How many tokens the request's prompt has; None where the engine doesn't tell without answering it."""
@@ -292,7 +292,7 @@ class Route:
             if not _counts_tokens(backend):
                 return None
             fields = {**self._defaults, **request.fields}
-            heal(fields)
+            repair_history(fields)
             if request.tools is not None and not self.spec.untouched and await self._tools_need_prompt(backend):
                 tools_into_prompt(fields, self.spec)
             return await backend.count_tokens(fields)
@@ -354,7 +354,7 @@ class Route:
         answer = run.answer
         # A normaliser that never was asked has mended nothing.
         mended = repairs(answer) if answer.choices or answer.healed else None
-        recording = self._ledger.record(answer) if self._ledger.bodies else None
+        recording = self._request_log.record(answer) if self._request_log.bodies else None
         row = (
             self._name,
             run.stream,
@@ -371,10 +371,10 @@ class Route:
         self._book(row)
 
     def _book(self, row: Row) -> None:
-        rows = self._ledger.rows
+        rows = self._request_log.rows
         rows.append(row)
         if len(rows) >= UNSETTLED:
-            self._ledger.settle()
+            self._request_log.settle()
         if self._unused is not None and not self.in_flight:
             self._unused.set()
 
@@ -383,7 +383,7 @@ class Route:
         assert self.engine is not None
         self._replaced = self.engine.reconfigure(model)
         self._engine_stays = True
-        return Route(model, self._ledger, self.engine)
+        return Route(model, self._request_log, self.engine)
 
     async def retire(self, seconds: float) -> None:
         """No request comes any more: those on their way end, within `seconds`, and then what they used does."""

@@ -8,15 +8,15 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from gateway.answer.normalize import Answer, EngineError
 from gateway.backends import (
     Backend,
     Reply,
 )
 from gateway.config import Model
-from gateway.conformance import ATTEMPTS, Check, Enforced, Held
 from gateway.errors import GatewayError, ProviderUnavailable
-from gateway.ledger import LEFT, OK, Outcome, outcome_of
-from gateway.normalize import Answer, EngineError
+from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
+from gateway.request.checks import ATTEMPTS, AnswerBuffer, Check, Enforced
 from gateway.wire.chat import ChatRequest
 from gateway.wire.sse import events
 
@@ -29,7 +29,7 @@ Asked = tuple[Reply, Answer, Backend, Enforced | None]
 class Run:
     """One answer on its way. Read it with `whole` or `payloads` as the request asked, then `close` it.
 
-    began, face, first, outcome: as in `gateway.ledger.Ended`.
+    began, face, first, outcome: as in `gateway.observe.request_log.Ended`.
     """
 
     __slots__ = (
@@ -205,7 +205,7 @@ class Run:
         self.close()
 
 
-class HeldRun(Run):
+class CheckedRun(Run):
     """A run that hands its answer out once it conforms; the model is asked until it does, `ATTEMPTS` times in all.
 
     Then StructuredOutputInvalid is raised, or ProviderInvalidRequest where no tool was called.
@@ -240,7 +240,7 @@ class HeldRun(Run):
 
     async def payloads(self) -> list[bytes]:
         while not self._given:
-            held = Held()
+            held = AnswerBuffer()
             while payloads := await super().payloads():
                 held.add(payloads)
             enforced = self.enforced

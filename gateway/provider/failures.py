@@ -22,8 +22,8 @@ from gateway.errors import (
     ProviderUnavailable,
     ProviderUnsupportedContentBlock,
 )
-from gateway.provider.jsontext import parse_json
 from gateway.provider.structured import StructuredOutputInvalid
+from gateway.schema.jsontext import parse_json
 
 # Servers word these conditions freely. The last two are asked only of a call that gave cause for such a refusal.
 _UNKNOWN_MODEL = re.compile(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
-from gateway.provider.jsontext import dump_json, parse_json
 from gateway.provider.messages import (
     AssistantMessage,
     ContentBlock,
@@ -19,9 +18,10 @@ from gateway.provider.messages import (
 )
 from gateway.provider.request import Capabilities, ResponseSchema, RuntimeConfig, Tool, ToolChoice, ToolChoiceForce
 from gateway.provider.response import FinishReason, Response, Usage
-from gateway.provider.schema import ObjectSchema
 from gateway.provider.structured import OutputSchema
 from gateway.provider.validation import check_config, check_messages, check_tool_choice, check_tools
+from gateway.schema.jsontext import dump_json, parse_json
+from gateway.schema.objects import ObjectSchema
 
 _SAMPLING = ("temperature", "max_tokens", "top_p", "seed")
 _FINISH_REASONS: dict[str, FinishReason] = {

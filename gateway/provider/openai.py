@@ -13,12 +13,12 @@ import httpx
 
 from gateway.errors import ProviderInvalidModel, ProviderInvalidResponse, ProviderModelNotLoaded
 from gateway.provider.failures import Failure, broken_line
-from gateway.provider.jsontext import parse_json
 from gateway.provider.mapping import Call
 from gateway.provider.messages import Message
 from gateway.provider.request import Capabilities, ResponseSchema, RuntimeConfig, Tool, ToolChoice
 from gateway.provider.response import Response
 from gateway.provider.stream import Stream, read_events
+from gateway.schema.jsontext import parse_json
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.provider.failures import Failure
-from gateway.provider.jsontext import parse_json
 from gateway.provider.mapping import Call
 from gateway.provider.response import Response
 from gateway.provider.sse import EventReader
+from gateway.schema.jsontext import parse_json
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gateway import errors
 from gateway.errors import ProviderInvalidRequest
-from gateway.provider.jsontext import parse_json
 from gateway.provider.messages import Message, SystemMessage
 from gateway.provider.request import ResponseSchema
 from gateway.provider.response import FinishReason, Usage
-from gateway.provider.schema import ObjectSchema
+from gateway.schema.jsontext import parse_json
+from gateway.schema.objects import ObjectSchema
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -21,7 +21,7 @@ from gateway.provider.messages import (
     UserMessage,
 )
 from gateway.provider.request import Capabilities, RuntimeConfig, Tool, ToolChoice, ToolChoiceForce
-from gateway.provider.schema import ObjectSchema
+from gateway.schema.objects import ObjectSchema
 
 _IMAGE_TYPE = re.compile(r"image/[A-Za-z0-9][A-Za-z0-9.+-]*")
 

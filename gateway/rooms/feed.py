@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gateway.rooms.shapes import Event, encode
+from gateway.rooms.schemas import Event, encode
 
 MAX_EVENTS, MAX_BYTES = 64, 64 * 1024
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.rooms import shapes
+from gateway.rooms import schemas as shapes
 from gateway.rooms.states import STATES
 
 PREFIX = "rooms."

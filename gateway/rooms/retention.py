@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, delete, select
 
 from gateway.config import Config
-from gateway.rooms.ledger import written
 from gateway.rooms.tables import EVENTS, MESSAGES, ROOMS
-from gateway.rooms.tools.files import folder
+from gateway.rooms.transaction import written
+from gateway.tools.files import folder
 
 if TYPE_CHECKING:
     from gateway.store import Store

@@ -7,14 +7,14 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from gateway.agent.turn import Outcome, Result, Used
 from gateway.errors import GatewayError, InternalError
-from gateway.rooms import ledger as history
-from gateway.rooms.agent import PAST_MESSAGES, Agent, Record, Task
+from gateway.rooms import transaction
 from gateway.rooms.feed import Feed
-from gateway.rooms.ledger import Ledger
-from gateway.rooms.shapes import Event, LastError, MessageStatus, Room
+from gateway.rooms.schemas import Event, LastError, MessageStatus, Room
 from gateway.rooms.states import State, check, conflict
-from gateway.turn import Outcome, Result, Used
+from gateway.rooms.transaction import Ledger
+from gateway.rooms.turns import PAST_MESSAGES, Agent, Record, Task
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -330,7 +330,7 @@ def _fall_asleep(ledger: Ledger) -> State:
 
 
 def _task(ledger: Ledger, message_id: str) -> Task:
-    message, user = history.message(ledger.connection, message_id)
+    message, user = transaction.message(ledger.connection, message_id)
     actors = {actor.agent_id: actor for actor in ledger.data.actors}
     return Task(
         room_id=ledger.id,
@@ -339,6 +339,6 @@ def _task(ledger: Ledger, message_id: str) -> Task:
         message=message,
         actor=actors.get(message.actor_key or "", ledger.data.actors[0]),
         data=ledger.data,
-        past=history.messages_before(ledger.connection, ledger.id, message.seq, PAST_MESSAGES),
-        recorded=history.events_of(ledger.connection, ledger.id, message_id),
+        past=transaction.messages_before(ledger.connection, ledger.id, message.seq, PAST_MESSAGES),
+        recorded=transaction.events_of(ledger.connection, ledger.id, message_id),
     )

@@ -12,12 +12,10 @@ import msgspec
 
 from gateway.config import Config
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
-from gateway.rooms import ledger as history
-from gateway.rooms.agent import Agent, check_actors
+from gateway.rooms import transaction
 from gateway.rooms.feed import Frame, frame
-from gateway.rooms.ledger import Ledger
 from gateway.rooms.room import LiveRoom, finish
-from gateway.rooms.shapes import (
+from gateway.rooms.schemas import (
     Actor,
     History,
     Message,
@@ -29,6 +27,8 @@ from gateway.rooms.shapes import (
     check_metadata,
 )
 from gateway.rooms.states import DETACHED, OPEN, State, check, conflict
+from gateway.rooms.transaction import Ledger
+from gateway.rooms.turns import Agent, check_actors
 from gateway.rooms.vault import Vault, key_of_file, key_of_keychain
 from gateway.services import Services
 from gateway.store import Claimed
@@ -107,7 +107,9 @@ class Rooms:
         if self._ending is None:
             self._ending = self.spawn(self._end_streams(), "end the streams")
         await asyncio.to_thread(self._mark)
-        left = await self.store.read(lambda connection: history.in_state(connection, ("active", "releasing", "idle")))
+        left = await self.store.read(
+            lambda connection: transaction.in_state(connection, ("active", "releasing", "idle"))
+        )
         for room_id in left:
             room = self._room(room_id)
             if await room.commit(_left_behind) in ("active", "releasing"):
@@ -164,7 +166,7 @@ class Rooms:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
         if self._opening is not None and self._opening.done() and not self._opening.cancelled():
             left = await self.store.read(
-                lambda connection: history.in_state(connection, ("active", "releasing", "idle"))
+                lambda connection: transaction.in_state(connection, ("active", "releasing", "idle"))
             )
             if not left:
                 (self._config.state_dir / MARKER).unlink(missing_ok=True)
@@ -187,7 +189,7 @@ class Rooms:
         most = self._config.rooms.max_rooms
 
         def work(connection: Connection) -> Room:
-            if history.count(connection, tenant, OPEN) >= most:
+            if transaction.count(connection, tenant, OPEN) >= most:
                 raise ProviderRateLimit(f"the tenant has {most} rooms: release one first", code="too_many_rooms")
             ledger = Ledger.rent(connection, tenant, user, rent, actors)
             ledger.save()
@@ -197,11 +199,11 @@ class Rooms:
 
     async def visible(self, tenant: str, status: State | None, limit: int, offset: int) -> list[Room]:
         await self.open()
-        return await self.store.read(lambda connection: history.rooms(connection, tenant, status, limit, offset))
+        return await self.store.read(lambda connection: transaction.rooms(connection, tenant, status, limit, offset))
 
     async def get(self, tenant: str, room_id: str) -> Room:
         await self.open()
-        return await self.store.read(lambda connection: history.find(connection, room_id, tenant))
+        return await self.store.read(lambda connection: transaction.find(connection, room_id, tenant))
 
     async def update(self, tenant: str, room_id: str, update: Update) -> Room:
         """What changes holds from the next turn on."""
@@ -314,9 +316,9 @@ class Rooms:
         await self.open()
 
         def work(connection: Connection) -> History:
-            room = history.find(connection, room_id, tenant)
-            events = history.events(connection, room_id, after_event, limit + 1)
-            messages = history.messages(connection, room_id, after_message, limit + 1)
+            room = transaction.find(connection, room_id, tenant)
+            events = transaction.events(connection, room_id, after_event, limit + 1)
+            messages = transaction.messages(connection, room_id, after_message, limit + 1)
             more = len(events) > limit or len(messages) > limit
             return History(room=room, messages=messages[:limit], events=events[:limit], more=more)
 
@@ -357,8 +359,8 @@ class Rooms:
 
     async def _replay(self, tenant: str, room_id: str, after: int) -> tuple[list[Frame], State]:
         def work(connection: Connection) -> tuple[list[Frame], State]:
-            found = history.find(connection, room_id, tenant)
-            events = history.events(connection, room_id, after, REPLAY)
+            found = transaction.find(connection, room_id, tenant)
+            events = transaction.events(connection, room_id, after, REPLAY)
             return [frame(event) for event in events], found.status
 
         return await self.store.read(work)

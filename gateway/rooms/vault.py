@@ -17,9 +17,9 @@ from sqlalchemy import Connection, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderUnavailable
-from gateway.rooms.ledger import now
-from gateway.rooms.shapes import Secret, SecretShown, check_metadata
+from gateway.rooms.schemas import Secret, SecretShown, check_metadata
 from gateway.rooms.tables import SECRETS
+from gateway.rooms.transaction import now
 
 if TYPE_CHECKING:
     from gateway.store import Store

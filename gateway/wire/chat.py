@@ -67,7 +67,7 @@ FREE = ("auto", "none")
 """Values of `tool_choice` that leave it to the model whether it answers in words."""
 
 
-FaceName = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank", "ollama", "rooms", "ctx"]
+ApiName = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank", "ollama", "rooms", "ctx"]
 """By which of the gateway's APIs a request came."""
 
 
@@ -82,7 +82,7 @@ class ChatRequest:
     fields: every field of the request object as JSON bytes, unknown ones included; a copy is given
     to the backend, which may change it. tools: the JSON array of tools, or None where none is declared.
     face: by which API it came. fallback: the model that is asked in another's place; the answer tells it.
-    constrained: the answer is to hold to more than words; `gateway.enforcement` says to what.
+    constrained: the answer is to hold to more than words; `gateway.request.constraints` says to what.
     standing: says where the request stands while nothing of its answer has come; whoever works on it sets it.
     """
 
@@ -101,7 +101,7 @@ class ChatRequest:
         "tools",
     )
 
-    def __init__(self, fields: dict[str, Raw], known: _Known, face: FaceName) -> None:
+    def __init__(self, fields: dict[str, Raw], known: _Known, face: ApiName) -> None:
         self.fields = fields
         self.face = face
         self.fallback: str | None = None
@@ -129,7 +129,7 @@ class ChatRequest:
         return more
 
     @classmethod
-    def parse(cls, body: bytes, face: FaceName = "chat") -> ChatRequest:
+    def parse(cls, body: bytes, face: ApiName = "chat") -> ChatRequest:
         """Raises ProviderInvalidRequest, which names the field at fault."""
         try:
             if not body.isascii():

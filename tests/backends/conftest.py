@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from gateway import backends
+from gateway.answer.normalize import Answer, EngineError
 from gateway.backends import Address
 from gateway.config import Model
-from gateway.normalize import Answer, EngineError
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
 
@@ -21,7 +21,7 @@ async def ask(
     backend = backends.load(model.runtime)(model, address)
     try:
         reply = await backend.open(asked, dict(asked.fields))
-        answer = Answer(asked, registry.get(format), reply.mender)
+        answer = Answer(asked, registry.get(format), reply.fixup)
         try:
             if not asked.stream:
                 return [json.loads(answer.whole(await reply.whole()))]

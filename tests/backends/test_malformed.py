@@ -12,12 +12,12 @@ import pytest
 from msgspec import Raw
 
 from gateway import backends
+from gateway.answer.normalize import Answer, EngineError
 from gateway.backends import Backend, RawText
 from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.backends.openai import MAX_MESSAGE, OpenAIBackend
 from gateway.config import Model
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
-from gateway.normalize import Answer, EngineError
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
 from tests.gateway.client import chat
@@ -90,7 +90,7 @@ async def answered(backend: Backend, *, stream: bool, raw: bool = False) -> None
         reply: Any = await backend.open_raw(request, fields, RawText())
     else:
         reply = await backend.open(request, fields)
-    answer = Answer(request, registry.get("native_json"), reply.mender)
+    answer = Answer(request, registry.get("native_json"), reply.fixup)
     try:
         if not stream:
             answer.whole(await reply.whole())

@@ -75,7 +75,7 @@ async def test_the_responses_api(short: Path) -> None:
             {"type": "done", "run": "r1", "status": "ok"},
         ]
         assert not FORBIDDEN & set(json.dumps(told).replace('"', " ").split())
-        (entry,) = kept.gateway.ledger.entries()
+        (entry,) = kept.gateway.request_log.entries()
         assert (entry.face, entry.outcome, entry.prompt_tokens, entry.completion_tokens) == ("ctx", "ok", 10, 3)
         exchange = double.requests[0]
         assert exchange.path == "/v1/responses"
@@ -108,7 +108,7 @@ async def test_failures_of_the_responses_api(scripts: Any, codes: str, short: Pa
         told, exit_code = await kept.execute("acme/m", "hello")
         assert [frame["code"] for frame in told if frame["type"] == "error"] == [codes]
         assert (told[-1]["status"], exit_code > 0) == ("error", True)
-        (entry,) = kept.gateway.ledger.entries()
+        (entry,) = kept.gateway.request_log.entries()
         assert (entry.face, getattr(errno, codes)) == ("ctx", CATEGORIES[cast(Category, entry.outcome)].errno)
         assert {exchange.path for exchange in double.requests} == {"/v1/responses"}
 
@@ -127,7 +127,7 @@ async def test_a_server_without_the_responses_api(status: int, short: Path) -> N
         told = await asked(kept, "agent")
         assert types(told) == ["start", "delta", "message", "done"]
         assert [exchange.path for exchange in double.requests] == ["/v1/responses", "/v1/chat/completions"]
-        (entry,) = kept.gateway.ledger.entries()
+        (entry,) = kept.gateway.request_log.entries()
         assert (entry.face, entry.outcome) == ("ctx", "ok")
 
 
@@ -297,7 +297,7 @@ def test_nothing_here_can_run_a_tool(path: Path) -> None:
                 found |= {alias.name.split(".")[0] for alias in names} & RUNNING
             case ast.ImportFrom(module=str(module)):
                 found |= {module.split(".")[0]} & RUNNING
-                found |= {module} & {"gateway.rooms", "gateway.turn"}
+                found |= {module} & {"gateway.rooms", "gateway.agent.turn"}
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in EXECUTING:
                 found.add(name)
     assert found == (

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api.pulse import KEEP_ALIVE
-from gateway.backends.prefill import Prefill
+from gateway.backends.prompt_progress import Prefill
 from gateway.engines.status import Progress, Waiting
+from gateway.server.keepalive import KEEP_ALIVE
 from tests.conftest import ROOT
 from tests.engines.served import served
 from tests.patience import PATIENCE

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from gateway.api import cors
 from gateway.app import build
 from gateway.config import Config, Model, Server
+from gateway.server import cors
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 

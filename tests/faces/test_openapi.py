@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 
 from gateway.api.ollama import OllamaFace
+from gateway.api.openapi import description
 from gateway.app import FACES, build
 from gateway.config import Config, Model, Rooms
 from gateway.core import Gateway
-from gateway.description import description
 from gateway.services import Services
 from tests.gateway.running import LANE
 from tests.patience import PATIENCE

@@ -268,9 +268,9 @@ async def test_strict_chat_templates_can_read_what_codex_sends() -> None:
 
 async def test_everybody_has_their_own(tmp_path: Path) -> None:
     """Another user's key finds nothing."""
-    from gateway.api.responses.kept import Kept, Responses
+    from gateway.api.responses.response_store import Kept, Responses
     from gateway.errors import ProviderInvalidRequest
-    from gateway.principal import LOCAL, Principal
+    from gateway.server.principal import LOCAL, Principal
     from gateway.store import Store
 
     store = await Store.open(f"sqlite:///{tmp_path / 'store.db'}")

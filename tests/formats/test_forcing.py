@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
-from gateway.forcing import forced, raw_text
+from gateway.request.grammars import forced, raw_text
 from normalizers import registry
 from tests.formats.asking import ASK, WEATHER, Json, ask, chat_request, tool
 from tests.formats.conftest import Serve, config, external

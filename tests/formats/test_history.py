@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.core import Gateway
-from gateway.history import ID_LENGTH, has_calls, heal
+from gateway.request.repair_history import ID_LENGTH, has_calls, repair_history
 from tests.formats.asking import ASK, WEATHER, Json, ask, tool
 from tests.formats.conftest import BUILDS, Serve, config, external
 
@@ -35,7 +35,7 @@ def result(call_id: str | None, content: Any = "22", **more: Any) -> Json:
 
 def healed(*messages: Json) -> tuple[list[Json], Json]:
     fields = {"messages": Raw(json.dumps(messages).encode())}
-    counts = dict(heal(fields))
+    counts = dict(repair_history(fields))
     return json.loads(bytes(fields["messages"])), counts
 
 
@@ -111,7 +111,7 @@ def test_a_result_without_any_call() -> None:
 def test_what_is_well_is_not_touched() -> None:
     raw = Raw(b'[ {"role":"assistant", "tool_calls":[]}, {"role":"user","content":"tool"} ]')
     fields = {"messages": raw}
-    assert not heal(fields)
+    assert not repair_history(fields)
     assert fields["messages"] is raw
     assert has_calls(b'[{"role": "user", "content": "no such thing"}]') is None
 

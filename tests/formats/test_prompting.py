@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.prompting import tools_into_prompt
+from gateway.request.tools_in_prompt import tools_into_prompt
 from normalizers import registry
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}

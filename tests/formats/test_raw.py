@@ -13,7 +13,7 @@ import pytest
 from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.wire.chat import encode
-from normalizers.grammar import literal
+from normalizers.write.grammar import literal
 from tests.formats.asking import ASK, WEATHER, Json, Said, ask, chat_request, tool
 from tests.formats.conftest import BUILDS, Serve, config, external
 from tests.gateway.double import Double, Exchange, completion

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from normalizers.grammar import literal
+from normalizers.write.grammar import literal
 from tests.engines.served import served
 from tests.formats.asking import ASK, Json, tool
 from tests.patience import PATIENCE

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from gateway.backends import Address, Mender, Taker
+from gateway.backends import Address, Fixup, Taker
 from gateway.config import Model
 from gateway.errors import CATEGORIES, GatewayError, InternalError
 from gateway.wire.chat import ChatRequest, decode, encode
@@ -55,7 +55,7 @@ class FailingBackend:
 
 
 class FailingReply:
-    mender: Mender | None = None
+    fixup: Fixup | None = None
     done = False
 
     def __init__(self, error: Exception, before: list[bytes]) -> None:

@@ -18,7 +18,7 @@ from tests.gateway.double import Double, Script
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 
-LANE = "gateway.api.lane:LaneProtocol"
+LANE = "gateway.server.fast_protocol:FastProtocol"
 """What `gateway.app.serve` gives to uvicorn; "httptools" is the plain ASGI way."""
 
 NO_COMMENTS: Mapping[str, Any] = {"progress_after_seconds": 3600.0}

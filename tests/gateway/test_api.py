@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.api.lane import MAX_HEAD
 from gateway.errors import CATEGORIES, Category, GatewayError
+from gateway.server.fast_protocol import MAX_HEAD
 from tests.gateway.accumulator import from_stream, from_whole
 from tests.gateway.backend import RUNTIME
 from tests.gateway.client import chat, request
@@ -362,7 +362,7 @@ def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> 
 
     from pydantic import SecretStr
 
-    from gateway.api.app import API
+    from gateway.api.routes import API
     from gateway.config import Config, Model, Server
     from gateway.core import Gateway
 
@@ -405,7 +405,7 @@ async def test_a_refusal_is_read_by_a_client_that_is_still_sending(http: str, si
 
 
 async def test_a_body_that_never_comes_is_not_waited_for_for_ever(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.asgi.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.server.asgi.BODY_SECONDS", 0.2)
     body = json.dumps(chat()).encode()
     async with running(answers(), http=http) as gateway, await gateway.connect() as client:
         client.writer.write(request(body)[:-5])
@@ -442,7 +442,7 @@ async def test_half_a_head_behind_a_large_body_is_none_that_is_too_large() -> No
 
 @pytest.mark.parametrize("said", [b"", HALF_A_HEAD], ids=["nothing", "half a head"])
 async def test_a_head_that_never_comes_is_not_waited_for_for_ever(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.api.lane.HEAD_SECONDS", 0.1)
+    monkeypatch.setattr("gateway.server.fast_protocol.HEAD_SECONDS", 0.1)
 
     async def slow(exchange: Exchange) -> None:
         await asyncio.sleep(0.5)  # several looks long

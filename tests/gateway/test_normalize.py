@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.backends.base import Mender
+from gateway.answer.normalize import Answer, EngineError
+from gateway.backends.base import Fixup
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
-from gateway.normalize import Answer, EngineError
 from gateway.wire.chat import ChatRequest
 from normalizers import FormatSpec, registry
-from normalizers.render import render_calls
+from normalizers.write.render import render_calls
 from tests.gateway.accumulator import Call, from_stream, from_whole
 from tests.gateway.client import chat
 from tests.gateway.double import chunk, completion
@@ -30,9 +30,9 @@ TOOLS = [
 ]
 
 
-def answer(format: str = "native_json", mender: Mender | None = None, **fields: Any) -> Answer:
+def answer(format: str = "native_json", fixup: Fixup | None = None, **fields: Any) -> Answer:
     request = ChatRequest.parse(json.dumps(chat(tools=TOOLS, **fields)).encode())
-    return Answer(request, registry.get(format), mender)
+    return Answer(request, registry.get(format), fixup)
 
 
 def payload(*args: Any, **kwargs: Any) -> bytes:
@@ -731,7 +731,7 @@ def test_what_was_held_back_comes_out_when_the_engine_fails() -> None:
 # Menders
 
 
-class EveryChunk(Mender):
+class EveryChunk(Fixup):
     every_chunk = True
 
     def chunk(self, chunk: dict[str, Any]) -> None:
@@ -748,4 +748,4 @@ def test_a_mender_sees_every_chunk_first() -> None:
 
 
 def test_a_mender_sees_the_whole_answer() -> None:
-    assert json.loads(answer(mender=EveryChunk()).whole(json.dumps(completion()).encode()))["seen"]
+    assert json.loads(answer(fixup=EveryChunk()).whole(json.dumps(completion()).encode()))["seen"]

@@ -15,12 +15,12 @@ import pytest
 
 from benchmarks.harness import proc
 from benchmarks.harness.stacks import STACKS, Place
-from gateway.api.app import API
+from gateway.api.routes import API
 from gateway.app import GRACE_SECONDS
-from gateway.asgi import Message, Receive, Scope, Send
 from gateway.config import Config, Model
 from gateway.core import Gateway
 from gateway.errors import GatewayError
+from gateway.server.asgi import Message, Receive, Scope, Send
 from tests.gateway.client import Client, chat
 from tests.gateway.double import Double, Exchange, Script, chunk, completion, endless
 from tests.gateway.running import NO_COMMENTS

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from normalizers import fold
-from normalizers.coerce import text_value
+from normalizers.values.coerce import text_value
 from tests.normalizers.conformance import EXCEPTIONS, TABLES, Row, judge, rows, same, spec_of
 from tests.normalizers.conformance_sources import SOURCES
 from tests.normalizers.splits import run

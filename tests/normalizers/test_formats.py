@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from normalizers import ToolCall, Warn, coalesce, fold, get, names
-from normalizers.render import render_calls
+from normalizers.write.render import render_calls
 from tests.normalizers.splits import parse, run, splits, tool
 
 Calls = list[tuple[str, dict[str, Any]]]

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import normalizer_fuzz
 from normalizers import FormatSpec
-from normalizers.dialects.json_calls import JsonCalls
+from normalizers.read.json_calls import JsonCalls
 
 
 class Raising(JsonCalls):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from normalizers import registry
 from normalizers.events import ToolCall
-from normalizers.grammar import grammar, literal
-from normalizers.render import render_calls
+from normalizers.write.grammar import grammar, literal
+from normalizers.write.render import render_calls
 
 FORCED = [name for name in registry.names() if grammar(registry.get(name), [{"name": "f"}])]
 NUMBERS: dict[str, tuple[dict[str, Any], list[int], list[int]]] = {

@@ -25,7 +25,7 @@ from normalizers import (
     names,
     normalizer,
 )
-from normalizers.render import render_calls
+from normalizers.write.render import render_calls
 from tests.normalizers.splits import run, tool
 
 FORMATS = [name for name in names() if not get(name).untouched]

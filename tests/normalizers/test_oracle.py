@@ -15,10 +15,10 @@ from lark import Lark, Token, Transformer, UnexpectedToken
 from lark.lexer import Lexer
 
 from normalizers import ToolCall, get
-from normalizers.dialects.literals import CONSTANTS, json_number
-from normalizers.dialects.push import Stack, Tables
-from normalizers.dialects.pythonic import grammar
-from normalizers.render import render_calls
+from normalizers.read.push import Stack, Tables
+from normalizers.read.pythonic import grammar
+from normalizers.values.literals import CONSTANTS, json_number
+from normalizers.write.render import render_calls
 from tests.normalizers.splits import parse
 
 SPEC = get("pythonic")

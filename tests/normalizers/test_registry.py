@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from normalizers import FormatSpec, ToolCall, UnknownFormat, detect, get, names, warm
-from normalizers.render import render_calls, render_result, render_tools
+from normalizers.write.render import render_calls, render_result, render_tools
 from tests.normalizers.splits import parse, tool
 from tests.patience import PATIENCE
 

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from gateway.config import Config, Engines, Model, Residence, Runtime, Server
 from gateway.config.diff import Difference, difference
 from gateway.config.values import Ctx, Log
-from gateway.reload import told
+from gateway.core.reload import told
 
 BASE = Model(name="m", runtime="llama.cpp", path=Path("/m.gguf"), context_window=512, defaults={"top_k": 40})
 REMOTE = Model(name="r", runtime="openai", base_url="http://a:1", api_key=SecretStr("sesame"))

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway import ledger, metrics, recording
+from gateway.answer import capture
+from gateway.api.operations import metrics
 from gateway.backends import replicas
 from gateway.config import load
 from gateway.config.diff import AT_START
+from gateway.observe import request_log
 from tests.cli.commands import environment
 from tests.conftest import ROOT
 from tests.operations.test_reload import Gateway, gateway
@@ -91,7 +93,7 @@ def test_the_page_names_every_metric() -> None:
 def test_the_page_s_numbers_are_the_code_s() -> None:
     for key in AT_START:
         assert key in PAGE or key.removeprefix("server.") in PAGE, key
-    assert f"up to {recording.MAX_RECORDING >> 20} MB each and {ledger.MAX_RECORDED >> 20} MB together" in PAGE
+    assert f"up to {capture.MAX_RECORDING >> 20} MB each and {request_log.MAX_RECORDED >> 20} MB together" in PAGE
     first, most = replicas.PROBES
     assert f"probed after {first} s, then less often, {most:g} s at the most" in PAGE
     assert replicas.SLACK == 2

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from gateway import logs
 from gateway.config import Config, Model, Server
 from gateway.config.values import Log
+from gateway.observe import logs
 
 log = logging.getLogger("ctxgate")
 

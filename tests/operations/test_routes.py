@@ -128,7 +128,7 @@ async def test_what_may_pass_is_tried_again(failing: Script, stream: bool) -> No
         found = b"".join(await asked(running, request(stream=stream)))
         assert b"Hello" in found
         assert len(double.requests) == 3
-        assert dict(running.ledger.stats("m").outcomes)["ok"] == 1
+        assert dict(running.request_log.stats("m").outcomes)["ok"] == 1
 
 
 async def test_retries_are_bounded() -> None:
@@ -160,7 +160,7 @@ async def test_fallbacks_are_asked_in_turn(stream: bool) -> None:
                 assert run.model.name == "third"
                 assert b"Hello" in (b"".join(await run.payloads()) if stream else await run.whole())
             assert [len(double.requests) for double in found] == [1, 1, 1]
-            assert {name: dict(running.ledger.stats(name).outcomes) for name in running.routes} == {
+            assert {name: dict(running.request_log.stats(name).outcomes) for name in running.routes} == {
                 "m": {"provider_unavailable": 1},
                 "second": {"provider_rate_limit": 1},
                 "third": {"client_left" if stream else "ok": 1},
@@ -505,7 +505,7 @@ async def test_an_answer_ends_where_it_began_and_the_next_one_goes_to_the_new_se
         await asyncio.wait([*running.leaving])
         assert not running.leaving
         await old.count_open(0)
-        assert running.ledger.stats("m").outcomes == {"ok": 2}, "counted on, whichever server it was"
+        assert running.request_log.stats("m").outcomes == {"ok": 2}, "counted on, whichever server it was"
 
 
 async def test_what_does_not_change_keeps_its_connections() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.engines.pidfile import start_time
 from gateway.errors import ProviderInvalidRequest
-from gateway.provider.schema import ObjectSchema
+from gateway.schema.objects import ObjectSchema
 from tests.patience import PATIENCE
 
 EVIL = "(a+)+$"
@@ -86,12 +86,12 @@ async def test_checks_of_many_threads_take_turns() -> None:
 
 ALONE = f"""
 import os, sys, threading
-from gateway import patterns
-from gateway.provider.schema import ObjectSchema
+from gateway.schema import worker
+from gateway.schema.objects import ObjectSchema
 
 found = ObjectSchema({{"type": "object", "properties": {{"a": {{"pattern": "{EVIL}"}}}}}}, "schema")
 found.violation({{"a": "a"}})
-print(patterns._process._popen.pid, flush=True)
+print(worker._process._popen.pid, flush=True)
 sys.stdin.read()
 """
 

@@ -26,8 +26,8 @@ from gateway.provider import (
     Usage,
     UserMessage,
 )
-from gateway.provider.schema import ObjectSchema
 from gateway.provider.structured import OutputSchema
+from gateway.schema.objects import ObjectSchema
 
 from .server import completion
 

@@ -124,7 +124,9 @@ async def house(
             rooms=Rooms(**rooms),
         )
         with ExitStack() as stack:
-            url = stack.enter_context(serve(build(config), lifespan="on", http="gateway.api.lane:LaneProtocol"))
+            url = stack.enter_context(
+                serve(build(config), lifespan="on", http="gateway.server.fast_protocol:FastProtocol")
+            )
             try:
                 async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE) as http:
                     yield House(config, double, http)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.keys import KeyFile
+from gateway.server.keys import KeyFile
 from tests.gateway.double import endless
 from tests.patience import PATIENCE
 from tests.rooms.running import House, house, speaks
@@ -243,7 +243,7 @@ async def test_a_quiet_stream_is_kept_alive(tmp_path: Path) -> None:
 
 
 async def test_a_follower_that_takes_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.rooms.app.SLOW_SECONDS", 0.05)
+    monkeypatch.setattr("gateway.rooms.endpoints.SLOW_SECONDS", 0.05)
     async with house(tmp_path, speaks(*(["w" * 1_000_000] * 4), tokens=1)) as rooms:
         room = await rooms.rent(done_policy={"after_turn": "release"})
         reader, writer = await asyncio.open_connection("127.0.0.1", rooms.http.base_url.port, limit=1024)
@@ -260,7 +260,7 @@ async def test_a_follower_that_takes_nothing_is_left(tmp_path: Path, monkeypatch
                 await rooms.get(room)
                 await asyncio.sleep(0.05)
             # It goes on for the others, who see all of it.
-            monkeypatch.setattr("gateway.rooms.app.SLOW_SECONDS", 60.0)
+            monkeypatch.setattr("gateway.rooms.endpoints.SLOW_SECONDS", 60.0)
             events = [event["event_type"] async for event in rooms.follow(room)]
             assert events[-1] == "room:released"
             # The server ended the connection without the end of the answer.

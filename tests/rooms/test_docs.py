@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.agent.turn import Bounds
 from gateway.rooms import room, service
 from gateway.rooms.states import EVENTS, REFUSED
-from gateway.turn import Bounds
 from tests.cli.commands import config, environment, serving
 from tests.cli.test_commands import answering
 from tests.patience import PATIENCE

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderUnavailable
-from gateway.keys import LOOK_SECONDS, KeyFile, Keyring, wanted
-from gateway.principal import LOCAL, Principal
+from gateway.server.keys import LOOK_SECONDS, KeyFile, Keyring, wanted
+from gateway.server.principal import LOCAL, Principal
 from tests.cli.commands import config, ctxgate
 
 

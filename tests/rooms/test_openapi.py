@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema
 
-from gateway.rooms.app import ROUTES
+from gateway.rooms.endpoints import ROUTES
 from gateway.rooms.openapi import paths, schemas
 from tests.rooms.running import House, house, speaks
 

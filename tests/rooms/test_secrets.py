@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderUnavailable
-from gateway.keys import KeyFile
 from gateway.rooms.vault import key_of_file, key_of_keychain
+from gateway.server.keys import KeyFile
 from tests.gateway.double import Double, Exchange, answers, silence
 from tests.rooms.running import House, calls, house, speaks
 

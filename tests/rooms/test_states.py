@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from gateway.config import Config, Model
 from gateway.core import Gateway
 from gateway.errors import InternalError, ProviderInvalidRequest
+from gateway.rooms.schemas import DonePolicy, History, Release, Rent, Room, Say, Update
 from gateway.rooms.service import Rooms
-from gateway.rooms.shapes import DonePolicy, History, Release, Rent, Room, Say, Update
 from gateway.rooms.states import EVENTS, REFUSED, STATES, TRANSITIONS, Trigger, after, check
 from gateway.services import Services
 from tests.gateway.double import Double, Exchange, answers, silence

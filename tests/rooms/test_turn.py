@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.rooms.ledger import sound
-from gateway.rooms.shapes import encode
+from gateway.rooms.schemas import encode
+from gateway.rooms.transaction import sound
 from tests.gateway.double import answers, endless, silence
 from tests.rooms.running import calls, house, speaks
 from tests.store.postgresql import start
@@ -347,7 +347,7 @@ def test_halves_of_characters_are_replaced() -> None:
 async def test_the_text_that_is_being_written_is_told_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.turn.UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.agent.turn.UPDATE_SECONDS", 0.0)
     async with house(tmp_path, speaks("One ", "two ", "three.")) as rooms:
         room = await rooms.rent()
         await rooms.say(room)

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, func, select
 
-from gateway import retention
-from gateway.api.responses import kept
-from gateway.api.responses.kept import Kept, Responses
+from gateway.api.responses import response_store as kept
+from gateway.api.responses.response_store import Kept, Responses
 from gateway.app import PRUNES
 from gateway.config import Config, Model, Server
 from gateway.config.values import Ctx, Rooms
@@ -22,15 +21,15 @@ from gateway.ctx import journal
 from gateway.ctx import retention as sessions
 from gateway.ctx.frames import Send
 from gateway.errors import ProviderInvalidRequest
-from gateway.principal import LOCAL
-from gateway.retention import prune_all
 from gateway.rooms import retention as rooms
-from gateway.rooms.ledger import Ledger
-from gateway.rooms.shapes import Actor, Rent
+from gateway.rooms.schemas import Actor, Rent
 from gateway.rooms.tables import EVENTS, MESSAGES, ROOMS
-from gateway.rooms.tools.files import file_system
+from gateway.rooms.transaction import Ledger
+from gateway.server.principal import LOCAL
 from gateway.services import Services
-from gateway.store import Store
+from gateway.store import Store, retention
+from gateway.store.retention import prune_all
+from gateway.tools.files import file_system
 from gateway.wire.events import Done, line
 from tests.patience import PATIENCE
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from gateway.errors import ProviderRateLimit
-from gateway.principal import Principal
+from gateway.server.principal import Principal
 
 MOST = 64
 """At a time; and so many that have ended can still be streamed."""

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.backends.openai import OpenAIBackend
-from gateway.core import Count, Gateway, Route
+from gateway.core import Gateway, RequestMeter, Route
 from gateway.ctx.drivers import Ask, NotOffered
 from gateway.ctx.errors import TooLong
 from gateway.engines import Engine
@@ -20,7 +20,7 @@ from gateway.errors import (
     ProviderInvalidResponse,
     ProviderUnavailable,
 )
-from gateway.ledger import LEFT, OK, outcome_of
+from gateway.observe.request_log import LEFT, OK, outcome_of
 from gateway.upstream import Response
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.events import AnswerTooLong, Event, EventWriter
@@ -77,7 +77,13 @@ async def _accepted(backend: OpenAIBackend, body: bytes) -> Response:
 
 class ResponsesAnswering:
     def __init__(
-        self, response: Response, backend: OpenAIBackend, route: Route, engine: Engine | None, ask: Ask, count: Count
+        self,
+        response: Response,
+        backend: OpenAIBackend,
+        route: Route,
+        engine: Engine | None,
+        ask: Ask,
+        count: RequestMeter,
     ) -> None:
         self._response = response
         self._backend = backend

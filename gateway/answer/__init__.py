@@ -1,0 +1,1 @@
+"""What an engine's answer becomes before a client sees it. Pure: no I/O."""

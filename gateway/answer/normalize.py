@@ -1,0 +1,513 @@
+"""An engine's answer made clean: payloads in, payloads out, no I/O.
+
+Both forms of an answer go through the same `normalizers.Normalizer`, a whole one as a single piece, so the
+two can't differ. What needs no change leaves as the bytes that came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from gateway.answer.native_calls import NativeCalls
+from gateway.backends.base import Fixup
+from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
+from gateway.wire.chat import ChatRequest, Chunk, ToolCallDelta, decode, decode_answer, decode_chunk, encode
+from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
+from normalizers.base import Mended
+from normalizers.registry import normalizer, passes
+from normalizers.values.coerce import SchemaIndex
+
+CLEAN_FINISH = ("stop", "tool_calls", "function_call", None)
+"""Reasons that say no more than whether the answer ends in calls; any other (length, content_filter) stands."""
+
+
+_SHELL = ("id", "created", "model", "system_fingerprint")
+
+
+_NO_TOOLS = SchemaIndex(())
+_NOTHING: Mapping[str, int] = {}
+
+
+@lru_cache(maxsize=64)
+def _tools(raw: bytes) -> SchemaIndex:
+    """Agents send the same list with every turn."""
+    return SchemaIndex(decode(raw))
+
+
+class _Choice:
+    """What is known of one choice of the answer."""
+
+    __slots__ = ("finished", "index", "indices", "native", "normalizer", "shift", "warnings")
+
+    def __init__(self, index: int, text: Normalizer) -> None:
+        self.index = index
+        self.normalizer = text
+        self.native: NativeCalls | None = None
+        self.indices = count()
+        self.shift: dict[int, int] = {}  # the normaliser's index -> the answer's
+        self.finished = False
+        self.warnings: list[dict[str, str]] = []
+
+    def reason(self, engine_reason: str | None) -> str:
+        if engine_reason not in CLEAN_FINISH:
+            return str(engine_reason)
+        called = self.normalizer.called or (self.native is not None and self.native.called)
+        return "tool_calls" if called else "stop"
+
+    def told(self) -> list[dict[str, str]]:
+        """Every warning of the answer."""
+        return self.warnings if self.native is None else self.warnings + self.native.warnings()
+
+    def deltas(self, events: Iterable[Event]) -> list[dict[str, Any]]:
+        """Events as OpenAI deltas, neighbours of one kind joined."""
+        deltas: list[dict[str, Any]] = []
+        for event in events:
+            last = deltas[-1] if deltas else {}
+            match event:
+                case TextDelta(text):
+                    if "content" in last:
+                        last["content"] += text
+                    else:
+                        deltas.append({"content": text})
+                case ReasoningDelta(text):
+                    if "reasoning" in last:
+                        last["reasoning_content"] = last["reasoning"] = last["reasoning"] + text
+                    else:
+                        deltas.append({"reasoning_content": text, "reasoning": text})
+                case ToolStart(index, call_id, name):
+                    self.shift[index] = ours = next(self.indices)
+                    function = {"name": name, "arguments": ""}
+                    deltas.append(
+                        {"tool_calls": [{"index": ours, "id": call_id, "type": "function", "function": function}]}
+                    )
+                case ToolArgs(index, json):
+                    ours = self.shift[index]
+                    calls = last.get("tool_calls")
+                    if calls and calls[0]["index"] == ours:
+                        calls[0]["function"]["arguments"] += json
+                    else:
+                        deltas.append({"tool_calls": [{"index": ours, "function": {"arguments": json}}]})
+                case Warn(code, text):
+                    self.warnings.append({"code": code, "text": text})
+        return deltas
+
+
+class Answer:
+    """Normalises one answer: `whole` once, or `feed` for each batch of payloads and then `finish`.
+
+    spec: the format that the model writes calls in. fixup: the engine's own mistakes, put right first.
+    reasoning_open: the text starts within the model's reasoning. healed: what was mended in the request's past,
+    counted by its kind; the answer tells it, and which fallback answers.
+    """
+
+    __slots__ = (
+        "_every_chunk",
+        "_first",
+        "_mender",
+        "_only",
+        "_owes_usage",
+        "_reasoning_open",
+        "_request",
+        "_spec",
+        "choices",
+        "chunks",
+        "healed",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        request: ChatRequest,
+        spec: FormatSpec,
+        fixup: Fixup | None = None,
+        *,
+        reasoning_open: bool = False,
+        healed: Mapping[str, int] = _NOTHING,
+    ) -> None:
+        self.healed = healed
+        self._request = request
+        self._spec = spec
+        self._reasoning_open = reasoning_open
+        self._mender = fixup
+        self._every_chunk = fixup is not None and fixup.every_chunk
+        self._owes_usage = request.include_usage
+        self._only: _Choice | None = None
+        self._first = b""  # the payload that opened the first choice
+        self.choices: dict[int, _Choice] = {}
+        self.chunks = 0
+        """Payloads of a stream that came so far: of most engines each is a token."""
+        self.usage: Mapping[str, Any] = _NOTHING
+        """The token counts as the engine told them, empty until it has: OpenAI's `usage` object."""
+
+    @property
+    def mended(self) -> Mended:
+        """The strongest mending of the model's calls so far."""
+        if not self.choices:
+            return "none"
+        found = {choice.normalizer.mended for choice in self.choices.values()}
+        return "schema" if "schema" in found else "lexical" if "lexical" in found else "none"
+
+    def warnings(self) -> list[dict[str, str]]:
+        """What could not be read as it was meant, each with its `code` and `text`."""
+        return [warning for choice in self.choices.values() for warning in choice.told()]
+
+    def _choice(self, index: int) -> _Choice:
+        choice = self.choices.get(index)
+        if choice is None:
+            request = self._request
+            text = normalizer(
+                self._spec,
+                _tools(request.tools) if request.tools is not None else _NO_TOOLS,
+                reasoning_open=self._reasoning_open,
+                allow_calls=request.tool_choice != "none",
+                parallel=request.parallel_tool_calls,
+            )
+            choice = self.choices[index] = _Choice(index, text)
+            self._only = choice if len(self.choices) == 1 else None
+        return choice
+
+    def _openers(self, index: int) -> list[dict[str, Any]]:
+        """Empty chunks of the choices below `index` that nothing has come of: clients count on an order."""
+        if index >= (decode(self._request.fields.get("n", b"1")) or 1):
+            return []
+        missing = [at for at in range(index) if at not in self.choices]
+        return [_chunk(self._shell(), {"index": self._choice(at).index}, {}) for at in missing]
+
+    def _native(self, choice: _Choice, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if choice.native is None:
+            allow, parallel = self._request.tool_choice != "none", self._request.parallel_tool_calls
+            choice.native = NativeCalls(choice.indices, allow=allow, parallel=parallel)
+        return choice.native.feed(calls)
+
+    # Streamed
+
+    def feed(self, payloads: list[bytes], out: list[bytes]) -> None:
+        """Adds to `out` the clean payloads for those that came. Raises as `passes`."""
+        for payload in payloads:
+            if self.passes(payload, out):
+                out.append(payload)
+
+    def passes(self, payload: bytes, out: list[bytes]) -> bool:
+        """Whether the next payload needs no change; else what becomes of it is added to `out`.
+
+        Raises EngineError for an error frame of the engine, ProviderInvalidResponse for a malformed one.
+        """
+        self.chunks += 1
+        try:
+            chunk = decode_chunk(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProviderInvalidResponse(f"the engine sent a malformed chunk: {error}") from error
+        if chunk.error is not None:
+            raise EngineError(payload)
+        choices = chunk.choices
+        choice = self._only
+        if choice is None:
+            self._first = self._first or payload
+        if not choices or len(choices) != 1 or self._every_chunk:
+            return self._general(out, payload, chunk)
+        view = choices[0]
+        if view.index and view.index not in self.choices:
+            out += map(encode, self._openers(view.index))
+        delta = view.delta
+        if delta is None or view.finish_reason is not None or delta.tool_calls is not None:
+            return self._general(out, payload, chunk)
+        if choice is None or choice.index != view.index:
+            choice = self._choice(view.index)
+        text = delta.content
+        if not text:
+            return delta.reasoning_content == delta.reasoning or self._general(out, payload, chunk)
+        if choice.normalizer.passes(text):
+            return True
+        events = choice.normalizer.feed(text)
+        if events == [TextDelta(text)]:
+            return True
+        self._rewrite(out, payload, choice, events)
+        return False
+
+    def finish(self, *, done: bool) -> list[bytes]:
+        """The payloads that the end of the stream still owes.
+
+        done: the engine said `[DONE]`. Raises ProviderUnavailable where it said neither that nor a finish_reason:
+        the stream was cut.
+        """
+        open_choices = [choice for choice in self.choices.values() if not choice.finished]
+        if not done and (open_choices or not self.choices):
+            raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
+        out: list[bytes] = []
+        if not open_choices:
+            self._last_usage(out)
+            return out
+        shell = self._shell()
+        for choice in open_choices:
+            frame = {"index": choice.index, "delta": {}}
+            out += [encode(_chunk(shell, frame, delta)) for delta in self._ending(choice, None)]
+            out.append(encode(self._last(choice, shell, frame, None)))
+        self._last_usage(out)
+        return out
+
+    def _last_usage(self, out: list[bytes]) -> None:
+        """Who asked for it finds it in a chunk of its own, also where the engine put it beside a choice."""
+        if self._owes_usage and self.usage:
+            self._owes_usage = False
+            out.append(encode({**self._shell(), "choices": [], "usage": self.usage}))
+
+    def rest(self) -> list[bytes]:
+        """What was held back when the engine failed, so that the failure loses nothing that had come."""
+        out: list[bytes] = []
+        for choice in self.choices.values():
+            if not choice.finished:
+                deltas = choice.deltas(choice.normalizer.finish("error"))
+                out += [encode(_chunk(self._shell(), {"index": choice.index}, delta)) for delta in deltas]
+        return out
+
+    def _shell(self) -> dict[str, Any]:
+        """What surrounds the choices in a chunk of our own: as in the engine's."""
+        first = decode(self._first)
+        return {"object": "chat.completion.chunk", **{key: first[key] for key in _SHELL if key in first}}
+
+    def _rewrite(self, out: list[bytes], payload: bytes, choice: _Choice, events: list[Event]) -> None:
+        """One chunk of text became something else; whatever stood beside the text stays on the first chunk."""
+        body = decode(payload)
+        frame = body["choices"][0]
+        others = {key: value for key, value in frame["delta"].items() if key != "content"}
+        deltas = choice.deltas(events)
+        if not deltas:
+            if not others and "usage" not in body and not frame.get("logprobs"):
+                return
+            deltas = [{}]
+        for delta in deltas:
+            frame["delta"] = {**others, **delta}
+            out.append(encode(body))
+            others = {}
+            frame.pop("logprobs", None)
+            body.pop("usage", None)
+
+    def _general(self, out: list[bytes], payload: bytes, chunk: Chunk) -> bool:
+        """Chunks with calls, a finish_reason, several choices, none, or of an engine to be mended: as `passes`."""
+        body = decode(payload)
+        if isinstance(usage := body.get("usage"), dict):
+            self.usage = usage
+        if not chunk.choices and self._mender is None:
+            self._owes_usage = self._owes_usage and not usage
+            return True
+        if self._mender is not None:
+            self._mender.chunk(body)
+        shell = {key: value for key, value in body.items() if key not in ("choices", "usage")}
+        clean: list[dict[str, Any]] = []
+        for frame in body.get("choices") or []:
+            self._frame(clean, shell, frame)
+        if "usage" in body:
+            if not body.get("choices"):
+                self._owes_usage = False
+                clean.append(body)
+            elif body["usage"] is None and clean:
+                clean[-1]["usage"] = None
+        if self._mender is None and clean == [body]:
+            return True
+        out += map(encode, clean)
+        return False
+
+    def _frame(self, clean: list[dict[str, Any]], shell: dict[str, Any], frame: dict[str, Any]) -> None:
+        index = frame.get("index", 0)
+        if index and index not in self.choices:
+            clean += self._openers(index)
+        choice = self._choice(index)
+        reason = frame.get("finish_reason") or None
+        others = dict(frame.get("delta") or {})
+        _both_names(others)
+        text = others.pop("content", None)
+        calls = others.pop("tool_calls", None)
+        deltas = choice.deltas(choice.normalizer.feed(text)) if text else []
+        if calls:
+            calls = self._native(choice, calls)
+            deltas += [{"tool_calls": calls}] if calls else []
+        if text is not None and not text and not deltas:
+            others["content"] = text
+        if others and deltas:
+            deltas[0] = {**others, **deltas[0]}
+        elif others or (reason is None and not text and calls is None):
+            deltas = [others]
+        if reason is None or choice.finished:
+            clean += [_chunk(shell, frame, delta) for delta in deltas]
+        else:
+            # What the last chunk itself said stays on it, where nothing has to come between.
+            ending = self._ending(choice, reason)
+            last = deltas.pop() if deltas and not ending else {}
+            clean += [_chunk(shell, frame, delta) for delta in [*deltas, *ending]]
+            clean.append(self._last(choice, shell, {**frame, "delta": last}, reason))
+
+    def _ending(self, choice: _Choice, reason: str | None) -> list[dict[str, Any]]:
+        deltas = choice.deltas(choice.normalizer.finish(reason))
+        owed = choice.native.finish() if choice.native is not None else []
+        return [*deltas, {"tool_calls": owed}] if owed else deltas
+
+    def _last(
+        self, choice: _Choice, shell: dict[str, Any], frame: dict[str, Any], reason: str | None
+    ) -> dict[str, Any]:
+        choice.finished = True
+        if not self.usage and isinstance(timings := shell.get("timings"), dict):
+            self.usage = _of_timings(timings)
+        last = {**shell, "choices": [{**frame, "finish_reason": choice.reason(reason)}]}
+        told = _told(self.healed, choice)
+        if told or choice.normalizer.called:
+            # With calls read here, also that there was nothing to mend.
+            last["ctxgate"] = {"mended": "none", **told}
+        if (fallback := self._request.fallback) is not None:
+            # Comments may have taken the place of a header.
+            last["ctxgate"] = {**last.get("ctxgate", {}), "fallback": fallback}
+        choice.normalizer = Normalizer()  # text behind the end passes
+        return last
+
+    # Whole
+
+    def whole(self, payload: bytes) -> bytes:
+        """The clean body for a whole answer. Raises EngineError, ProviderInvalidResponse."""
+        if self._mender is None and not self.healed and self._passes(payload):
+            return payload
+        try:
+            body = decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProviderInvalidResponse(f"the engine's answer is not JSON: {error}") from error
+        if isinstance(body, dict) and body.get("error") is not None:
+            raise EngineError(payload)
+        choices = body.get("choices") if isinstance(body, dict) else None
+        if not isinstance(choices, list) or not choices:
+            raise ProviderInvalidResponse("the engine's answer has no choices")
+        if isinstance(usage := body.get("usage"), dict):
+            self.usage = usage
+        changed = self._mender is not None
+        if self._mender is not None:
+            self._mender.answer(body)
+        for position, frame in enumerate(choices):
+            message = frame.get("message") if isinstance(frame, dict) else None
+            if not isinstance(message, dict):
+                raise ProviderInvalidResponse(f"the engine's answer has no choices[{position}].message")
+            index = frame.get("index")
+            choice = self._choice(index if isinstance(index, int) else position)
+            changed = self._whole_choice(frame, message, choice) or changed
+        told = _told(self.healed, *self.choices.values()) if self.choices or self.healed else None
+        if told:
+            body["ctxgate"] = told
+        return encode(body) if changed or told else payload
+
+    def _passes(self, payload: bytes) -> bool:
+        """Most whole answers need no change: plain text, no calls, a reason that fits."""
+        try:
+            if not payload.isascii():
+                # Fields that are not read are not checked by the decoder.
+                payload.decode()
+            answer = decode_answer(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        if answer.error is not None or self._reasoning_open or not answer.choices:
+            return False
+        for choice in answer.choices:
+            said = choice.message
+            if (
+                choice.finish_reason not in ("stop", "length")
+                or said.content is None
+                or said.tool_calls
+                or said.reasoning_content != said.reasoning
+                or not passes(self._spec, said.content)
+            ):
+                return False
+        self.usage = answer.usage or _NOTHING
+        return True
+
+    def _whole_choice(self, frame: dict[str, Any], message: dict[str, Any], choice: _Choice) -> bool:
+        """Cleans one choice in place; whether that changed it."""
+        reason = frame.get("finish_reason")
+        text = message.get("content")
+        events: list[Event] = choice.normalizer.feed(text) if isinstance(text, str) and text else []
+        events += choice.normalizer.finish(reason)
+        native = message.get("tool_calls")
+        calls = self._whole_native(choice, native) if native else []
+        changed = bool(native)
+        if not (len(events) == 1 and isinstance(events[0], TextDelta) and events[0].text is text):
+            changed = changed or bool(text)
+            self._fold(message, calls, choice, events)
+        if calls:
+            message["tool_calls"] = calls
+            message["content"] = message.get("content") or None
+        elif native:
+            del message["tool_calls"]
+            message["content"] = message.get("content") or ""
+        changed = _both_names(message) or changed
+        right = choice.reason(reason)
+        changed = changed or right != reason
+        frame["finish_reason"] = right
+        return changed
+
+    def _whole_native(self, choice: _Choice, native: Any) -> list[dict[str, Any]]:
+        try:
+            msgspec.convert(native, list[ToolCallDelta])
+        except msgspec.ValidationError as error:
+            raise ProviderInvalidResponse(f"the engine's answer has malformed tool_calls: {error}") from error
+        calls = self._native(choice, [{**call, "index": at} for at, call in enumerate(native)])
+        for call in calls:
+            del call["index"]
+            call["function"]["arguments"] = call["function"]["arguments"] or "{}"
+        return calls
+
+    def _fold(self, message: dict[str, Any], calls: list[dict[str, Any]], choice: _Choice, events: list[Event]) -> None:
+        """Puts events in the place of the text that they were read from."""
+        folded = fold(events)
+        choice.deltas(event for event in events if isinstance(event, Warn))
+        if message.get("content") is not None:
+            message["content"] = folded.content
+        if folded.reasoning:
+            _both_names(message)
+            before = message.get("reasoning_content") or ""
+            message["reasoning_content"] = message["reasoning"] = before + folded.reasoning
+        for call in folded.tool_calls:
+            function = {"name": call.name, "arguments": call.arguments}
+            calls.append({"id": call.id, "type": "function", "function": function})
+
+
+class EngineError(Exception):
+    """The engine answered 200 and then an error; the backend knows what it means."""
+
+    def __init__(self, payload: bytes) -> None:
+        super().__init__(payload[:200])
+        self.payload = payload
+
+
+def _of_timings(timings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """llama.cpp tells its counts with the last chunk, also where no `include_usage` was asked for."""
+    told = (timings.get(key) for key in ("prompt_n", "cache_n", "predicted_n"))
+    prompt, cached, predicted = (count if isinstance(count, int) else 0 for count in told)
+    return {
+        "prompt_tokens": prompt + cached,
+        "completion_tokens": predicted,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+
+
+def _both_names(said: dict[str, Any]) -> bool:
+    """Gives the model's reasoning both its names: clients know one or the other. Whether one was missing."""
+    one, other = said.get("reasoning_content"), said.get("reasoning")
+    if bool(one) == bool(other):
+        return False
+    said["reasoning_content"] = said["reasoning"] = one or other
+    return True
+
+
+def _told(healed: Mapping[str, int], *choices: _Choice) -> dict[str, Any]:
+    """What a client may want to know of the mending: the `ctxgate` extension field."""
+    told: dict[str, Any] = {"healed": healed} if healed else {}
+    warnings = [warning for choice in choices for warning in choice.told()]
+    if warnings:
+        told["warnings"] = warnings
+    mended = [choice.normalizer.mended for choice in choices if choice.normalizer.mended != "none"]
+    if mended:
+        told["mended"] = max(mended)  # schema is more than lexical
+    return told
+
+
+def _chunk(shell: dict[str, Any], frame: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
+    return {**shell, "choices": [{**frame, "delta": delta, "finish_reason": None}]}

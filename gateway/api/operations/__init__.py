@@ -1,0 +1,1 @@
+"""Endpoints for the person who runs the gateway."""

@@ -1,0 +1,127 @@
+"""The request log and the engines as Prometheus metrics. Everything is made when somebody asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import get_args
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from gateway.core import Gateway
+from gateway.core.reload import Reloader
+from gateway.engines import State
+from gateway.observe.request_log import BOUNDS, Histogram
+
+STATES: tuple[str, ...] = get_args(State)
+
+
+def exposition(gateway: Gateway, reloader: Reloader | None, accept: str) -> tuple[bytes, str]:
+    """The metrics in the format that `accept` asks for, and its content type."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Metrics(gateway, reloader))
+    encode, content_type = choose_encoder(accept)
+    text: bytes = encode(registry)
+    return text, content_type
+
+
+class _Metrics(Collector):
+    def __init__(self, gateway: Gateway, reloader: Reloader | None) -> None:
+        self._gateway = gateway
+        self._reloader = reloader
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._answers()
+        yield from self._engines()
+        yield from self._replicas()
+        if (reloader := self._reloader) is not None:
+            yield GaugeMetricFamily(
+                "ctxgate_config_valid", "1 where config.yaml as it is now is what runs.", int(not reloader.problems)
+            )
+            yield CounterMetricFamily("ctxgate_config_reloads", "Changes applied.", reloader.reloads)
+
+    def _answers(self) -> Iterator[Metric]:
+        gateway = self._gateway
+        stats = {
+            name: gateway.request_log.stats(name)
+            for name in dict.fromkeys([*gateway.routes, *gateway.request_log.models()])
+        }
+        requests = CounterMetricFamily(
+            "ctxgate_requests", "Ended requests, by the API they came by.", labels=["model", "face", "outcome"]
+        )
+        duration = HistogramMetricFamily(
+            "ctxgate_request_seconds", "From the request to the end of its answer.", labels=["model"]
+        )
+        first = HistogramMetricFamily(
+            "ctxgate_time_to_first_token_seconds", "From the request to a stream's first payload.", labels=["model"]
+        )
+        tokens = CounterMetricFamily("ctxgate_tokens", "Tokens, as engines told them.", labels=["model", "kind"])
+        chunks = CounterMetricFamily("ctxgate_chunks", "Payloads that engines streamed.", labels=["model"])
+        repairs = CounterMetricFamily(
+            "ctxgate_normalizer_repairs",
+            "mended: answers whose calls were put right; healed: what clients replayed; warning: text that is no call.",
+            labels=["model", "kind", "what"],
+        )
+        for model, found in stats.items():
+            for (face, outcome), count in found.requests.items():
+                requests.add_metric([model, face, outcome], count)
+            _observed(duration, model, found.duration)
+            _observed(first, model, found.first)
+            kinds = {
+                "prompt": found.prompt_tokens,
+                "prompt_cached": found.cached_tokens,
+                "completion": found.completion_tokens,
+            }
+            for kind, count in kinds.items():
+                tokens.add_metric([model, kind], count)
+            chunks.add_metric([model], found.chunks)
+            counted: Iterable[tuple[str, Mapping[str, int]]] = (
+                ("mended", found.mended),
+                ("healed", found.healed),
+                ("warning", found.warnings),
+            )
+            for kind, counts in counted:
+                for what, count in counts.items():
+                    repairs.add_metric([model, kind, what], count)
+        yield from (requests, duration, first, tokens, chunks, repairs)
+
+    def _engines(self) -> Iterator[Metric]:
+        in_flight = GaugeMetricFamily(
+            "ctxgate_requests_in_flight", "Requests without a whole answer.", labels=["model"]
+        )
+        state = GaugeMetricFamily("ctxgate_engine_state", "1 for the state that it is in.", labels=["model", "state"])
+        queue = GaugeMetricFamily("ctxgate_queue_length", "Requests that wait for their engine.", labels=["model"])
+        memory = GaugeMetricFamily("ctxgate_engine_memory_bytes", "Of the engine's processes.", labels=["model"])
+        starts = CounterMetricFamily("ctxgate_engine_starts", "Starts of the engine.", labels=["model"])
+        crashes = CounterMetricFamily("ctxgate_engine_crashes", "Deaths that nobody ordered.", labels=["model"])
+        for name, route in self._gateway.routes.items():
+            in_flight.add_metric([name], route.in_flight)
+            if route.engine is None:
+                continue
+            status = route.engine.status()
+            for each in STATES:
+                state.add_metric([name, each], int(each == status.state))
+            queue.add_metric([name], status.waiting)
+            memory.add_metric([name], status.resident_bytes)
+            starts.add_metric([name], status.starts)
+            crashes.add_metric([name], status.crashes)
+        yield from (in_flight, state, queue, memory, starts, crashes)
+
+    def _replicas(self) -> Iterator[Metric]:
+        healthy = GaugeMetricFamily("ctxgate_replica_healthy", "1 where it answers.", labels=["model", "url"])
+        in_flight = GaugeMetricFamily("ctxgate_replica_in_flight", "Requests at it.", labels=["model", "url"])
+        for name, route in self._gateway.routes.items():
+            for replica in route.replicas:
+                healthy.add_metric([name, replica.url], int(replica.healthy))
+                in_flight.add_metric([name, replica.url], replica.in_flight)
+        yield from (healthy, in_flight)
+
+
+def _observed(family: HistogramMetricFamily, model: str, histogram: Histogram) -> None:
+    buckets, total = [], 0
+    for bound, count in zip([*map(str, BOUNDS), "+Inf"], histogram.counts, strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    family.add_metric([model], buckets, histogram.sum)

@@ -1,0 +1,29 @@
+"""Mistakes that several engines share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.backends.base import Fixup
+
+
+class RoleOnce(Fixup):
+    """Leaves `role` on the first delta of each choice only.
+
+    Clients that fold deltas by joining strings, OpenAI's own among them, make `assistantassistant…` of the repeats.
+    """
+
+    every_chunk = True
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def chunk(self, chunk: dict[str, Any]) -> None:
+        for choice in chunk.get("choices") or ():
+            delta = choice.get("delta")
+            if not delta or "role" not in delta:
+                continue
+            index = choice.get("index", 0)
+            if index in self._seen:
+                del delta["role"]
+            self._seen.add(index)

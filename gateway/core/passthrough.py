@@ -1,0 +1,90 @@
+"""Requests that aren't chats: what they leave in the request log, and answers of an engine's other endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import monotonic
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gateway.backends import Backend, Reply
+from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
+from gateway.observe.request_log import Outcome, Row
+from gateway.wire.chat import ApiName
+
+
+class RequestMeter:
+    """One request for the request log. Who reads its answer sets first, usage and chunks, as `request_log.Ended`
+    has them, and calls `end` once."""
+
+    def __init__(self, model: str, face: ApiName, stream: bool, book: Callable[[Row], None]) -> None:
+        self.first = 0.0
+        self.usage: Mapping[str, Any] = {}
+        self.chunks = 0
+        self._began = monotonic()
+        self._asked = model, stream
+        self._face: ApiName = face
+        self._book = book
+
+    def came(self, payloads: int) -> None:
+        """So many payloads of a stream came."""
+        self.first = self.first or monotonic()
+        self.chunks += payloads
+
+    def end(self, outcome: Outcome) -> None:
+        times = self._began, monotonic(), self.first
+        self._book((*self._asked, outcome, *times, self.usage, self.chunks, None, None, self._face))
+
+
+class Passthrough:
+    """An engine's answer, whole or streamed as the request asked; its payloads pass as they are."""
+
+    def __init__(self, reply: Reply, backend: Backend, count: RequestMeter) -> None:
+        self._reply = reply
+        self._backend = backend
+        self._count = count
+        self._last = b""
+
+    async def whole(self) -> bytes:
+        """Raises what an error in a 200 means, and ProviderInvalidResponse for what no client could read."""
+        body = await self._reply.whole()
+        self._look(body)
+        return body
+
+    async def payloads(self) -> list[bytes]:
+        """Those that are next, at least one; [] at the end. Raises as `whole`, and ProviderUnavailable for an answer
+        that ends in the middle."""
+        payloads = await self._reply.payloads()
+        if payloads:
+            if not self._last:
+                self._look(payloads[0])
+            self._last = payloads[-1]
+            if b'"error"' in self._last:
+                self._look(self._last)
+            self._count.came(len(payloads))
+            return payloads
+        if not self._reply.done:
+            raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
+        if self._last:
+            self._look(self._last)
+        return []
+
+    def _look(self, payload: bytes) -> None:
+        try:
+            found = _decode(payload)
+        except msgspec.DecodeError as error:
+            raise ProviderInvalidResponse(f"the engine's answer can't be read: {error}") from error
+        if found.error:
+            raise self._backend.error(500, payload)
+        if isinstance(found.usage, dict):
+            self._count.usage = found.usage
+
+
+class _Told(Struct):
+    error: Any = None
+    usage: Any = None
+
+
+_decode = msgspec.json.Decoder(_Told).decode

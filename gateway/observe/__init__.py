@@ -1,0 +1,1 @@
+"""Request log and logs."""

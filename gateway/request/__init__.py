@@ -1,0 +1,1 @@
+"""What a request becomes before an engine sees it. Pure: no I/O."""

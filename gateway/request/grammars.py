@@ -1,0 +1,101 @@
+"""What an answer with tools is held to, where the gateway reads the model's own text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from msgspec.structs import replace
+
+from gateway.backends.base import RawText
+from gateway.errors import ProviderInvalidRequest
+from gateway.wire.chat import ChatRequest, decode
+from normalizers import FormatSpec
+from normalizers.write.grammar import MAX_CALLS, grammar
+
+
+def raw_text(request: ChatRequest, spec: FormatSpec, *, answer: bytes | None = None) -> RawText | None:
+    """How the model's text is asked for; `tool_choice` "required" or with a tool's name becomes a grammar.
+
+    Where the model decides, a call that it begins is held to the tools' schemas if one of them is strict.
+    answer: a JSON Schema that the text has to conform to where no call is forced. None where the answer is to be held
+    to something and the format has no grammar: then the engine must see to it.
+    Raises ProviderInvalidRequest for a tool that isn't declared.
+    """
+    names = forced(request)
+    free = _free(spec)
+    if names is None:
+        calls = MAX_CALLS if request.parallel_tool_calls else 1
+        if answer is None:
+            if not spec.open or not _strict(request.tools or b"[]"):
+                return free
+            text = _grammar(spec, request.tools or b"[]", (), calls)
+            return free if text is None else replace(free, grammar=text, trigger=spec.open[0])
+        text = _grammar(spec, request.tools or b"[]", (), calls, answer)
+        return None if text is None else replace(free, grammar=text)
+    # A named tool is called once.
+    calls = MAX_CALLS if len(names) != 1 and request.parallel_tool_calls else 1
+    text = _grammar(spec, request.tools or b"[]", names, calls)
+    return None if text is None else replace(free, grammar=text)
+
+
+def forced(request: ChatRequest) -> tuple[str, ...] | None:
+    """The tools of which one must be called; (): any; None: the model decides.
+
+    Raises ProviderInvalidRequest for a tool that isn't declared.
+    """
+    choice = request.tool_choice
+    if choice is None or choice == "auto" or choice == "none":
+        return None
+    if request.tools is None:
+        raise ProviderInvalidRequest("tool_choice: no tools are declared", param="tool_choice")
+    if choice == "required":
+        return ()
+    if not isinstance(choice, Mapping):
+        message = f"tool_choice: there is no {choice!r}; allowed: auto, none, required, or a tool's name in an object"
+        raise ProviderInvalidRequest(message, param="tool_choice")
+    if choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools", choice)
+        if not isinstance(allowed, Mapping) or allowed.get("mode") != "required":
+            return None
+        listed = allowed.get("tools") or []
+        named = [tool_name(tool) for tool in listed] if isinstance(listed, list) else [None]
+    else:
+        named = [tool_name(choice)]
+    declared = [tool_name(tool) for tool in decode(request.tools or b"[]")]
+    for name in named:
+        if not isinstance(name, str):
+            message = 'tool_choice: it names no tool; write {"type": "function", "function": {"name": "NAME"}}'
+            raise ProviderInvalidRequest(message, param="tool_choice")
+        if name not in declared:
+            known = ", ".join(sorted({str(each) for each in declared}))
+            raise ProviderInvalidRequest(
+                f"tool_choice: there is no tool {name!r}; declared: {known}", param="tool_choice"
+            )
+    return tuple(map(str, named))
+
+
+def tool_name(tool: Any) -> object:
+    """Of a tool in either of its shapes, or of a choice that names one."""
+    function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+    return function.get("name") if isinstance(function, Mapping) else None
+
+
+@lru_cache(maxsize=64)
+def _free(spec: FormatSpec) -> RawText:
+    return RawText(spec.markers if spec.keep_special else (), spec.think)
+
+
+@lru_cache(maxsize=64)
+def _strict(tools: bytes) -> bool:
+    functions = [tool.get("function", tool) for tool in decode(tools)]
+    return any(isinstance(function, Mapping) and function.get("strict") is True for function in functions)
+
+
+@lru_cache(maxsize=64)
+def _grammar(
+    spec: FormatSpec, tools: bytes, names: tuple[str, ...], calls: int, answer: bytes | None = None
+) -> str | None:
+    schema = decode(answer) if answer is not None else None
+    return grammar(spec, decode(tools), only=names or None, calls=calls, answer=schema)

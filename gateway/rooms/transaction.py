@@ -1,0 +1,306 @@
+"""One room in one transaction: its row, and what is written beside it. No I/O but the connection that is given."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.rooms.schemas import (
+    Actor,
+    DonePolicy,
+    Event,
+    LastError,
+    Message,
+    MessageStatus,
+    Metadata,
+    Rent,
+    Room,
+    TextPart,
+    ToolPolicy,
+    TurnBounds,
+    WakePolicy,
+    encode,
+)
+from gateway.rooms.states import EVENTS as TOLD_BY
+from gateway.rooms.states import State, Trigger, after
+from gateway.rooms.tables import EVENTS, MESSAGES, ROOMS
+
+T = TypeVar("T")
+
+
+def now() -> str:
+    return written(datetime.now(UTC))
+
+
+def written(moment: datetime) -> str:
+    """Of UTC; as text they are in their order."""
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def sound(value: T) -> T:
+    """JSON as it can be sent: a model, or a page that a tool has read, may hold halves of characters."""
+    try:
+        encode(value)
+    except UnicodeEncodeError:
+        return _mended(value)  # type: ignore[no-any-return]
+    return value
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, Mapping):
+        return {_mended(name): _mended(inner) for name, inner in value.items()}
+    return [_mended(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def not_found(room_id: str) -> ProviderInvalidRequest:
+    """Of rooms that there are not, and of other tenants' alike."""
+    return ProviderInvalidRequest(f"there is no room {room_id!r}", code="room_not_found", status=404)
+
+
+class Data(msgspec.Struct, kw_only=True):
+    """What of a room is read and written as a whole."""
+
+    actors: list[Actor]
+    purpose: str | None = None
+    metadata: Metadata = {}
+    tool_policy: ToolPolicy | None = None
+    wake_policy: WakePolicy = msgspec.field(default_factory=WakePolicy)
+    done_policy: DonePolicy = msgspec.field(default_factory=DonePolicy)
+    bounds: TurnBounds = msgspec.field(default_factory=TurnBounds)
+    summary_text: str | None = None
+    last_error: LastError | None = None
+
+
+class Ledger:
+    """A room as it stands in the transaction. Change its attributes, tell `event`, then `save`."""
+
+    def __init__(self, connection: Connection, row: Row[Any]) -> None:
+        self.connection = connection
+        self.id: str = row.id
+        self.tenant: str = row.tenant
+        self.status: State = row.status
+        self.rented_at: str = row.rented_at
+        self.updated_at: str = row.updated_at
+        self.last_active_at: str | None = row.last_active_at
+        self.queued: str | None = row.queued_message_id
+        self.running: str | None = row.running_message_id
+        self.data = msgspec.convert(row.data, Data)
+        self.events: list[Event] = []
+        """Those of this transaction."""
+        self._event_seq: int = row.event_seq
+        self._message_seq: int = row.message_seq
+
+    @classmethod
+    def open(cls, connection: Connection, room_id: str, tenant: str | None) -> Ledger:
+        """Holds the room until the transaction ends. tenant: None is us. Raises ProviderInvalidRequest (404)."""
+        query = select(ROOMS).where(ROOMS.c.id == room_id).with_for_update()
+        if tenant is not None:
+            query = query.where(ROOMS.c.tenant == tenant)
+        row = connection.execute(query).one_or_none()
+        if row is None:
+            raise not_found(room_id)
+        return cls(connection, row)
+
+    @classmethod
+    def rent(cls, connection: Connection, tenant: str, user: str, rent: Rent, actors: list[Actor]) -> Ledger:
+        """A new room, its event told."""
+        at = now()
+        data = Data(
+            actors=actors,
+            purpose=rent.purpose,
+            metadata=rent.metadata,
+            tool_policy=rent.tool_policy,
+            wake_policy=rent.wake_policy,
+            done_policy=rent.done_policy,
+            bounds=rent.bounds,
+        )
+        values = {
+            "id": str(uuid.uuid4()),
+            "tenant": tenant,
+            "user": user,
+            "status": "rented",
+            "rented_at": at,
+            "updated_at": at,
+            "event_seq": 0,
+            "message_seq": 0,
+            "data": msgspec.to_builtins(data),
+        }
+        connection.execute(insert(ROOMS), values)
+        ledger = cls.open(connection, str(values["id"]), None)
+        ledger.event("room:rented", {"agent_id": actors[0].agent_id}, agent=actors[0].agent_id)
+        return ledger
+
+    def event(
+        self, event_type: str, payload: Mapping[str, Any], *, agent: str | None = None, message: str | None = None
+    ) -> None:
+        self._event_seq += 1
+        self.updated_at = now()
+        self.events.append(
+            Event(
+                id=f"{self.id}:{self._event_seq}",
+                seq=self._event_seq,
+                event_type=event_type,
+                agent_key=agent,
+                message_id=message,
+                payload=sound(dict(payload)),
+                created_at=self.updated_at,
+            )
+        )
+
+    def to(self, trigger: Trigger, **payload: Any) -> None:
+        """The room's next state, by the table, and its event."""
+        self.status = after(self.status, trigger)
+        if self.status == "active":
+            self.last_active_at = now()
+        self.event(TOLD_BY[trigger], payload)
+
+    def say(
+        self,
+        content: str | list[TextPart],
+        *,
+        user: str,
+        author_kind: str,
+        kind: str,
+        status: MessageStatus,
+        actor_key: str | None,
+        in_reply_to: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> Message:
+        self._message_seq += 1
+        values = {
+            "id": str(uuid.uuid4()),
+            "seq": self._message_seq,
+            "author_kind": author_kind,
+            "kind": kind,
+            "actor_key": actor_key,
+            "in_reply_to": in_reply_to,
+            "status": status,
+            "content": sound(msgspec.to_builtins(content)),
+            "metadata": metadata or {},
+            "created_at": now(),
+        }
+        self.connection.execute(insert(MESSAGES), {**values, "room_id": self.id, "user": user})
+        return msgspec.convert(values, Message)
+
+    def mark(self, message_id: str, status: MessageStatus) -> None:
+        self.connection.execute(update(MESSAGES).where(MESSAGES.c.id == message_id).values(status=status))
+
+    def save(self) -> None:
+        if self.events:
+            rows = [{**msgspec.structs.asdict(event), "room_id": self.id} for event in self.events]
+            for row in rows:
+                del row["id"]
+            self.connection.execute(insert(EVENTS), rows)
+        values = {
+            "status": self.status,
+            "updated_at": self.updated_at,
+            "last_active_at": self.last_active_at,
+            "event_seq": self._event_seq,
+            "message_seq": self._message_seq,
+            "queued_message_id": self.queued,
+            "running_message_id": self.running,
+            "data": msgspec.to_builtins(self.data),
+        }
+        self.connection.execute(update(ROOMS).where(ROOMS.c.id == self.id).values(values))
+
+    def room(self) -> Room:
+        data = self.data
+        return Room(
+            id=self.id,
+            status=self.status,
+            purpose=data.purpose,
+            metadata=data.metadata,
+            agents=data.actors,
+            actors=data.actors,
+            tool_policy=data.tool_policy,
+            wake_policy=data.wake_policy,
+            done_policy=data.done_policy,
+            bounds=data.bounds,
+            summary_text=data.summary_text,
+            last_error=data.last_error,
+            rented_at=self.rented_at,
+            updated_at=self.updated_at,
+            last_active_at=self.last_active_at,
+            queued_message_id=self.queued,
+            running_message_id=self.running,
+        )
+
+
+def find(connection: Connection, room_id: str, tenant: str) -> Room:
+    """Raises ProviderInvalidRequest (404)."""
+    row = connection.execute(select(ROOMS).where(ROOMS.c.id == room_id, ROOMS.c.tenant == tenant)).one_or_none()
+    if row is None:
+        raise not_found(room_id)
+    return Ledger(connection, row).room()
+
+
+def rooms(connection: Connection, tenant: str, status: State | None, limit: int, offset: int) -> list[Room]:
+    """The newest first."""
+    query = select(ROOMS).where(ROOMS.c.tenant == tenant)
+    if status is not None:
+        query = query.where(ROOMS.c.status == status)
+    query = query.order_by(ROOMS.c.rented_at.desc(), ROOMS.c.id).limit(limit).offset(offset)
+    return [Ledger(connection, row).room() for row in connection.execute(query)]
+
+
+def count(connection: Connection, tenant: str, states: Sequence[State]) -> int:
+    query = select(func.count()).select_from(ROOMS).where(ROOMS.c.tenant == tenant, ROOMS.c.status.in_(states))
+    return connection.execute(query).scalar_one()
+
+
+def in_state(connection: Connection, states: Sequence[State]) -> list[str]:
+    """The ids of all tenants' rooms in these states."""
+    return list(connection.execute(select(ROOMS.c.id).where(ROOMS.c.status.in_(states))).scalars())
+
+
+def events(connection: Connection, room_id: str, after: int, limit: int) -> list[Event]:
+    query = select(EVENTS).where(EVENTS.c.room_id == room_id, EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(limit)
+    return [_event(row) for row in connection.execute(query)]
+
+
+def events_of(connection: Connection, room_id: str, message_id: str) -> list[Event]:
+    """Of one turn, in their order."""
+    query = select(EVENTS).where(EVENTS.c.room_id == room_id, EVENTS.c.message_id == message_id)
+    return [_event(row) for row in connection.execute(query.order_by(EVENTS.c.seq))]
+
+
+def messages(connection: Connection, room_id: str, after: int, limit: int) -> list[Message]:
+    query = select(MESSAGES).where(MESSAGES.c.room_id == room_id, MESSAGES.c.seq > after)
+    return [_message(row) for row in connection.execute(query.order_by(MESSAGES.c.seq).limit(limit))]
+
+
+def messages_before(connection: Connection, room_id: str, seq: int, limit: int) -> list[Message]:
+    """The last ones before `seq`, in their order."""
+    query = select(MESSAGES).where(MESSAGES.c.room_id == room_id, MESSAGES.c.seq < seq)
+    rows: Sequence[Row[Any]] = connection.execute(query.order_by(MESSAGES.c.seq.desc()).limit(limit)).all()
+    return [_message(row) for row in reversed(rows)]
+
+
+def message(connection: Connection, message_id: str) -> tuple[Message, str]:
+    """The message, and the user who sent it."""
+    row = connection.execute(select(MESSAGES).where(MESSAGES.c.id == message_id)).one()
+    return _message(row), row.user
+
+
+def _event(row: Row[Any]) -> Event:
+    return Event(
+        id=f"{row.room_id}:{row.seq}",
+        seq=row.seq,
+        event_type=row.event_type,
+        agent_key=row.agent_key,
+        message_id=row.message_id,
+        payload=row.payload,
+        created_at=row.created_at,
+    )
+
+
+def _message(row: Row[Any]) -> Message:
+    return msgspec.convert({name: row._mapping[name] for name in Message.__struct_fields__}, Message)

@@ -1,0 +1,361 @@
+"""A turn of a room: whom to ask, with what tools and which past; its steps as events, and events back into its past."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gateway.agent.inprocess import provider as local_provider
+from gateway.agent.turn import (
+    Bounds,
+    CallRefused,
+    LimitReached,
+    ModelAnswered,
+    ModelCalled,
+    Result,
+    Step,
+    TextGrew,
+    ToolAnswered,
+    ToolCalled,
+    Turn,
+    Used,
+    dump,
+    refusal,
+)
+from gateway.config import Config
+from gateway.core import Gateway
+from gateway.errors import ProviderInvalidRequest
+from gateway.provider import (
+    AssistantMessage,
+    OpenAIProvider,
+    RuntimeConfig,
+    SystemMessage,
+    Tool,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from gateway.provider import Message as Said
+from gateway.rooms.schemas import Actor, Event, Message, ToolPolicy, TurnBounds
+from gateway.rooms.transaction import Data
+from gateway.rooms.vault import Vault
+from gateway.tools import Catalogue, Signals, ToolContext, ToolRow
+from gateway.tools import ToolPolicy as Policy
+
+if TYPE_CHECKING:
+    from gateway.store import Store
+
+LOCAL = "local"
+"""The provider that is the gateway itself."""
+
+PAST_MESSAGES, PAST_CHARS = 40, 24_000
+"""What a turn is told of the room's earlier messages: the newest ones, at most so many and so long."""
+
+HIDDEN = "[secret]"
+
+Record = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a turn is about. past: the messages before this one. recorded: the turn's events before it was cut off."""
+
+    room_id: str
+    tenant: str
+    user: str
+    message: Message
+    actor: Actor
+    data: Data
+    past: Sequence[Message]
+    recorded: Sequence[Event]
+
+
+class Agent:
+    """Carries out turns; one is enough for all rooms."""
+
+    def __init__(self, gateway: Gateway, store: Store, vault: Vault) -> None:
+        self._gateway = gateway
+        self._store = store
+        self._vault = vault
+
+    @cached_property
+    def _catalogue(self) -> Catalogue:
+        from gateway.tools import catalogue
+
+        return catalogue(self._gateway.config)
+
+    def check_policy(self, policy: ToolPolicy | None) -> None:
+        """Raises ProviderInvalidRequest for a name of no tool: misspelt, one under `deny` would forbid nothing."""
+        if policy is None:
+            return
+        for key, globs in (("allow", policy.allow), ("deny", policy.deny)):
+            for index, glob in enumerate(globs):
+                if glob != "*" and not self._catalogue.known(glob):
+                    param = f"tool_policy.{key}[{index}]"
+                    raise ProviderInvalidRequest(
+                        f"{param}: {glob!r} names no tool; see docs/room-tools.md", param=param
+                    )
+
+    async def run(self, task: Task, record: Record, signals: Signals, stop: Callable[[], bool]) -> tuple[Result, Used]:
+        """Raises GatewayError where the model can't be asked, and what `record` raises."""
+        policy = task.data.tool_policy
+        context = ToolContext(
+            tenant=task.tenant,
+            user=task.user,
+            room_id=task.room_id,
+            store=self._store,
+            policy=Policy(policy.access, tuple(policy.allow), tuple(policy.deny)) if policy is not None else Policy(),
+            signals=signals,
+            complete=self._complete,
+        )
+        before = Before(task.recorded)
+        tools = RoomTools(self._catalogue, context, before)
+        said = [*_opening(task), *before.said]
+        if before.said and isinstance(last := before.said[-1], AssistantMessage) and not last.tool_calls:
+            return Result("completed", last.content), before.used  # it was cut off behind its last step
+        secret = await self._secret(task)
+        tell = _Teller(record, tools, secret)
+        bounds = bounds_of(self._gateway.config, task.data.bounds)
+        async with self._provider(task.actor, secret) as provider:
+            turn = Turn(provider, tools, bounds, tell, stop=stop, config=RuntimeConfig(), used=before.used)
+            result = await turn.run(said)
+        return Result(result.outcome, hidden(result.text, secret), result.limit), turn.used
+
+    async def _secret(self, task: Task) -> str | None:
+        name = task.actor.provider or LOCAL
+        if name == LOCAL:
+            return None
+        return await self._vault.key_for(task.tenant, task.user, name)
+
+    def _provider(self, actor: Actor, secret: str | None) -> AbstractAsyncContextManager[OpenAIProvider]:
+        config = self._gateway.config
+        if secret is None:
+            return nullcontext(local_provider(self._gateway, config.resolve(actor.model).name, "rooms"))
+        base_url = config.rooms.providers.get(actor.provider or "")
+        if base_url is None:
+            raise unknown_provider(config, actor.provider or "")
+        return OpenAIProvider(base_url, actor.model or "default", api_key=secret)
+
+    async def _complete(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
+        provider = local_provider(self._gateway, self._gateway.config.resolve(model).name, "rooms")
+        messages: list[Said] = [SystemMessage(system), UserMessage(prompt)]
+        response = await provider.complete(messages, config=RuntimeConfig(max_tokens=max_tokens))
+        return response.message.content
+
+
+def check_actors(config: Config, actors: Sequence[Actor]) -> None:
+    """Raises ProviderInvalidRequest or ProviderInvalidModel for an actor whose turns could only fail."""
+    if len({actor.agent_id for actor in actors}) < len(actors):
+        raise ProviderInvalidRequest("agents: each needs an agent_id of its own", param="agents")
+    for actor in actors:
+        if (actor.provider or LOCAL) == LOCAL:
+            config.resolve(actor.model, "chat")
+        elif actor.provider not in config.rooms.providers:
+            raise unknown_provider(config, str(actor.provider))
+
+
+def unknown_provider(config: Config, name: str) -> ProviderInvalidRequest:
+    known = ", ".join((LOCAL, *config.rooms.providers))
+    message = f"there is no provider {name!r}; rooms.providers of config.yaml has: {known}"
+    return ProviderInvalidRequest(message, code="provider_unknown", param="agents")
+
+
+def bounds_of(config: Config, asked: TurnBounds) -> Bounds:
+    """The tighter of both."""
+    most = config.rooms
+
+    def least(bound: float, other: float | None) -> float:
+        return bound if other is None else min(bound, other)
+
+    return Bounds(
+        wall_seconds=least(most.turn_seconds, asked.wall_seconds),
+        model_calls=int(least(most.turn_model_calls, asked.model_calls)),
+        tool_calls=int(least(most.turn_tool_calls, asked.tool_calls)),
+        output_tokens=int(least(most.turn_output_tokens, asked.output_tokens)),
+    )
+
+
+def _opening(task: Task) -> Iterator[Said]:
+    """What the turn begins with: who the actor is, what was said before, and the message."""
+    about = [
+        task.actor.instructions,
+        f"The purpose of this room: {task.data.purpose}" if task.data.purpose else None,
+        f"Your skills: {', '.join(task.actor.skills)}" if task.actor.skills else None,
+        f"What happened so far: {task.data.summary_text}" if task.data.summary_text else None,
+    ]
+    if system := "\n\n".join(part for part in about if part):
+        yield SystemMessage(system)
+    kept: list[Said] = []
+    left = PAST_CHARS
+    for message in reversed(task.past[-PAST_MESSAGES:]):
+        text = message.text()
+        left -= len(text)
+        if left < 0:
+            break
+        if text and message.status not in ("queued", "cancelled"):
+            kept.append(UserMessage(text) if message.author_kind == "user" else AssistantMessage(text))
+    # A conversation begins with a user's message.
+    while kept and isinstance(kept[-1], AssistantMessage):
+        kept.pop()
+    yield from reversed(kept)
+    yield UserMessage(task.message.text())
+
+
+class Before:
+    """What a turn had done before it was cut off, as its events tell it."""
+
+    def __init__(self, recorded: Sequence[Event]) -> None:
+        self.used = Used()
+        self.said: list[Said] = []
+        self.started: dict[str, int] = {}
+        """Tool calls that began and never ended, and how often."""
+        self.redacted: set[str] = set()
+        """Tool calls whose arguments were not kept as they were."""
+        for event in recorded:
+            self._add(event.event_type, event.payload)
+
+    def _add(self, kind: str, payload: Mapping[str, Any]) -> None:
+        used = self.used
+        match kind:
+            case "agent:model_call":
+                used.model_calls = payload["call"]
+            case "agent:message":
+                calls = [ToolCall(call["id"], call["name"], call["arguments"]) for call in payload["tool_calls"]]
+                self.redacted.update(call["id"] for call in payload["tool_calls"] if call.get("redacted"))
+                for name, count in payload["usage"].items():
+                    used.usage[name] += count or 0
+                used.output_tokens += payload["usage"]["output"] or 0
+                if payload["content"] or calls:
+                    self.said.append(AssistantMessage(payload["content"], calls))
+            case "tool:refused":
+                used.tool_calls += 1
+                self.said += refusal(CallRefused(**payload))
+            case "tool:call":
+                used.tool_calls += 1
+                self.started[payload["call_id"]] = self.started.get(payload["call_id"], 0) + 1
+            case "tool:result":
+                self.started.pop(payload["call_id"], None)
+                self.said.append(ToolMessage(dump(payload["result"]), payload["call_id"]))
+
+
+class RoomTools:
+    """The catalogue as the model sees it: names as every chat template takes them, without dots."""
+
+    def __init__(self, catalogue: Catalogue, context: ToolContext, before: Before) -> None:
+        self._catalogue = catalogue
+        self._context = context
+        self._before = before
+        self._rows = {row.name.replace(".", "_"): row for row in catalogue.rows(context.policy)}
+        self.tools = [Tool(name, row.description, row.parameters) for name, row in self._rows.items()]
+
+    def name(self, called: str) -> str:
+        """The catalogue's name of what the model called."""
+        row = self._rows.get(called)
+        return row.name if row is not None else called
+
+    def recorded(self, call: ToolCall) -> tuple[dict[str, Any], bool]:
+        """A call's arguments as history may keep them, and whether these aren't all."""
+        arguments = dict(call.arguments or {})
+        kept = self._catalogue.recorded(self.name(call.name), arguments)
+        return kept, kept != arguments
+
+    def refused(self, called: str, arguments: str) -> dict[str, str]:
+        """What history keeps instead of a refused call's arguments and of what is wrong with them, if it must."""
+        try:
+            written = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return {}
+        kept, redacted = self.recorded(ToolCall("", called, written if isinstance(written, dict) else {}))
+        return {"arguments": json.dumps(kept), "reason": "the arguments break the tool's schema"} if redacted else {}
+
+    def lost(self, call: ToolCall) -> bool:
+        """Whether the call began before the turn was cut off, and must not simply begin again."""
+        if call.id in self._before.redacted:
+            return True
+        row: ToolRow | None = self._rows.get(call.name)
+        return call.id in self._before.started and (row is None or row.access != "read")
+
+    def attempt(self, call: ToolCall) -> int:
+        return self._before.started.get(call.id, 0) + 1
+
+    async def run(self, call: ToolCall) -> Mapping[str, Any]:
+        if self.lost(call):
+            message = "the gateway was stopped while this ran: it may have been done; look before you repeat it"
+            return {"error": {"code": "tool_interrupted", "message": message}}
+        return await self._catalogue.run(self._context, self.name(call.name), dict(call.arguments or {}))
+
+
+class _Teller:
+    """Steps to events."""
+
+    def __init__(self, record: Record, tools: RoomTools, secret: str | None) -> None:
+        self._record = record
+        self._tools = tools
+        self._secret = secret
+
+    async def __call__(self, step: Step) -> None:
+        if (told := self._told(step)) is not None:
+            kind, payload = told
+            await self._record(kind, hidden(payload, self._secret))
+
+    def _told(self, step: Step) -> tuple[str, dict[str, Any]] | None:
+        tools = self._tools
+        match step:
+            case ModelCalled(call):
+                return "agent:model_call", {"call": call}
+            case TextGrew(call, text):
+                return "agent:update", {"call": call, "text": text}
+            case ModelAnswered(call, message, finish_reason, usage):
+                calls = []
+                for made in message.tool_calls:
+                    arguments, redacted = tools.recorded(made)
+                    entry = {"id": made.id, "name": made.name, "arguments": arguments}
+                    calls.append({**entry, "redacted": True} if redacted else entry)
+                tokens = {
+                    "input": usage.prompt_tokens,
+                    "output": usage.completion_tokens,
+                    "total": usage.total_tokens,
+                }
+                return "agent:message", {
+                    "call": call,
+                    "content": message.content,
+                    "tool_calls": calls,
+                    "finish_reason": finish_reason,
+                    "usage": tokens,
+                }
+            case CallRefused(call, name, arguments, reason, text):
+                refused = {"call": call, "name": name, "arguments": arguments, "reason": reason, "text": text}
+                return "tool:refused", {**refused, **tools.refused(name, arguments)}
+            case ToolCalled(call):
+                if tools.lost(call):
+                    return None  # it isn't run again
+                arguments, _ = tools.recorded(call)
+                told = {"call_id": call.id, "name": tools.name(call.name), "arguments": arguments}
+                return "tool:call", {**told, "attempt": tools.attempt(call)}
+            case ToolAnswered(call, result):
+                answered = {"call_id": call.id, "name": tools.name(call.name), "ok": "error" not in result}
+                return "tool:result", {**answered, "result": dict(result)}
+            case LimitReached(limit, bound):
+                return f"limit:{limit}", {"bound": bound}
+
+
+def hidden(value: T, secret: str | None) -> T:
+    """`value`, JSON, with HIDDEN wherever the secret stands in it."""
+    if secret is None:
+        return value
+    return _hidden(value, secret)  # type: ignore[no-any-return]
+
+
+def _hidden(value: Any, secret: str) -> Any:
+    if isinstance(value, str):
+        return value.replace(secret, HIDDEN)
+    if isinstance(value, Mapping):
+        return {_hidden(name, secret): _hidden(inner, secret) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_hidden(inner, secret) for inner in value]
+    return value

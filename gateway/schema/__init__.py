@@ -1,0 +1,1 @@
+"""JSON Schema: the checker, and the worker process that bounds its work."""

@@ -1,0 +1,1 @@
+"""HTTP mechanism that knows no API: protocol, bounds, keys, keep-alive comments."""

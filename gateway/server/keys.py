@@ -1,0 +1,215 @@
+"""API keys of callers: random, kept as digests in one small file, so that neither a start nor a request needs more."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Literal, get_args
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderUnavailable
+from gateway.server.principal import Principal
+
+FILE = "keys.json"
+"""Its name in the state folder; see `KeyFile`."""
+
+PREFIX = "ctxgate_"
+"""Of every key, so that programs that look for leaked keys know one."""
+
+Scope = Literal["*", "models", "rooms", "rooms:read", "operations", "operations:read"]
+"""`models`: everything but what follows. `operations`: /metrics and /-/, where the prompts of others may be seen;
+`operations:read`: GET alone. `rooms`: all of /llm/room and the user's secrets; `rooms:read`: GET alone."""
+
+SCOPES: tuple[str, ...] = get_args(Scope)
+
+_OPERATIONS = ("/metrics", "/-")
+_ROOMS = ("/llm/room", "/api/user")
+
+
+def wanted(method: str, path: str) -> str:
+    """The scope that a request needs."""
+    if path.startswith(_OPERATIONS):
+        return "operations:read" if method in ("GET", "HEAD") else "operations"
+    if not path.startswith(_ROOMS):
+        return "models"
+    return "rooms:read" if method in ("GET", "HEAD") else "rooms"
+
+
+LOOK_SECONDS = 1.0
+"""How long a revoked key may go on working; a new one works at once."""
+
+
+class Key(Struct, frozen=True, kw_only=True):
+    """What is kept of a key; never the key itself."""
+
+    id: str
+    digest: str
+    """SHA-256 of the key, hexadecimal. The key is 256 random bits, so no slower digest would make it safer."""
+    tenant: str
+    user: str
+    scopes: tuple[str, ...]
+    created_at: str
+
+    @property
+    def principal(self) -> Principal:
+        return Principal(tenant=self.tenant, user=self.user, scopes=frozenset(self.scopes))
+
+
+class KeyFile:
+    """The keys of `state_dir/keys.json`, a file that its owner alone can read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> tuple[Key, ...]:
+        """Raises ProviderUnavailable for a file that can't be read: who can't tell keys apart lets nobody in."""
+        try:
+            entries = json.loads(self.path.read_bytes())["keys"]
+            return tuple(Key(**{**entry, "scopes": tuple(entry["scopes"])}) for entry in entries)
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            message = (
+                f"{self.path.name} of the state folder can't be read ({type(error).__name__}): repair or remove it"
+            )
+            raise ProviderUnavailable(message, code="keys_unreadable") from error
+
+    def stamp(self) -> tuple[int, int, int] | None:
+        """Differs whenever the file does; None where there is none."""
+        try:
+            stat = self.path.stat()
+        except FileNotFoundError:
+            return None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+    def add(self, *, tenant: str = "local", user: str = "local", scopes: Sequence[str] = ("*",)) -> tuple[Key, str]:
+        """The entry and the key, which nobody can read again. Raises ProviderInvalidRequest."""
+        for kind, name in (("tenant", tenant), ("user", user)):
+            if not name.isprintable() or not 1 <= len(name) <= 128 or " " in name:
+                raise ProviderInvalidRequest(f"{kind} {name!r}: use 1 to 128 printable characters without spaces")
+        for scope in scopes:
+            if scope not in SCOPES:
+                raise ProviderInvalidRequest(f"{scope!r} is not a scope; there are: {', '.join(SCOPES)}")
+        if not scopes:
+            raise ProviderInvalidRequest(f"a key needs a scope; there are: {', '.join(SCOPES)}")
+        import secrets
+
+        written = PREFIX + secrets.token_urlsafe(32)
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        key = Key(
+            id=secrets.token_hex(4),
+            digest=hashlib.sha256(written.encode()).hexdigest(),
+            tenant=tenant,
+            user=user,
+            scopes=tuple(scopes),
+            created_at=now,
+        )
+        with self._locked():
+            self._write((*self.read(), key))
+        return key, written
+
+    def revoke(self, id: str) -> Key:
+        """Raises ProviderInvalidRequest where there is no such key."""
+        with self._locked():
+            keys = self.read()
+            gone = next((key for key in keys if key.id == id), None)
+            if gone is None:
+                known = ", ".join(key.id for key in keys) or "none"
+                raise ProviderInvalidRequest(f"there is no key {id!r}; there are: {known}", code="key_not_found")
+            self._write(tuple(key for key in keys if key is not gone))
+        return gone
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Two commands at once: the second waits, and sees what the first has written."""
+        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+    def _write(self, keys: Sequence[Key]) -> None:
+        new = self.path.with_suffix(".new")
+        new.unlink(missing_ok=True)  # of a command that was killed
+        with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+            json.dump({"keys": [asdict(key) for key in keys]}, file, indent=2)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, self.path)
+
+
+class Keyring:
+    """Tells whose a key is, and whether one is wanted at all: a server that has asked for keys goes on asking.
+
+    fixed: keys that stand for `principal`, who is also the one that asks where no key is wanted.
+    always: whether one is wanted even where there is none.
+    """
+
+    def __init__(
+        self,
+        fixed: Sequence[str],
+        principal: Principal,
+        file: KeyFile,
+        *,
+        always: bool,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        self._fixed = [(hashlib.sha256(key.encode()).digest(), principal) for key in fixed]
+        self._nobody = principal
+        self._file = file
+        self._now = now
+        self._looked = now()
+        self._stamp = file.stamp()
+        self._known = self._fixed + _digests(file)
+        self._wanted = always or bool(self._known)
+
+    def anybody(self) -> Principal | None:
+        """Who asks, if no key is wanted."""
+        if self._now() - self._looked >= LOOK_SECONDS:
+            self._look()
+        return None if self._wanted else self._nobody
+
+    def principal(self, key: bytes | None) -> Principal:
+        """Raises ProviderAuthentication. None: no key was given."""
+        if (anybody := self.anybody()) is not None:
+            return anybody
+        if key is not None:
+            digest = hashlib.sha256(key).digest()
+            if (found := self._find(digest)) is not None:
+                return found
+            # Perhaps a key that was added this moment.
+            if self._look() and (found := self._find(digest)) is not None:
+                return found
+        raise ProviderAuthentication("a valid API key is needed: send it as 'Authorization: Bearer KEY'")
+
+    def _find(self, digest: bytes) -> Principal | None:
+        """Every key is compared, whole, so that the time taken tells nothing."""
+        matches = [principal for known, principal in self._known if hmac.compare_digest(digest, known)]
+        return matches[0] if matches else None
+
+    def _look(self) -> bool:
+        """Whether the file has changed; reads it then."""
+        self._looked = self._now()
+        stamp = self._file.stamp()
+        if stamp == self._stamp:
+            return False
+        self._known = self._fixed + _digests(self._file)
+        self._stamp = stamp
+        self._wanted = self._wanted or bool(self._known)
+        return True
+
+
+def _digests(file: KeyFile) -> list[tuple[bytes, Principal]]:
+    return [(bytes.fromhex(key.digest), key.principal) for key in file.read()]

@@ -1,0 +1,158 @@
+"""`describe.*`, `find.*`, `aggregate.*`, `data.*`: the tenant's models and records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from gateway.config import Config
+from gateway.tools.base import Access, Tool, ToolContext, ToolError, ToolRow
+
+if TYPE_CHECKING:
+    from gateway.store import Store
+    from gateway.tools.records import Page, Records
+
+_MODEL = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The model's name."}
+_ID = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The record's id."}
+_RECORD = {"type": "object", "description": "Its fields, as the model's schema has them."}
+_WHERE = (
+    'where: {"field": value} or {"field": {"$gt": value}}; operators $eq $ne $gt $gte $lt $lte $between $in $nin $like '
+    "$nlike $ilike $nilike $exists $null $contains $any $all $size; joined by $and $or $not. "
+    "trashed: exclude (default), include or only. limit: at most 500."
+)
+_FIND = {
+    "type": "object",
+    "description": f'{_WHERE} order: ["field desc"]. select: ["field"]. offset.',
+}
+_AGGREGATE = {
+    "type": "object",
+    "description": f'{_WHERE} aggregate: {{"total": {{"$sum": "field"}}}}, functions $count $sum $avg $min $max '
+    '$distinct; group_by: ["field"]; order: ["total desc"].',
+}
+
+Work = Callable[["Records", dict[str, Any], int], Awaitable[dict[str, Any]]]
+
+
+def records(config: Config, store: Store, tenant: str) -> Records:
+    """The tenant's models and records, with the configuration's bounds."""
+    from gateway.tools.records import Records
+
+    tools = config.rooms.tools
+    return Records(store, tenant, most=tools.records_max_count, longest=tools.record_max_bytes)
+
+
+def tools(config: Config) -> list[Tool]:
+    trashed = {"enum": ["exclude", "include", "only"], "description": "Default exclude."}
+    limit = {"type": "integer", "minimum": 1, "maximum": 500, "description": "Default 50."}
+    offset = {"type": "integer", "minimum": 0, "maximum": 1_000_000, "description": "Default 0."}
+    target = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The filter's name."}
+    table: list[tuple[str, Access, str, dict[str, Any], list[str], Work]] = [
+        ("describe.model_get", "read", "Read a model: its description and JSON Schema.", {}, [], _describe),
+        ("find.records", "read", "Find records of a model by a query.", {"query": _FIND}, ["query"], _find),
+        ("find.filter", "read", "Find records of a model by a saved filter.", {"target": target}, ["target"], _filter),
+        (
+            *("aggregate.query", "read", "Count, sum and compare records of a model."),
+            *({"query": _AGGREGATE}, ["query"], _aggregate),
+        ),
+        ("data.get", "read", "Read one record.", {"id": _ID}, ["id"], _get),
+        (
+            *("data.list", "read", "List records of a model, oldest first."),
+            *({"limit": limit, "offset": offset, "trashed": trashed}, [], _list),
+        ),
+        ("data.create", "edit", "Make a record.", {"record": _RECORD}, ["record"], _create),
+        (
+            *("data.update", "edit", "Change fields of a record; the others stay."),
+            *({"id": _ID, "record": _RECORD}, ["id", "record"], _update),
+        ),
+        ("data.delete", "edit", "Put a record into the trash.", {"id": _ID}, ["id"], _delete),
+    ]
+    return [
+        Tool(ToolRow(name, description, _schema(properties, required), access), _runner(config, work))
+        for name, access, description, properties, required, work in table
+    ]
+
+
+def _schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"model": _MODEL, **properties},
+        "required": ["model", *required],
+        "additionalProperties": False,
+    }
+
+
+def _runner(config: Config, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
+    async def run(context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
+        most = config.rooms.tools.max_result_chars
+        return await work(records(config, context.store, context.tenant), given, most)
+
+    return run
+
+
+async def _describe(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+    model = await records.model(given["model"])
+    return _bounded({"model": model.name, "description": model.description, "schema": model.schema}, most)
+
+
+async def _find(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+    return _page(await records.find(given["model"], given["query"]), given["query"].get("offset", 0), most)
+
+
+async def _filter(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+    query = await records.filter(given["model"], given["target"])
+    return {"filter": query, **_page(await records.find(given["model"], query), query.get("offset", 0), most)}
+
+
+async def _aggregate(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+    groups, more = await records.aggregate(given["model"], given["query"])
+    kept = _fitting(groups, most)
+    return {"groups": kept, "truncated": more or len(kept) < len(groups)}
+
+
+async def _get(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+    return _bounded({"record": await records.get(given["model"], given["id"])}, most)
+
+
+async def _list(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+    query: dict[str, Any] = {key: given[key] for key in ("limit", "offset", "trashed") if key in given}
+    return _page(await records.find(given["model"], query), given.get("offset", 0), most)
+
+
+async def _create(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+    made = await records.create(given["model"], given["record"])
+    return {"id": made["id"], "created_at": made["created_at"]}
+
+
+async def _update(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+    return _bounded({"record": await records.update(given["model"], given["id"], given["record"])}, most)
+
+
+async def _delete(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+    await records.delete(given["model"], given["id"])
+    return {"id": given["id"], "trashed": True}
+
+
+def _page(page: Page, offset: int, most: int) -> dict[str, Any]:
+    kept = _fitting(page.records, most)
+    if page.records and not kept:
+        raise ToolError("too_large", "the first record alone is too long for a result; select some of its fields")
+    result: dict[str, Any] = {"records": kept}
+    if page.more or len(kept) < len(page.records):
+        result["next_offset"] = offset + len(kept)
+    return result
+
+
+def _fitting(items: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """As many of the first as fit."""
+    for at, item in enumerate(items):
+        most -= len(json.dumps(item, ensure_ascii=False))
+        if most < 0:
+            return items[:at]
+    return items
+
+
+def _bounded(result: dict[str, Any], most: int) -> dict[str, Any]:
+    if len(json.dumps(result, ensure_ascii=False)) > most:
+        raise ToolError("too_large", f"it has more than {most} characters; find.records can select some of its fields")
+    return result

@@ -1,0 +1,318 @@
+"""HTTP for a model that nobody trusts with the network.
+
+Every request, each redirect's too, goes through `Guarded`: it resolves the name once, checks what came, and connects to
+the very address that it has checked. Environment proxies and .netrc are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+import zlib
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, partial
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TYPE_CHECKING, Any, Protocol
+
+import httpx
+
+from gateway import __version__
+from gateway.config import RoomTools
+from gateway.tools.addresses import is_allowed, is_own, is_public
+from gateway.tools.base import ToolError
+
+if TYPE_CHECKING:
+    import ssl
+
+REDIRECTS = 5
+ADDRESSES = 4
+"""Of one host, that are tried one after another."""
+AT_ONCE = 16
+LONGEST_URL, LONGEST_HEADER, MOST_HEADERS = 8192, 8192, 50
+CONNECT_SECONDS = 5.0
+
+_LOWEST_PORT = 1024
+_WEB_PORTS = (80, 443)
+_LOOKS_NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)\.?$", re.IGNORECASE)
+"""Of a host's last label: then it is an IPv4 address, in whatever form (WHATWG URL, "ends in a number")."""
+
+OURS = frozenset(
+    {
+        *("host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer"),
+        *("expect", "accept-encoding", "proxy-authorization", "proxy-connection", "proxy-authenticate"),
+    }
+)
+"""Request headers that are HTTP's own; the model's are refused."""
+KEPT_ACROSS = frozenset({"accept", "accept-language", "user-agent", "content-type", "content-length", "host"})
+"""Request headers that follow a redirect to another origin: no other may be told a secret meant for the first."""
+SECRET = frozenset({"set-cookie", "set-cookie2", "authorization", "proxy-authorization", "www-authenticate"})
+"""Response headers that no result has."""
+
+for _name in ("httpx", "httpcore"):
+    # They log URLs and headers, which may hold secrets.
+    if logging.getLogger(_name).level == logging.NOTSET:
+        logging.getLogger(_name).setLevel(logging.WARNING)
+
+
+class Resolver(Protocol):
+    async def __call__(self, host: str, port: int) -> list[str]:
+        """The host's addresses, best first. Raises OSError."""
+        ...
+
+
+_LOOKUPS = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="resolver")
+"""A lookup can't be ended: those that hang hold up no other work."""
+
+
+async def system_resolver(host: str, port: int) -> list[str]:
+    lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, lookup)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+@cache
+def _authorities() -> ssl.SSLContext:
+    """Those of the web; reading them takes a while."""
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def web_transport(context: ssl.SSLContext) -> httpx.AsyncBaseTransport:
+    # Kept connections would be told apart by address, not by name.
+    limits = httpx.Limits(max_connections=4, max_keepalive_connections=0)
+    return httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    url: str
+    """After redirects."""
+    status: int
+    headers: dict[str, str]
+    """In lower case; without SECRET."""
+    body: bytes
+    truncated: bool
+    """The answer was longer than the configuration allows."""
+
+    @property
+    def content_type(self) -> str:
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()[:200]
+
+    def text(self) -> str | None:
+        """The body as text in the charset that it names, else UTF-8; None where it is none."""
+        match = re.search(r"charset\s*=\s*[\"']?([\w.:-]+)", self.headers.get("content-type", ""), re.IGNORECASE)
+        charset = match[1] if match else "utf-8"
+        if charset.lower() not in _CHARSETS:
+            charset = "utf-8"
+        try:
+            return self.body.decode(charset)
+        except UnicodeDecodeError:
+            textual = self.content_type.startswith("text/") or match is not None or self.truncated
+            return self.body.decode(charset, "replace") if textual and b"\0" not in self.body[:1024] else None
+
+
+_CHARSETS = frozenset(
+    {
+        *("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1", "iso-8859-2", "iso-8859-15"),
+        *("windows-1250", "windows-1251", "windows-1252", "koi8-r", "utf-16", "utf-16le", "utf-16be"),
+        *("shift_jis", "euc-jp", "euc-kr", "gb2312", "gbk", "gb18030", "big5"),
+    }
+)
+"""What the web uses; Python's other codecs are no charsets."""
+
+
+class Fetcher:
+    """Fetches what the configuration allows; one for the process.
+
+    verify: the certificate authorities, if others than the web's. transport: makes what connects to the addresses.
+    """
+
+    def __init__(
+        self,
+        tools: RoomTools,
+        resolver: Resolver = system_resolver,
+        verify: ssl.SSLContext | None = None,
+        transport: Callable[[ssl.SSLContext], httpx.AsyncBaseTransport] = web_transport,
+    ) -> None:
+        self._tools = tools
+        self._resolver = resolver
+        self._context = verify
+        self._transport = transport
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def fetch(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None, timeout: float | None = None
+    ) -> Fetched:
+        """The answer, whatever its status, after at most REDIRECTS redirects.
+
+        timeout: seconds for all of it; never more than the configuration's.
+        Raises ToolError: url_refused, address_refused, fetch_timeout, fetch_failed, too_many_redirects.
+        """
+        most = self._tools.fetch_timeout_seconds
+        try:
+            async with asyncio.timeout(min(timeout or most, most)), self._places:
+                return await self._follow(method, url, _checked(headers), body)
+        except TimeoutError:
+            raise ToolError("fetch_timeout", "the answer took too long") from None
+        except httpx.InvalidURL:
+            raise ToolError("url_refused", "that isn't a URL") from None
+        except httpx.HTTPError as error:
+            # httpx's messages may hold parts of what the server has sent.
+            raise ToolError("fetch_failed", f"the request failed: {type(error).__name__}") from None
+
+    async def _follow(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Fetched:
+        if self._context is None:
+            self._context = await asyncio.to_thread(_authorities)
+        most = self._tools.fetch_timeout_seconds
+        transport = Guarded(self._tools, self._resolver, self._transport(self._context))
+        async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=most, headers=_DEFAULTS) as client:
+            request = client.build_request(method, url, headers=headers, content=body)
+            for _ in range(REDIRECTS + 1):
+                response = await client.send(request, stream=True, follow_redirects=False)
+                try:
+                    following = response.next_request
+                    if following is None:
+                        return await self._read(response, request)
+                finally:
+                    await response.aclose()
+                if _origin(following.url) != _origin(request.url):
+                    for name in set(following.headers) - KEPT_ACROSS:
+                        del following.headers[name]
+                    following.headers["accept-encoding"] = _DEFAULTS["accept-encoding"]
+                request = following
+        raise ToolError("too_many_redirects", f"there were more than {REDIRECTS} redirects")
+
+    async def _read(self, response: httpx.Response, request: httpx.Request) -> Fetched:
+        """No more of the body than is allowed, counted after it is unpacked."""
+        encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("identity", "gzip", "x-gzip", ""):
+            raise ToolError("fetch_failed", "the answer has a content encoding that wasn't asked for")
+        unpack = zlib.decompressobj(31) if "gzip" in encoding else None
+        most = self._tools.fetch_max_bytes
+        body = bytearray()
+        async for piece in response.aiter_raw():
+            try:
+                body += unpack.decompress(piece, most + 1 - len(body)) if unpack else piece
+            except zlib.error:
+                raise ToolError("fetch_failed", "the answer's gzip is broken") from None
+            if len(body) > most or (unpack and unpack.eof):
+                break
+        headers = {name.lower(): value for name, value in response.headers.items() if name.lower() not in SECRET}
+        url = str(request.url.copy_with(fragment=None))
+        return Fetched(url, response.status_code, headers, bytes(body[:most]), len(body) > most)
+
+
+class Guarded(httpx.AsyncBaseTransport):
+    """Has `inner` connect to nothing but an address that was checked, under the name that was asked for."""
+
+    def __init__(self, tools: RoomTools, resolver: Resolver, inner: httpx.AsyncBaseTransport) -> None:
+        self._tools = tools
+        self._resolver = resolver
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        host, port = check_url(url)
+        addresses = await self._addresses(host, port)
+        extensions = {**request.extensions, "timeout": {"connect": CONNECT_SECONDS}}
+        if not _is_address(host):
+            extensions["sni_hostname"] = host
+        failure: httpx.HTTPError | None = None
+        for address in addresses[:ADDRESSES]:
+            pinned = httpx.Request(
+                request.method,
+                url.copy_with(host=address),
+                headers=request.headers,  # Host is what was asked for
+                stream=request.stream,
+                extensions=extensions,
+            )
+            try:
+                return await self._inner.handle_async_request(pinned)
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def _addresses(self, host: str, port: int) -> list[str]:
+        allowed = is_allowed(host, port, self._tools.allow_hosts)
+        if not allowed:
+            if not self._tools.public_hosts:
+                raise ToolError("address_refused", "the host isn't on the list of those that may be fetched from")
+            if port < _LOWEST_PORT and port not in _WEB_PORTS:
+                raise ToolError("address_refused", f"port {port} isn't one of the web's")
+        if _is_address(host):
+            addresses = [host]
+        else:
+            try:
+                addresses = await self._resolver(host, port)
+            except (OSError, UnicodeError):
+                addresses = []
+        if not addresses:
+            raise ToolError("fetch_failed", "the host's name has no address")
+        # One private address among public ones is an attack, or a mistake.
+        if not allowed and not all(is_public(address) and not is_own(address) for address in addresses):
+            raise ToolError("address_refused", "the host isn't on the public internet")
+        return addresses
+
+
+def check_url(url: httpx.URL) -> tuple[str, int]:
+    """Host and port of what may be asked at all. Raises ToolError, code `url_refused`."""
+    if len(str(url)) > LONGEST_URL:
+        raise ToolError("url_refused", f"the URL has more than {LONGEST_URL} characters")
+    host = url.raw_host.decode("ascii").lower().removesuffix(".")
+    if url.scheme not in ("http", "https"):
+        raise ToolError("url_refused", "only http and https are fetched")
+    if url.userinfo:
+        raise ToolError("url_refused", "a URL can't carry a user or a password")
+    if not host or len(host) > 253 or "%" in host or "\\" in host:
+        raise ToolError("url_refused", "the URL has no proper host")
+    if not _is_address(host):
+        if _LOOKS_NUMERIC.match(host.rpartition(".")[2]):
+            raise ToolError("url_refused", "an IPv4 address is written as four decimal numbers")
+        if not re.fullmatch(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", host):
+            raise ToolError("url_refused", "the URL has no proper host")
+    port = url.port if url.port is not None else 443 if url.scheme == "https" else 80
+    if not 0 < port < 65536:
+        raise ToolError("url_refused", "the URL has no proper port")
+    return host, port
+
+
+_DEFAULTS = {
+    "user-agent": f"ctxgate/{__version__}",
+    "accept": "*/*",
+    "accept-encoding": "gzip",  # whose unpacking can be bounded
+}
+
+
+def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+    if len(headers) > MOST_HEADERS:
+        raise ToolError("invalid_arguments", f"there are more than {MOST_HEADERS} headers")
+    for name, value in headers.items():
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", name):
+            raise ToolError("invalid_arguments", "a header's name isn't one")
+        if name.lower() in OURS:
+            raise ToolError("invalid_arguments", f"the header {name.lower()} is the gateway's own")
+        if len(value) > LONGEST_HEADER or not re.fullmatch(r"[\t\x20-\x7e]*", value):
+            raise ToolError("invalid_arguments", f"the value of {name} is too long, or isn't printable ASCII")
+    return dict(headers)
+
+
+def _is_address(host: str) -> bool:
+    return _address(host) is not None
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def _origin(url: httpx.URL) -> tuple[Any, ...]:
+    return url.scheme, url.host, url.port

@@ -1,0 +1,302 @@
+"""`tool.*`: a room's files."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import errno
+import hashlib
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from fnmatch import translate
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.config import Config
+from gateway.tools.base import Access, Tool, ToolContext, ToolError, ToolRow
+
+if TYPE_CHECKING:
+    from gateway.tools.vfs import RoomFileSystem
+
+Work = Callable[["RoomFileSystem", dict[str, Any], int], dict[str, Any]]
+"""The files, the arguments, and the characters that a result may have."""
+
+ENTRIES = 500
+"""That one result lists."""
+SEEN = 20_000
+"""Entries that one call looks at."""
+
+CODES = {
+    errno.ENOENT: ("not_found", "there is no such file or folder"),
+    errno.EEXIST: ("exists", ""),
+    errno.ENOTDIR: ("not_a_folder", "it isn't a folder"),
+    errno.EISDIR: ("not_a_file", ""),
+    errno.ENOTEMPTY: ("not_empty", "the folder isn't empty: pass recursive"),
+    errno.EDQUOT: ("quota_exceeded", ""),
+    errno.ENOSPC: ("quota_exceeded", "the disk is full"),
+    errno.EPERM: ("path_refused", ""),
+    errno.EACCES: ("path_refused", "the gateway may not"),
+    errno.ELOOP: ("path_refused", "links aren't followed"),
+    errno.EXDEV: ("path_refused", "it is another file system"),
+    errno.EINVAL: ("path_refused", ""),
+    errno.ENAMETOOLONG: ("path_refused", "the path is too long"),
+    errno.EBUSY: ("busy", ""),
+}
+"""What the model is told of an OSError; an empty message: the error's own, written in `vfs`."""
+
+_PATH = {"type": "string", "maxLength": 4096, "description": "Path below the room's root, `/`."}
+_DEPTH = {"type": "integer", "minimum": 1, "maximum": 64, "description": "Folders to go down at most."}
+_ALL = {"type": "boolean", "description": "Also names that begin with a dot. Default false."}
+
+
+def folder(config: Config, tenant: str, room_id: str) -> Path:
+    """Where a room's files lie; whoever lets a room have files puts them there."""
+    key = hashlib.sha256(f"{tenant}\0{room_id}".encode()).hexdigest()[:32]
+    return config.state_dir / "rooms" / "files" / key
+
+
+def file_system(config: Config, tenant: str, room_id: str) -> RoomFileSystem:
+    """A room's files with its quota. Blocks; raises OSError."""
+    from gateway.tools.vfs import Limits, RoomFileSystem
+
+    tools = config.rooms.tools
+    limits = Limits(tools.files_max_bytes, tools.files_max_count, tools.files_max_depth)
+    return RoomFileSystem(folder(config, tenant, room_id), limits)
+
+
+def tools(config: Config) -> list[Tool]:
+    most = config.rooms.tools.max_result_chars
+    table: list[tuple[str, Access, str, dict[str, Any], list[str], Work]] = [
+        (
+            *("tool.ls", "read", "List the entries of a folder of the room's files."),
+            {
+                "path": {**_PATH, "description": "Folder or file; default `/`."},
+                "all": _ALL,
+                "long": {"type": "boolean", "description": "Also size, time of change and mode. Default false."},
+                "recursive": {"type": "boolean", "description": "Also what lies in its folders. Default false."},
+                "max_depth": _DEPTH,
+            },
+            [],
+            _ls,
+        ),
+        (
+            *("tool.cat", "read", "Read one of the room's files."),
+            {
+                "path": _PATH,
+                "encoding": {
+                    "enum": ["utf-8", "utf-16", "latin-1", "ascii", "base64"],
+                    "description": "Default utf-8; base64 gives the bytes as they are.",
+                },
+                "max_chars": {"type": "integer", "minimum": 1, "maximum": most},
+            },
+            ["path"],
+            _cat,
+        ),
+        (
+            *("tool.glob", "read", "Find the room's files by a pattern: * ? [abc] within a name, ** for any folders."),
+            {
+                "pattern": {"type": "string", "minLength": 1, "maxLength": 500},
+                "cwd": {**_PATH, "description": "Folder that the pattern starts at; default `/`."},
+                "all": _ALL,
+                "type": {"enum": ["file", "directory", "any"], "description": "Default any."},
+                "max_depth": _DEPTH,
+            },
+            ["pattern"],
+            _glob,
+        ),
+        (
+            *("tool.mkdir", "edit", "Make one folder among the room's files."),
+            {
+                "path": _PATH,
+                "parents": {
+                    "type": "boolean",
+                    "description": "Also make the folders above it, and let it be there already. Default false.",
+                },
+            },
+            ["path"],
+            _mkdir,
+        ),
+        (
+            *("tool.rm", "edit", "Remove one of the room's files or folders."),
+            {
+                "path": _PATH,
+                "recursive": {"type": "boolean", "description": "A folder with all that is in it. Default false."},
+                "force": {"type": "boolean", "description": "No error where there is nothing. Default false."},
+            },
+            ["path"],
+            _rm,
+        ),
+        (
+            *("tool.mv", "edit", "Rename or move one of the room's files or folders; it overwrites nothing."),
+            {"source": _PATH, "destination": {**_PATH, "description": "The new path, its own name included."}},
+            ["source", "destination"],
+            _mv,
+        ),
+    ]
+    return [
+        Tool(ToolRow(name, description, _object(properties, required), access), _runner(config, work))
+        for name, access, description, properties, required, work in table
+    ]
+
+
+def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+def _runner(config: Config, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
+    most = config.rooms.tools.max_result_chars
+
+    def blocking(context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return work(file_system(config, context.tenant, context.room_id), given, most)
+        except OSError as error:
+            if error.errno not in CODES:
+                raise
+            code, message = CODES[error.errno]
+            raise ToolError(code, message or str(error.strerror)) from None
+
+    async def run(context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
+        return await asyncio.to_thread(blocking, context, given)
+
+    return run
+
+
+def _ls(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+    path = given.get("path", "/")
+    top = files.info(path)
+    if top["type"] != "directory":
+        return {"path": _absolute(top), "entries": [_entry(top, given)], "truncated": False}
+    depth = given.get("max_depth", 64) if given.get("recursive") else 1
+    entries, truncated = _first(_visible(files, path, depth, given), most)
+    return {"path": _absolute(top), "entries": [_entry(info, given) for info in entries], "truncated": truncated}
+
+
+def _cat(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+    path, encoding = given["path"], given.get("encoding", "utf-8")
+    most = given.get("max_chars", most)
+    with files.open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(most // 4 * 3 if encoding == "base64" else 4 * most + 4)
+    cut = len(data) < size
+    if encoding == "base64":
+        content = base64.b64encode(data).decode()
+    else:
+        try:
+            # Of a file that is cut, a character may be cut, too.
+            content = data.decode(encoding, "strict" if not cut else "ignore")
+        except UnicodeDecodeError:
+            raise ToolError("not_text", f"it isn't text in {encoding}; base64 reads any file") from None
+    result = {"path": "/" + "/".join(_names(path)), "encoding": encoding, "size": size, "content": content[:most]}
+    return {**result, "truncated": cut or len(content) > most}
+
+
+def _glob(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+    cwd, kind = given.get("cwd", "/"), given.get("type", "any")
+    pattern = _names(given["pattern"])
+    if len(pattern) > 64:
+        raise ToolError("invalid_arguments", "the pattern has more than 64 names")
+    if files.info(cwd)["type"] != "directory":
+        raise ToolError("not_a_folder", "cwd isn't a folder")
+    top = len(_names(cwd))
+    depth = given.get("max_depth", 64 if "**" in pattern else max(len(pattern), 1))
+    hidden = given.get("all") or any(name.startswith(".") for name in pattern)
+    matches = (
+        info
+        for info in _visible(files, cwd, depth, {**given, "all": hidden})
+        if kind in ("any", info["type"]) and _matches(tuple(info["name"].split("/")[top:]), pattern)
+    )
+    entries, truncated = _first(matches, most)
+    return {"matches": [_absolute(info) for info in entries], "truncated": truncated}
+
+
+def _mkdir(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+    path = given["path"]
+    if given.get("parents"):
+        files.makedirs(path, exist_ok=True)
+    else:
+        files.mkdir(path, create_parents=False)
+    return {"path": "/" + "/".join(_names(path)), "created": True}
+
+
+def _rm(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+    path = given["path"]
+    try:
+        files.rm(path, recursive=given.get("recursive", False))
+    except FileNotFoundError:
+        if not given.get("force"):
+            raise
+        return {"path": "/" + "/".join(_names(path)), "removed": False}
+    return {"path": "/" + "/".join(_names(path)), "removed": True}
+
+
+def _mv(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+    files.mv(given["source"], given["destination"])
+    source, destination = ("/" + "/".join(_names(given[key])) for key in ("source", "destination"))
+    return {"source": source, "destination": destination}
+
+
+def _names(path: str) -> tuple[str, ...]:
+    from gateway.tools.vfs import names
+
+    return names(path)
+
+
+def _visible(files: RoomFileSystem, path: str, depth: int, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What is below a folder; without `all`, nothing whose path below it has a name with a dot before it."""
+    top = len(_names(path))
+    for seen, info in enumerate(files.below(path, depth)):
+        if seen >= SEEN:
+            raise ToolError("too_large", f"there are more than {SEEN} entries: name a folder below")
+        if given.get("all") or not any(name.startswith(".") for name in info["name"].split("/")[top:]):
+            yield info
+
+
+def _first(infos: Iterator[dict[str, Any]], most: int) -> tuple[list[dict[str, Any]], bool]:
+    """As many as fit; and whether there are more."""
+    entries: list[dict[str, Any]] = []
+    for info in infos:
+        most -= len(info["name"])
+        if len(entries) == ENTRIES or most < 0:
+            return entries, True
+        entries.append(info)
+    return entries, False
+
+
+def _absolute(info: dict[str, Any]) -> str:
+    return f"/{info['name']}"
+
+
+def _entry(info: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    entry = {"path": _absolute(info), "type": info["type"]}
+    if given.get("long"):
+        changed = datetime.fromtimestamp(info["mtime"], UTC).isoformat(timespec="seconds")
+        entry |= {"size": info["size"], "modified": changed.replace("+00:00", "Z"), "mode": info["mode"]}
+    return entry
+
+
+@lru_cache(maxsize=256)
+def _name_pattern(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern))
+
+
+def _matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
+    """Name by name; `**` stands for any number of names. The work is the product of the two lengths."""
+    reached = {0}
+    for name in (*path, None):
+        # `**` may also stand for no name.
+        for at in range(len(pattern)):
+            if at in reached and pattern[at] == "**":
+                reached.add(at + 1)
+        if name is None:
+            break
+        reached = {
+            after
+            for at in reached
+            if at < len(pattern)
+            for after in ((at,) if pattern[at] == "**" else (at + 1,))
+            if pattern[at] == "**" or _name_pattern(pattern[at]).match(name)
+        }
+    return len(pattern) in reached

@@ -1,0 +1,59 @@
+"""Runs `extract`: a page in, Markdown or a compact form out, in bounded time and memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from gateway.tools.base import ToolError
+
+PROGRAM = Path(__file__).with_name("extract.py")
+SECONDS = 10
+MEMORY = 1024 * 1024 * 1024
+"""Address space, most of which is never touched."""
+PATIENCE = 6
+"""Seconds of the clock for each of the processor: engines go first."""
+AT_ONCE = 2
+"""For whoever calls `convert`: engines need the machine, too."""
+
+
+async def convert(
+    form: Literal["markdown", "compact"],
+    url: str,
+    page: str,
+    seconds: int = SECONDS,
+    memory: int = MEMORY,
+    program: Path = PROGRAM,
+) -> dict[str, Any]:
+    """What `extract` says of the page at `url`, within this processor time and these bytes.
+
+    Raises ToolError, code `too_complex`.
+    """
+    # Nothing of our environment: it may hold keys.
+    environ = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, "-P", "-s", str(program), form, url, str(seconds), str(memory)]
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env=environ,
+        cwd="/",
+    )
+    try:
+        async with asyncio.timeout(PATIENCE * seconds):
+            output, _ = await process.communicate(page.encode("utf-8", "replace"))
+    except TimeoutError:
+        raise ToolError("too_complex", "the page takes too long to be read") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode != 0:
+        raise ToolError("too_complex", "the page can't be read: it is nested too deeply, or too large")
+    result: dict[str, Any] = json.loads(output)
+    return result

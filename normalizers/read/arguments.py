@@ -1,0 +1,415 @@
+"""Writes the arguments of one call as JSON while their tokens arrive.
+
+The writer hangs on the shift of each token, not on reductions, which come only after a whole
+argument. It emits what no later token can change, and holds back: a scalar until its delimiter, the
+first element of ``{`` or ``(`` until it is known what they are, a dict key until its colon, and a
+value whose type the tool's schema does not accept, to its end.
+
+Which token may follow which is decided before, by the grammar of the dialect.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from normalizers.base import CallWriter
+from normalizers.values.coerce import SchemaIndex, accepts
+from normalizers.values.literals import CONSTANTS, json_number, json_string_body
+
+MAX_DEPTH = 200
+_BAREWORD = re.compile(r"[^\W\d][\w\-]*")
+
+
+class Malformed(Exception):
+    """The call cannot be read without guessing; `code` names the reason for the warning."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+        self.pos: int | None = None
+        """Where in the text that was being read, if the reader says so."""
+
+
+class _Frame:
+    __slots__ = ("kind", "lead", "naming")
+
+    def __init__(self, kind: str, lead: str = "") -> None:
+        self.kind = kind
+        """``A`` arguments, ``M`` a dict whose pairs are arguments, ``[`` list, set or tuple,
+        ``{`` dict; undecided yet: ``?`` dict or set, ``(`` tuple or parentheses."""
+        self.lead = lead
+        self.naming = False
+        """In a dict: the next value is a key."""
+
+
+class ArgumentWriter:
+    """One call at a time: `begin`, then `token` for each token behind ``(``, until not `open`."""
+
+    __slots__ = (
+        "_announced",
+        "_calls",
+        "_count",
+        "_frames",
+        "_held",
+        "_id",
+        "_key",
+        "_keyed",
+        "_lead",
+        "_mend_lead",
+        "_parts",
+        "_pending",
+        "_position",
+        "_schemas",
+        "_unpack",
+        "begun",
+        "in_string",
+        "name",
+        "open",
+    )
+
+    def __init__(self, calls: CallWriter, schemas: SchemaIndex) -> None:
+        self._calls = calls
+        self._schemas = schemas
+        self._frames: list[_Frame] = []
+        self.begin("")
+        self.open = self.begun = False
+        """`open`: between the call's parentheses; `begun`: neither ended nor abandoned."""
+
+    def begin(self, name: str, native_id: str | None = None) -> None:
+        self.name = name
+        self.open = self.begun = True
+        self._id = native_id
+        self._announced = False
+        self._frames = [_Frame("A")]
+        self._parts: list[str] = []
+        self._held: list[list[str]] = []
+        self._pending: tuple[str, str] | None = None
+        self._lead = ""
+        self._mend_lead: str | None = None
+        self._key: str | None = None
+        self._count = self._position = 0
+        self._keyed = self._unpack = False
+        self.in_string = False
+
+    @property
+    def count(self) -> int:
+        """Arguments begun so far."""
+        return self._count
+
+    @property
+    def depth(self) -> int:
+        return len(self._frames)
+
+    @property
+    def context(self) -> str:
+        """Kind of the innermost bracket, see `_Frame`; ``K`` where a dict's key is due."""
+        frame = self._frames[-1]
+        return "K" if frame.naming else frame.kind
+
+    @property
+    def positional(self) -> bool:
+        """The argument being read has no key of its own."""
+        return self._position > 0 and not self._keyed
+
+    # -- tokens --------------------------------------------------------------------------------
+
+    def token(self, kind: str, text: str) -> None:
+        """Take a word, number or sign. Raises `Malformed`."""
+        if kind == "NAME" or kind == "NUMBER":
+            self._pending = (kind, text)
+        elif kind == "EQUAL":
+            assert self._pending is not None
+            self._set_key(self._pending[1])
+            self._keyed = True
+            self._pending = None
+        elif kind != "PLUS":
+            self.delimiter(kind)
+
+    def delimiter(self, kind: str) -> None:
+        """The same for a bracket, comma, colon or ``**``: what stood before it is complete."""
+        if self.in_string:
+            self.in_string = False
+            self._parts.append('"')
+        elif self._pending is not None:
+            scalar = self._pending
+            self._pending = None
+            self._scalar(*scalar)
+        _STEPS[kind](self)
+
+    def open_string(self) -> None:
+        """The same for a string's opening quote; one more string right behind a string goes on with it."""
+        if not self.in_string:
+            if self._frames[-1].kind in "AM":
+                self._value("string")
+            self._put('"')
+            self.in_string = True
+
+    def string(self, body: str) -> None:
+        """The next piece of the open string, as the body of a JSON string."""
+        self._parts.append(body)
+
+    def argument(self, key: str) -> None:
+        """An argument begins whose value comes as a string or as JSON, not as tokens."""
+        self.end_argument()
+        self._set_key(key)
+
+    def begin_string(self) -> None:
+        self._put('"')
+        self.in_string = True
+
+    def value(self, json_text: str) -> None:
+        self._put(json_text)
+
+    def end_argument(self) -> None:
+        if self.in_string:
+            self.in_string = False
+            self._parts.append('"')
+        self._key = None
+
+    def flush(self) -> None:
+        """Emit what has become certain."""
+        live = self._held[0] if self._held else self._parts
+        if live:
+            text = live[0] if len(live) == 1 else "".join(live)
+            live.clear()
+            if not self._announced:
+                self._announced = True
+                self._calls.start(self.name, self._id)
+            self._calls.args(text)
+
+    def end(self, raw: str) -> None:
+        """The call is complete. `raw` is its source text."""
+        self.end_argument()
+        self._parts.append("}" if self._count else "{}")
+        self.flush()
+        self._calls.end(raw)
+        self.open = self.begun = False
+
+    @property
+    def streaming(self) -> int:
+        """Index of the call if all that the open string still gets goes out as it is; else -1."""
+        if self.in_string and self._announced and not self._held and not self._parts:
+            return self._calls.live
+        return -1
+
+    def abandon(self) -> None:
+        """The call is malformed or cut: what was certain is still said, but it never ends."""
+        if self.begun:
+            self.flush()
+        self.open = self.begun = False
+        self._parts.clear()
+        self._held.clear()
+
+    def _put(self, text: str) -> None:
+        if self._lead:
+            self._parts.append(self._lead)
+            self._lead = ""
+        self._parts.append(text)
+
+    def _hold(self) -> None:
+        self._held.append(self._parts)
+        self._parts = []
+
+    def _release(self) -> str:
+        text = "".join(self._parts)
+        self._parts = self._held.pop()
+        return text
+
+    def _push(self, kind: str, lead: str = "") -> _Frame:
+        if len(self._frames) >= MAX_DEPTH:
+            raise Malformed("nested_too_deep")
+        frame = _Frame(kind, lead)
+        self._frames.append(frame)
+        return frame
+
+    # -- arguments and their values ------------------------------------------------------------
+
+    def _set_key(self, key: str) -> None:
+        self._key = key
+        self._lead = f'{", " if self._count else "{"}"{json_string_body(key)}": '
+        self._count += 1
+
+    def _value(self, *kinds: str) -> None:
+        """A value of one of these JSON types begins."""
+        if self._frames[-1].kind not in "AM" or self._frames[-1].naming:
+            return
+        key = self._argument_key()
+        types = self._schemas.types(self.name, key)
+        if types is not None and not any(accepts(types, kind) for kind in kinds):
+            self._mend_lead = self._lead
+            self._lead = ""
+            self._hold()
+
+    def _argument_key(self) -> str:
+        if self._key is None:
+            key = None if self._keyed else self._schemas.positional(self.name, self._position)
+            if key is None:
+                raise Malformed("positional_argument")
+            self._position += 1
+            self._set_key(key)
+            return key
+        return self._key
+
+    def _end_argument(self) -> None:
+        if self._mend_lead is not None:
+            assert self._key is not None
+            text = self._release()
+            value = self._schemas.mend(self.name, self._key, text)
+            self._parts += (self._mend_lead, value)
+            self._mend_lead = None
+            if value != text:
+                self._calls.mend("schema")
+        self._key = None
+
+    def _scalar(self, kind: str, text: str) -> None:
+        frame = self._frames[-1]
+        types = None
+        if frame.kind in "AM" and not frame.naming:
+            types = self._schemas.types(self.name, self._argument_key())
+        value = CONSTANTS.get(text) if kind == "NAME" else json_number(text)
+        number_as_text = types is not None and "string" in types and not types & _NUMERIC
+        if value is None or (kind == "NUMBER" and number_as_text):
+            value = self._as_string(text, types, frame.naming or frame.kind == "?", mended=value is None)
+        if frame.kind in "AM" and not frame.naming:
+            self._value(_scalar_type(value))
+        self._put(value)
+
+    def _as_string(self, text: str, types: frozenset[str] | None, naming: bool, *, mended: bool) -> str:
+        """A bare word, ``nan``, or a number where the schema wants a string. Nothing is evaluated."""
+        wanted = naming or (types is not None and "string" in types)
+        if not mended:
+            self._calls.mend("schema")
+        elif wanted and (_BAREWORD.fullmatch(text) or text.lstrip("+-").lower() in _NOT_FINITE):
+            self._calls.mend("lexical")
+        else:
+            raise Malformed("bare_word" if _BAREWORD.fullmatch(text) else "expression")
+        return f'"{json_string_body(text)}"'
+
+    # -- brackets and delimiters ---------------------------------------------------------------
+
+    def _open_list(self) -> None:
+        self._value("array")
+        self._put("[")
+        self._push("[")
+
+    def _open_paren(self) -> None:
+        self._value("array", "string", "integer", "number", "boolean", "null", "object")
+        self._push("(", self._lead)
+        self._lead = ""
+        self._hold()
+
+    def _open_brace(self) -> None:
+        if self._unpack or self._is_argument_object():
+            self._unpack = False
+            frame = self._push("M")
+            frame.naming = True
+        else:
+            self._value("object", "array")
+            self._push("?", self._lead)
+            self._lead = ""
+        self._hold()
+
+    def _is_argument_object(self) -> bool:
+        """``f({...})`` gives all arguments at once, unless the first parameter takes an object."""
+        if self._count or self._frames[-1].kind != "A":
+            return False
+        first = self._schemas.positional(self.name, 0)
+        return first is None or not accepts(self._schemas.types(self.name, first), "object")
+
+    def _close_paren(self) -> None:
+        frame = self._frames.pop()
+        if frame.kind == "A":
+            self._end_argument()
+            self.open = False
+        elif frame.kind == "(":
+            self._put(frame.lead + (self._release() or "[]"))
+        else:
+            self._put_close("]")
+
+    def _close_bracket(self) -> None:
+        self._frames.pop()
+        self._put_close("]")
+
+    def _put_close(self, bracket: str) -> None:
+        self._lead = ""
+        self._parts.append(bracket)
+
+    def _close_brace(self) -> None:
+        frame = self._frames.pop()
+        if frame.kind == "M":
+            if frame.naming:
+                self._release()
+            else:
+                self._end_argument()
+        elif frame.kind == "?":
+            element = self._release()
+            self._parts.append(frame.lead + (f"[{element}]" if element else "{}"))
+        else:
+            if frame.naming:
+                self._release()
+            self._put_close("}" if frame.kind == "{" else "]")
+
+    def _colon(self) -> None:
+        frame = self._frames[-1]
+        key = self._release()
+        if key[:1] in ("[", "{"):
+            raise Malformed("dict_key")
+        frame.naming = False
+        if key[:1] != '"':
+            key = f'"{key}"'
+        if frame.kind == "M":
+            self._set_key(json.loads(key))
+        else:
+            self._parts.append(f"{frame.lead}{'{' if frame.kind == '?' else ''}{key}: ")
+            frame.kind = "{"
+
+    def _comma(self) -> None:
+        frame = self._frames[-1]
+        if frame.kind in "?(":
+            self._parts_after_decision(frame)
+        elif frame.kind == "A":
+            self._end_argument()
+        elif frame.kind == "[":
+            self._lead = ", "
+        else:
+            if frame.kind == "M":
+                self._end_argument()
+            frame.lead = ", "
+            frame.naming = True
+            self._hold()
+
+    def _parts_after_decision(self, frame: _Frame) -> None:
+        first = self._release()
+        self._parts.append(f"{frame.lead}[{first}")
+        frame.kind = "["
+        self._lead = ", "
+
+    def _double_star(self) -> None:
+        self._unpack = True
+
+
+_NUMERIC = frozenset({"integer", "number"})
+_NOT_FINITE = ("nan", "inf", "infinity")
+_STEPS: dict[str, Callable[[ArgumentWriter], None]] = {
+    "LPAR": ArgumentWriter._open_paren,
+    "RPAR": ArgumentWriter._close_paren,
+    "LSQB": ArgumentWriter._open_list,
+    "RSQB": ArgumentWriter._close_bracket,
+    "LBRACE": ArgumentWriter._open_brace,
+    "RBRACE": ArgumentWriter._close_brace,
+    "COLON": ArgumentWriter._colon,
+    "COMMA": ArgumentWriter._comma,
+    "DOUBLESTAR": ArgumentWriter._double_star,
+}
+
+
+def _scalar_type(value: str) -> str:
+    if value[0] == '"':
+        return "string"
+    if value == "null":
+        return "null"
+    if value in ("true", "false"):
+        return "boolean"
+    return "number" if any(c in value for c in ".eE") else "integer"

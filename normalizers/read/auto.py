@@ -1,0 +1,59 @@
+"""The first known opener says which format the model writes."""
+
+from __future__ import annotations
+
+import re
+
+from normalizers.formats import FORMATS
+from normalizers.read.arguments import Malformed
+from normalizers.read.region import Region
+from normalizers.read.scan import Wait, skip_space
+
+_TOOL_CALL = "<tool_call>"
+_DEEPSEEK = "<｜tool▁calls▁begin｜>"
+_FENCED = re.compile(r"\s*(?:<｜tool▁call▁begin｜>)?function<｜tool▁sep｜>")
+_LOOKAHEAD = 64
+
+
+class Auto(Region):
+    """Reads no call itself: it hands over to the dialect of the format whose opener stands here."""
+
+    __slots__ = ()
+
+    def _begin(self, text: str, pos: int, final: bool) -> int:
+        from normalizers import registry
+
+        if self._bare:
+            chosen = registry.get("pythonic")
+        else:
+            openers = [mark for mark in self._spec.begins if text.startswith(mark, pos)]
+            if not openers:
+                raise Malformed("syntax")
+            opener = max(openers, key=len)
+            chosen = registry.get(self._sniff(text, pos + len(opener), opener, final))
+            if opener in chosen.open:
+                pos += len(opener)
+        dialect = registry.dialect_loader(chosen)()
+        self._hand_over(dialect(chosen, self._calls, self._schemas, bare=self._bare))
+        return pos
+
+    def _sniff(self, text: str, pos: int, opener: str, final: bool) -> str:
+        """The name of the format; where several share the opener, by what follows. Raises `Wait`."""
+        if opener == _DEEPSEEK:
+            if not final and len(text) - pos < _LOOKAHEAD and "{" not in text[pos:]:
+                raise Wait
+            return "deepseek_v3" if _FENCED.match(text, pos) else "deepseek_v31"
+        if opener == _TOOL_CALL:
+            at = skip_space(text, pos)
+            tail = text[at : at + len("<function=")]
+            if not final and "<function=".startswith(tail):
+                raise Wait
+            if tail[:1] in ("{", "[", "`"):
+                return "hermes"
+            return "qwen3_coder" if tail == "<function=" else "glm45"
+        return next(spec.name for spec in FORMATS if opener in spec.open or opener in spec.begins)
+
+    def _skip(self, text: str, pos: int, final: bool) -> int:
+        self._refuse(text, pos)
+        self.done = True
+        return pos

@@ -1,0 +1,427 @@
+"""The outermost reader of an answer: content, reasoning, and regions of calls.
+
+Literals are found across any split: a tail that could still become one is held back, nothing else.
+Inside a region the dialect reads, and the dialect decides where the region ends, so that an end
+marker within a string is part of the string.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from normalizers.base import CallWriter, Normalizer
+from normalizers.events import Event, TextDelta
+from normalizers.read import CALL_KEYS
+from normalizers.read.scan import partial_close
+from normalizers.spec import FormatSpec
+from normalizers.values.coerce import SchemaIndex
+
+_SPACE = re.compile(r"\s*")
+_NAME = re.compile(r"\w[\w.\-:/]*")
+_BARE_FORMS = (
+    ("list", re.compile(r"\[\s*(\w[\w.\-:/]*)\("), re.compile(r"\[\s*(\w[\w.\-:/]*)?\Z")),
+    (
+        "object",
+        re.compile(r"(?:\[\s*)?\{\s*[\"'](?:" + "|".join(sorted(CALL_KEYS)) + r")[\"']\s*:"),
+        re.compile(r"(?:\[\s*|(?:\[\s*)?\{\s*(?:[\"'](\w*)(?:[\"']\s*)?)?)\Z"),
+    ),
+)
+_TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
+_FENCE = "```"
+_LONG = 64
+_NOTHING = r"(?!)"
+
+
+Search = Callable[..., "re.Match[str] | None"]
+
+
+class Dialect(Protocol):
+    """Reads one region of calls."""
+
+    done: bool
+    """The region has ended; what `step` left unread is content again."""
+    heir: Dialect | None
+    """Another dialect that reads on in this one's place."""
+
+    @property
+    def source(self) -> str:
+        """Of a region that is done and whose format repeats regions (`FormatSpec.echo`): all its text."""
+        ...
+
+    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None: ...
+
+    stop: Search | None
+    """In an open string whose text needs no change: the search for a character that is more than itself."""
+
+    def more(self, text: str) -> Event | None:
+        """The event for more of that string; None if it is held back."""
+        ...
+
+    def step(self, text: str, pos: int, reason: str | None) -> int:
+        """Read ``text[pos:]`` and give back the position up to which it is used up.
+
+        The rest is a bounded look-ahead that comes again with more text behind it. With a `reason`
+        no more text will come: everything is used up, or the region is done.
+        """
+        ...
+
+
+Step = Callable[[str, int, str | None], int]
+
+
+class Framing(Normalizer):
+    __slots__ = (
+        "_at_line_start",
+        "_brackets",
+        "_dialect",
+        "_echo",
+        "_fenced",
+        "_gap",
+        "_heads",
+        "_held",
+        "_lines",
+        "_literals",
+        "_load_dialect",
+        "_longest",
+        "_names",
+        "_plain",
+        "_read",
+        "_scan",
+        "_schemas",
+        "_spec",
+        "_strays",
+        "_think_close",
+        "_ticked",
+        "_trigger",
+        "_turned",
+        "_writer",
+    )
+
+    def __init__(
+        self,
+        spec: FormatSpec,
+        load_dialect: Callable[[], type[Dialect]],
+        tools: Sequence[Mapping[str, Any]] | SchemaIndex,
+        *,
+        ids: Callable[[], str],
+        reasoning_open: bool,
+        allow_calls: bool,
+        parallel: bool,
+    ) -> None:
+        super().__init__()
+        self._spec = spec
+        self._load_dialect = load_dialect
+        self._schemas = tools if isinstance(tools, SchemaIndex) else SchemaIndex(tools)
+        self._names = self._schemas.names if spec.bare else frozenset[str]()
+        self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel)
+        table = _scanner(spec, bool(self._names))
+        self._literals, self._longest, self._scan, self._trigger, self._heads = table
+        self._strays = frozenset((*spec.close, *spec.drop)) - {*spec.open, *spec.begins}
+        self._held = ""
+        self._gap = "start"
+        self._lines = bool(self._names) and ("call" in spec.bare or "tool_line" in spec.bare)
+        self._at_line_start = self._lines
+        self._fenced = False
+        self._ticked = False
+        self._brackets = 0
+        self._echo = ""
+        self._dialect: Dialect | None = None
+        self._think_close = spec.think[0][1] if spec.think else ""
+        self._plain = False
+        self._turned = False
+        self._read: Step = self._read_text
+        if reasoning_open and spec.think:
+            self._read = self._read_reasoning
+
+    def passes(self, text: str) -> bool:
+        return self._plain and self._trigger(text) is None
+
+    def feed(self, text: str) -> list[Event]:
+        dialect = self._dialect
+        if dialect is None:
+            if self._plain and self._trigger(text) is None:
+                return [TextDelta(text)] if text else []
+            return self._run(text, None)
+        # The quick way while a region goes on: no other reader can take a turn.
+        if self._held:
+            text = self._held + text
+            self._held = ""
+        elif dialect.stop is not None and dialect.stop(text) is None:
+            event = dialect.more(text)
+            return [] if event is None else [event]
+        out: list[Event] = []
+        self._writer.out = out
+        pos = dialect.step(text, 0, None)
+        if dialect.done or dialect.heir is not None:
+            self._after_step(dialect)
+            return self._run_on(out, text, pos, None)
+        if pos < len(text):
+            self._held = text[pos:]
+        return out
+
+    def finish(self, reason: str | None) -> list[Event]:
+        if self._plain:
+            return []
+        out = self._run("", reason or "length")
+        if dropped := "".join(self._writer.dropped).strip():
+            self._writer.warn("text_after_call", dropped)
+        return out
+
+    def _run(self, text: str, reason: str | None) -> list[Event]:
+        out: list[Event] = []
+        self._writer.out = out
+        if self._held:
+            text = self._held + text
+        self._turned = True
+        return self._run_on(out, text, 0, reason)
+
+    def _run_on(self, out: list[Event], text: str, pos: int, reason: str | None) -> list[Event]:
+        while self._turned:
+            self._turned = False
+            pos = self._read(text, pos, reason)
+        self._held = text[pos:]
+        if self._dialect is None:
+            self._plain = (
+                not (self._held or self._gap or self._at_line_start or self._ticked)
+                and self._read == self._read_text
+                and not self._writer.drops
+            )
+        return out
+
+    def _turn(self, read: Step) -> None:
+        """Another reader goes on from here."""
+        self._read = read
+        self._turned = True
+        self._plain = False
+
+    # -- content -------------------------------------------------------------------------------
+
+    def _read_text(self, text: str, pos: int, reason: str | None) -> int:
+        size = len(text)
+        start = begin = pos
+        if self._gap:
+            # White space beside a call or reasoning is layout of the markup, not content.
+            space = _SPACE.match(text, pos)
+            pos = space.end() if space else pos
+            if pos == size:
+                if reason is None:
+                    return start
+                if self._gap == "start":
+                    self._writer.text(text[start:])
+                return size
+            if self._gap == "reasoning":
+                start = pos
+            if self._echo and (end := self._echoed(text, pos, reason)) != pos:
+                return start if end < 0 else end
+        while True:
+            if self._at_line_start and not self._fenced:
+                space = _INDENT.match(text, pos)
+                name_at = space.end() if space else pos
+                verdict = self._bare_name(text, name_at, reason)
+                if verdict == "wait":
+                    return self._emit(text, start, pos)
+                if verdict == "call":
+                    self._emit_before_call(text, start, name_at)
+                    return self._enter(bare=True, pos=name_at)
+                if name_at < size:
+                    self._at_line_start = False
+            # In a long text a search for each head is far quicker than the scanner.
+            long = size - pos > _LONG
+            found = self._scan(text, pos) if not long or self._has_head(text, pos) else None
+            if found is None:
+                break
+            literal, at = found.group(), found.start()
+            if reason is None and self._may_grow(text, at):
+                return self._emit(text, start, at)
+            if literal == _FENCE:
+                self._fenced = not self._fenced
+            elif literal == "\n":
+                self._at_line_start = True
+            elif literal in ("[", "{"):
+                ticked = text[at - 1] == "`" if at > begin else self._ticked
+                hidden = self._fenced or ticked or self._brackets
+                verdict = "" if hidden else self._bare_bracket(text, at, reason)
+                if verdict == "wait":
+                    return self._emit(text, start, at)
+                if verdict == "call":
+                    self._emit_before_call(text, start, at)
+                    return self._enter(bare=True, pos=at)
+                # What stands in the brackets of content, of an answer in JSON say, is no call.
+                self._brackets += not self._fenced
+            elif literal in ("]", "}"):
+                self._brackets -= self._brackets > 0 and not self._fenced
+            elif literal in self._strays:
+                self._emit(text, start, at)
+                self._writer.warn("stray_marker", literal)
+                self._turn(self._read_text)  # white space behind it is looked at anew
+                return found.end()
+            else:
+                self._emit_before_call(text, start, at)
+                return self._on_literal(literal, found.end())
+            pos = found.end()
+        end = size if reason else size - self._partial(text, pos)
+        return self._emit(text, start, end)
+
+    def _has_head(self, text: str, pos: int) -> bool:
+        return any(text.find(head, pos) >= 0 for head in self._heads)
+
+    def _emit(self, text: str, start: int, end: int) -> int:
+        """Content up to `end`; the rest is held back."""
+        if end > start and not (self._gap and text[start:end].isspace()):
+            self._gap = ""
+            self._echo = ""
+            self._ticked = text[end - 1] == "`"
+            self._writer.text(text[start:end])
+            return end
+        return start
+
+    def _emit_before_call(self, text: str, start: int, end: int) -> None:
+        self._emit(text, start, end)
+        self._gap = "call"
+
+    def _on_literal(self, literal: str, pos: int) -> int:
+        spec = self._spec
+        if literal in spec.open:
+            return self._enter(bare=False, pos=pos)
+        if literal in spec.begins:
+            return self._enter(bare=False, pos=pos - len(literal))
+        self._think_close = next(closing for opening, closing in spec.think if opening == literal)
+        self._gap = "reasoning"
+        self._turn(self._read_reasoning)
+        return pos
+
+    def _may_grow(self, text: str, at: int) -> bool:
+        """The text ends within a longer literal that begins like this one."""
+        tail = text[at:]
+        if len(tail) >= self._longest:
+            return False
+        return any(len(longer) > len(tail) and longer.startswith(tail) for longer in self._literals)
+
+    def _partial(self, text: str, pos: int) -> int:
+        """Length of the longest tail that is the beginning of a literal."""
+        size = len(text)
+        head = self._trigger(text, max(pos, size - self._longest + 1))
+        while head is not None:
+            tail = text[head.start() :]
+            if any(literal.startswith(tail) for literal in self._literals):
+                return len(tail)
+            head = self._trigger(text, head.end())
+        return 0
+
+    def _bare_name(self, text: str, at: int, reason: str | None) -> str:
+        """Whether a call begins at the start of a line: "call", "wait" or nothing."""
+        size = len(text)
+        end = at
+        if "tool_line" in self._spec.bare:
+            tool = _TOOL_LINE.match(text, at)
+            if tool is None:
+                part = "tool:".startswith(text[at:].lower())
+                return "wait" if part and reason is None else ""
+            end = tool.end()
+        word = _NAME.match(text, end)
+        if word is None:
+            return "wait" if end == size and reason is None else ""
+        name = word.group()
+        if word.end() == size and reason is None:
+            return "wait" if any(n.startswith(name) for n in self._names) else ""
+        if name not in self._names:
+            return ""
+        return "call" if "tool_line" in self._spec.bare or text[word.end() : word.end() + 1] == "(" else ""
+
+    def _bare_bracket(self, text: str, at: int, reason: str | None) -> str:
+        for form, whole, part in _BARE_FORMS:
+            if form not in self._spec.bare:
+                continue
+            if match := whole.match(text, at):
+                if form == "object" or match[1] in self._names:
+                    return "call"
+            elif reason is None and (match := part.match(text, at)):
+                word = match[1] or ""
+                words = self._names if form == "list" else CALL_KEYS
+                if not word or any(known.startswith(word) for known in words):
+                    return "wait"
+        return ""
+
+    def _echoed(self, text: str, pos: int, reason: str | None) -> int:
+        """LFM2 may repeat a block's body and its end marker: the repetition is not a second call."""
+        if text.startswith(self._echo, pos):
+            end = pos + len(self._echo)
+            self._writer.warn("echo_dropped", self._echo)
+            return end
+        if reason is None and self._echo.startswith(text[pos:]):
+            return -1
+        self._echo = ""
+        return pos
+
+    # -- reasoning -----------------------------------------------------------------------------
+
+    def _read_reasoning(self, text: str, pos: int, reason: str | None) -> int:
+        if self._gap:
+            space = _SPACE.match(text, pos)
+            pos = space.end() if space else pos
+            if pos == len(text):
+                return pos
+            self._gap = ""
+        close = self._think_close
+        at = text.find(close, pos)
+        if at >= 0:
+            self._writer.reasoning(text[pos:at].rstrip())
+            self._gap = "reasoning"
+            self._turn(self._read_text)
+            return at + len(close)
+        end = len(text)
+        if reason is None:
+            end -= partial_close(text, pos, close)
+        end = pos + len(text[pos:end].rstrip())
+        self._writer.reasoning(text[pos:end])
+        return end if reason is None else len(text)
+
+    # -- calls ---------------------------------------------------------------------------------
+
+    def _enter(self, *, bare: bool, pos: int) -> int:
+        self._dialect = self._load_dialect()(self._spec, self._writer, self._schemas, bare=bare)
+        self._turn(self._read_calls)
+        return pos
+
+    def _read_calls(self, text: str, pos: int, reason: str | None) -> int:
+        dialect = self._dialect
+        assert dialect is not None
+        end = dialect.step(text, pos, reason)
+        self._after_step(dialect)
+        return end
+
+    def _after_step(self, dialect: Dialect) -> None:
+        if dialect.heir is not None:
+            self._dialect = dialect.heir
+            self._turned = True
+        elif dialect.done:
+            self._dialect = None
+            self._turn(self._read_text)
+            self._gap = "call"
+            self._at_line_start = self._lines
+            self._ticked = False
+            self._echo = dialect.source.lstrip()
+
+
+_INDENT = re.compile(r"[ \t]*")
+_Table = tuple[frozenset[str], int, Search, Search, tuple[str, ...]]
+_BARE_MARKS = {"call": "\n", "tool_line": "\n", "list": "[]{}", "object": "[]{}"}
+_TABLES: dict[tuple[FormatSpec, bool], _Table] = {}
+
+
+def _scanner(spec: FormatSpec, bare: bool) -> _Table:
+    """Literals, length of the longest, their scanner, the test for any first character, and these."""
+    key = (spec, bare)
+    if key not in _TABLES:
+        literals = {*spec.open, *spec.begins, *spec.close, *spec.drop, *(pair[0] for pair in spec.think)}
+        extra = {mark for form in spec.bare for mark in _BARE_MARKS[form]} if bare else set()
+        if bare:
+            literals.add(_FENCE)
+        ordered = sorted(literals | extra, key=len, reverse=True)
+        scan = re.compile("|".join(map(re.escape, ordered)) or _NOTHING).search
+        heads = tuple(sorted({literal[0] for literal in ordered}))
+        trigger = re.compile(f"[{''.join(map(re.escape, heads))}]" if heads else _NOTHING).search
+        _TABLES[key] = (frozenset(literals), max(map(len, literals), default=1), scan, trigger, heads)
+    return _TABLES[key]

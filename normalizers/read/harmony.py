@@ -1,0 +1,135 @@
+"""Harmony, the channels of gpt-oss: reasoning, content and calls are messages with a header each.
+
+``<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>``.
+Headers are read leniently: whatever a header says, its message is told and nothing raises.
+"""
+
+from __future__ import annotations
+
+import re
+
+from normalizers.base import CallWriter
+from normalizers.read.json_object import ObjectReader
+from normalizers.read.region import Region, Search
+from normalizers.read.scan import skip_space
+from normalizers.spec import FormatSpec
+from normalizers.values.coerce import SchemaIndex
+
+_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_HEADS = ("<|start|>", "<|channel|>")
+_STOPS = (*_ENDS, "<|start|>")
+_MESSAGE = "<|message|>"
+_RECIPIENT = re.compile(r"to=([^\s<]*\w)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
+
+
+class Harmony(Region):
+    __slots__ = ("_header", "_kind", "_reader")
+
+    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
+        super().__init__(spec, writer, schemas, bare=bare)
+        self._header: list[str] = []
+        self._kind = ""
+        self._reader: ObjectReader | None = None
+
+    def _string_stop(self) -> Search | None:
+        return self._reader.stop if self._reader else None
+
+    def _begin(self, text: str, pos: int, final: bool) -> int:
+        """The header, up to ``<|message|>``."""
+        at, literal = self._skip_to_marker(text, pos, final, (_MESSAGE, *_ENDS))
+        self._header.append(text[pos:at])
+        if not literal:
+            self._wait = True
+            return at
+        header = "".join(self._header)
+        self._header = []
+        end = at + len(literal)
+        if literal != _MESSAGE:
+            self._calls.warn("empty_message", self._take_span(text, end))
+            self._state = self._between
+            return end
+        self._open_message(header)
+        return end
+
+    def _open_message(self, header: str) -> None:
+        recipients = _RECIPIENT.findall(header)
+        channels = _CHANNEL.findall(header)
+        name = recipients[-1] if recipients else "assistant"
+        self._state = self._read_message
+        if name.startswith("functions.") or name in self._schemas:
+            self._arguments.begin(name.removeprefix("functions."))
+            self._reader = ObjectReader(self._arguments)
+            self._state = self._read_arguments
+        elif name != "assistant":
+            self._kind = "foreign"
+        else:
+            self._kind = "reasoning" if channels and channels[-1] == "analysis" else "content"
+
+    def _between(self, text: str, pos: int, final: bool) -> int:
+        at = skip_space(text, pos)
+        tail = text[at:]
+        if not tail:
+            self._wait = True
+        elif tail.startswith(_HEADS):
+            self._take_span(text, at)
+            self._state = self._begin
+            return at
+        elif final or not any(head.startswith(tail) for head in _HEADS):
+            self.done = True
+        else:
+            self._wait = True
+        return pos
+
+    def _read_message(self, text: str, pos: int, final: bool) -> int:
+        at, literal = self._skip_to_marker(text, pos, final, _STOPS)
+        if self._kind == "reasoning":
+            self._calls.reasoning(text[pos:at])
+        elif self._kind == "content":
+            self._calls.text(text[pos:at])
+        if not literal:
+            self._wait = True
+            return at
+        return self._end_message(text, at, literal)
+
+    def _end_message(self, text: str, at: int, literal: str) -> int:
+        end = at + len(literal) if literal in _ENDS else at
+        raw = self._take_span(text, end)
+        if self._kind == "foreign":
+            self._calls.warn("unknown_recipient", raw)
+        self._state = self._between
+        return end
+
+    def _read_arguments(self, text: str, pos: int, final: bool) -> int:
+        reader = self._reader
+        assert reader is not None
+        if reader.done:
+            at, literal = self._skip_to_marker(text, pos, final, _STOPS)
+            if literal:
+                self._kind = ""
+                return self._end_message(text, at, literal)
+            self._wait = True
+            return at
+        pos = reader.step(text, pos, final)
+        if reader.done:
+            self._end_call(text, pos)
+        else:
+            self._wait = True
+        return pos
+
+    def _finish(self, text: str, pos: int, reason: str) -> None:
+        if self._kind == "foreign" and self._state == self._read_message:
+            self._calls.warn("unknown_recipient", self._take_span(text, pos))
+        super()._finish(text, pos, reason)
+
+    def _skip(self, text: str, pos: int, final: bool) -> int:
+        at, literal = self._skip_to_marker(text, pos, final, _STOPS)
+        if not literal:
+            self._wait = True
+            return at
+        self._refuse(text, at)
+        self._kind = ""
+        return self._end_message(text, at, literal)
+
+    def _layout(self, raw: str) -> str:
+        return super()._layout(raw.rpartition(_MESSAGE)[2])

@@ -1,0 +1,283 @@
+"""Calls written as JSON: ``{"name": ..., "arguments": {...}}``, one, several, or an array of them.
+
+Keys come in any order. Arguments stream once the name is known; before that they are kept back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from json import JSONDecodeError
+
+from normalizers.base import CallWriter
+from normalizers.read import ARGUMENT_KEYS, CALL_KEYS, NAME_KEYS
+from normalizers.read.arguments import Malformed
+from normalizers.read.json_object import ObjectReader
+from normalizers.read.region import NOT_A_CALL, Region, Search
+from normalizers.read.scan import Wait, partial_suffix, skip_space
+from normalizers.spec import FormatSpec
+from normalizers.values.coerce import SchemaIndex
+
+_KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\w+)\s*:\s*""")
+_KEY_START = re.compile(r"""(?:"(?:[^"\\]|\\.)*(?:"\s*|\\)?|'(?:[^'\\]|\\.)*(?:'\s*|\\)?|\w+\s*)\Z""")
+_RAW_STOP = re.compile(r"""\\[\s\S]|["'{}\[\],]""")
+_SKIP = re.compile(r"""\\[\s\S]|["{}\[\]]""")
+_FENCE = re.compile(r"```\w*")
+_SEPARATOR = re.compile(r"\s*[;,]?\s*")
+_MAX_KEY = 1024
+
+
+class JsonCalls(Region):
+    """One region of JSON calls."""
+
+    __slots__ = ("_depth", "_in_string", "_key", "_late", "_name", "_nested", "_raw", "_raw_depth", "_reader", "_seen")
+
+    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
+        super().__init__(spec, writer, schemas, bare=bare)
+        self._depth = 0
+        self._in_string = ""
+        self._seen = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._name: str | None = None
+        self._late: str | None = None
+        self._reader: ObjectReader | None = None
+        self._nested = 0
+        self._key = ""
+        self._raw: list[str] = []
+        self._raw_depth = 0
+
+    # -- between calls -------------------------------------------------------------------------
+
+    def _string_stop(self) -> Search | None:
+        return self._reader.stop if self._reader else None
+
+    def _begin(self, text: str, pos: int, final: bool) -> int:
+        if self._bare and self._depth == 0 and self._seen:
+            return self._between_bare(text, pos, final)
+        pos = skip_space(text, pos)
+        if pos == len(text):
+            self._wait = True
+            return pos
+        if (end := self._marker(text, pos, final)) is not None:
+            return self._end_region(text, pos, end)
+        char = text[pos]
+        if char == "{":
+            self._state = self._read_key
+            return pos + 1
+        if char == "[" or char == "]":
+            self._depth += 1 if char == "[" else -1
+            self.done = self._depth <= 0 and not self._close
+            return pos + 1
+        if char in ",;":
+            return pos + 1
+        if char == "`":
+            fence = _FENCE.match(text, pos)
+            if not final and (text[pos:] in ("`", "``") or (fence and fence.end() == len(text))):
+                raise Wait
+            if fence:
+                return fence.end()
+        if self._depth == 0 and not self._close:
+            self.done = True
+            return pos
+        raise Malformed("syntax")
+
+    def _between_bare(self, text: str, pos: int, final: bool) -> int:
+        """Only a further call continues the region; anything else, and what leads up to it, is content."""
+        separator = _SEPARATOR.match(text, pos)
+        end = separator.end() if separator else pos
+        if end == len(text) and not final:
+            self._wait = True
+        elif text.startswith("{", end):
+            self._state = self._read_key
+            return end + 1
+        else:
+            self.done = True
+        return pos
+
+    # -- one call's object ---------------------------------------------------------------------
+
+    def _read_key(self, text: str, pos: int, final: bool) -> int:
+        pos = skip_space(text, pos)
+        if pos == len(text):
+            self._wait = True
+            return pos
+        char = text[pos]
+        if char == ",":
+            return pos + 1
+        if char == "}":
+            if self._nested:
+                self._nested -= 1
+                return pos + 1
+            self._complete(text, pos + 1)
+            return pos + 1
+        match = _KEY.match(text, pos)
+        if match is None or (match.end() == len(text) and not final):
+            if not final and (match or _KEY_START.match(text, pos)) and len(text) - pos < _MAX_KEY:
+                self._wait = True
+                return pos
+            raise Malformed("syntax")
+        self._key = match[1].strip("\"'")
+        return self._begin_value(text, match.end())
+
+    def _begin_value(self, text: str, pos: int) -> int:
+        if self._bare and self._key not in CALL_KEYS:
+            raise Malformed(NOT_A_CALL)
+        char = text[pos : pos + 1]
+        if self._key == "function" and char == "{":
+            self._nested += 1
+            return pos + 1
+        if self._key in ARGUMENT_KEYS and char == "{" and self._name is not None:
+            self._begin_arguments(self._name)
+            self._state = self._read_arguments
+            return pos
+        self._raw = []
+        self._raw_depth = 0
+        self._state = self._read_value
+        return pos
+
+    def _begin_arguments(self, name: str) -> None:
+        if self._bare and name not in self._schemas:
+            raise Malformed("unknown_tool")
+        if self._late is not None:
+            raise Malformed("duplicate_key")
+        self._arguments.begin(name)
+        self._reader = ObjectReader(self._arguments)
+        self._late = ""
+
+    def _read_arguments(self, text: str, pos: int, final: bool) -> int:
+        reader = self._reader
+        assert reader is not None
+        pos = reader.step(text, pos, final)
+        if reader.done:
+            if reader.mended:
+                self._calls.mend("lexical")
+            self._state = self._read_key
+        else:
+            self._wait = True
+        return pos
+
+    def _read_value(self, text: str, pos: int, final: bool) -> int:
+        """A value that does not stream: its source is kept."""
+        start = pos
+        while True:
+            found = _RAW_STOP.search(text, pos)
+            if found is None:
+                end = len(text)
+                if not final and text.endswith("\\", pos):
+                    end -= 1
+                self._raw.append(text[start:end])
+                self._wait = True
+                return end
+            piece, pos = found.group(), found.end()
+            if self._in_string:
+                if piece == self._in_string:
+                    self._in_string = ""
+                continue
+            if piece in "\"'":
+                self._in_string = piece
+            elif piece in "{[":
+                self._raw_depth += 1
+            elif piece in "}],":
+                if self._raw_depth == 0:
+                    self._raw.append(text[start : found.start()])
+                    try:
+                        self._keep_value("".join(self._raw).strip())
+                    except Malformed as exc:
+                        exc.pos = found.start()
+                        raise
+                    self._state = self._read_key
+                    return found.start()
+                self._raw_depth -= piece != ","
+
+    def _keep_value(self, raw: str) -> None:
+        if self._key in ARGUMENT_KEYS:
+            self._late = raw
+        elif self._key in NAME_KEYS or (self._key == "function" and raw[:1] in "\"'"):
+            value = _loads(raw)
+            if not isinstance(value, str) or not value.strip():
+                raise Malformed("call_without_name")
+            self._name = value.strip()
+
+    def _complete(self, text: str, end: int) -> None:
+        if self._name is None:
+            raise Malformed("call_without_name")
+        if self._reader is None:
+            late = self._late
+            self._late = None
+            self._begin_arguments(self._name)
+            self._write_late(late)
+        self._end_call(text, end)
+        self._reset()
+        self._state = self._begin
+        self._seen = True
+
+    def _write_late(self, raw: str | None) -> None:
+        """Arguments that came before the name, or as a string of JSON, or not at all."""
+        if raw and raw[0] in "\"'":
+            raw = str(_loads(raw)).strip()
+            self._calls.mend("lexical")
+        if not raw or raw in ("null", "None"):
+            raw = "{}"
+        assert self._reader is not None
+        try:
+            end = self._reader.step(raw, 0, True)
+        except Malformed as exc:
+            exc.pos = None
+            raise
+        if not self._reader.done or raw[end:].strip():
+            raise Malformed("arguments_not_an_object")
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def _unfinished(self) -> bool:
+        return self._state not in (self._begin, self._skip)
+
+    def _prepare_skip(self) -> None:
+        reader = self._reader
+        self._raw_depth = 0
+        if self._state != self._begin:
+            self._raw_depth = 1 + self._nested + (reader.depth if reader else 0)
+        self._in_string = reader.in_string if reader else ""
+
+    def _skip(self, text: str, pos: int, final: bool) -> int:
+        """Read to the end of the call's object, or of the region."""
+        while True:
+            found = _SKIP.search(text, pos) if self._raw_depth else None
+            at = found.start() if found else len(text)
+            marker, literal = self._skip_to_marker(text[: at + 1], pos, True)
+            if literal:
+                self._refuse(text, marker)
+                return self._end_region(text, marker, marker + len(literal))
+            if found is None:
+                self._wait = True
+                if final:
+                    return len(text)
+                held = partial_suffix(text, pos, self._close, self._longest)
+                return len(text) - (held or text.endswith("\\", pos))
+            piece, pos = found.group(), found.end()
+            if piece == '"':
+                self._in_string = "" if self._in_string else '"'
+            elif not self._in_string and piece in "{[":
+                self._raw_depth += 1
+            elif not self._in_string and piece in "}]":
+                self._raw_depth -= 1
+                if self._raw_depth == 0:
+                    self._refuse(text, pos)
+                    return pos
+
+    def _refuse(self, text: str, pos: int) -> None:
+        super()._refuse(text, pos)
+        self._reset()
+        self._in_string = ""
+        self._state = self._begin
+
+
+def _loads(raw: str) -> object:
+    try:
+        return json.loads(raw, strict=False)
+    except JSONDecodeError:
+        if len(raw) > 1 and raw[0] == raw[-1] == "'":
+            return raw[1:-1].replace("\\'", "'")
+        raise Malformed("syntax") from None

@@ -1,0 +1,267 @@
+"""Reads one JSON object of arguments while it is being written.
+
+What models write for JSON is mended where nothing is guessed: Python's constants and quotes, raw
+control characters, unknown escapes, trailing commas, numbers such as ``07`` or ``.5``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from normalizers.base import CallWriter, Normalizer
+from normalizers.events import ToolArgs
+from normalizers.read.arguments import ArgumentWriter, Malformed
+from normalizers.read.scan import partial_close
+from normalizers.spec import FormatSpec
+from normalizers.values.coerce import SchemaIndex
+from normalizers.values.literals import CONSTANTS, json_string_body
+
+_SPACE = re.compile(r"\s*")
+_WORD = re.compile(r"[\w.+\-$]+")
+_STOP = {'"': re.compile(r'["\\\x00-\x1f]').search, "'": re.compile(r"['\"\\\x00-\x1f]").search}
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_ESCAPE_START = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_PUNCTUATION = {"{": "LBRACE", "}": "RBRACE", "[": "LSQB", "]": "RSQB", ",": "COMMA", ":": "COLON"}
+_ENDS = ("comma or end", "key or end", "value or end")
+_MAX_WORD = 8192
+_ANY_KEY = re.compile(r"[\w.\-/ $]+")
+
+
+@cache
+def _verbatim_stop(mark: str) -> Callable[..., re.Match[str] | None]:
+    return re.compile(rf'[{re.escape(mark)}"\\\x00-\x1f]').search
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """How far from JSON an object is written."""
+
+    quotes: tuple[tuple[str, str], ...] = ()
+    """Further pairs of literals around a string; within them nothing is an escape."""
+    bare_keys: bool = False
+    """Keys, and words that are no constants, are strings without quotes."""
+
+
+JSON = Notation()
+
+
+class ObjectReader:
+    """``step`` until `done`. Expects the writer to be at a begun call, and leaves it complete."""
+
+    __slots__ = (
+        "_close",
+        "_closes",
+        "_expect",
+        "_nesting",
+        "_notation",
+        "_quote",
+        "_wait",
+        "_writer",
+        "done",
+        "mended",
+    )
+
+    def __init__(self, writer: ArgumentWriter, notation: Notation = JSON, *, closes: bool = True) -> None:
+        """With `closes` the object is all of the arguments: at its end the writer takes no more."""
+        self._closes = closes
+        self._writer = writer
+        self._notation = notation
+        self._nesting: list[str] = []
+        self._expect = "object"
+        self._quote = ""
+        self._close = ""
+        self._wait = False
+        self.done = False
+        self.mended = False
+        """Something was not JSON."""
+
+    def step(self, text: str, pos: int, final: bool) -> int:
+        """Read on; the position up to which text is used up. Raises `Malformed`."""
+        self._wait = False
+        try:
+            while not self.done and not self._wait:
+                if self._close:
+                    pos = self._read_verbatim(text, pos, final)
+                elif self._quote:
+                    pos = self._read_string(text, pos, final)
+                else:
+                    pos = self._read_token(text, pos, final)
+        except Malformed as exc:
+            exc.pos = pos
+            raise
+        return pos
+
+    @property
+    def depth(self) -> int:
+        return len(self._nesting)
+
+    @property
+    def stop(self) -> Callable[..., re.Match[str] | None] | None:
+        """In a string: the search for what is more than itself."""
+        if self._close:
+            return _verbatim_stop(self._close[0])
+        return _STOP[self._quote] if self._quote else None
+
+    @property
+    def in_string(self) -> str:
+        return self._quote
+
+    # -- tokens --------------------------------------------------------------------------------
+
+    def _read_token(self, text: str, pos: int, final: bool) -> int:
+        space = _SPACE.match(text, pos)
+        pos = space.end() if space else pos
+        size = len(text)
+        if pos == size:
+            self._wait = True
+            return pos
+        char = text[pos]
+        kind = _PUNCTUATION.get(char)
+        if kind:
+            self._punctuation(kind, char)
+            return pos + 1
+        if char == '"' or char == "'":
+            self._begin_string()
+            self._quote = char
+            self.mended |= char == "'"
+            return pos + 1
+        for opening, closing in self._notation.quotes:
+            if text.startswith(opening, pos):
+                self._begin_string()
+                self._close = closing
+                return pos + len(opening)
+            if not final and opening.startswith(text[pos:]):
+                self._wait = True
+                return pos
+        word = (_ANY_KEY if self._notation.bare_keys and self._expect in ("key", "key or end") else _WORD).match(
+            text, pos
+        )
+        if word is None:
+            raise Malformed("syntax")
+        if word.end() == size and not final and size - pos < _MAX_WORD:
+            self._wait = True
+            return pos
+        self._scalar(word.group())
+        return word.end()
+
+    def _scalar(self, word: str) -> None:
+        writer = self._writer
+        if self._expect in ("key", "key or end"):
+            self.mended |= not self._notation.bare_keys
+            writer.open_string()
+            writer.string(json_string_body(word.strip()))
+            self._expect = "colon"
+            return
+        self._value()
+        name = word[0].isalpha() or word[0] == "_"
+        if name and self._notation.bare_keys and word not in CONSTANTS:
+            writer.open_string()
+            writer.string(json_string_body(word))
+            return
+        self.mended |= name and CONSTANTS.get(word) != word
+        writer.token("NAME" if name else "NUMBER", word)
+
+    def _begin_string(self) -> None:
+        if self._expect in ("key", "key or end"):
+            self._expect = "colon"
+        else:
+            self._value()
+        self._writer.open_string()
+
+    def _value(self) -> None:
+        if self._expect not in ("value", "value or end"):
+            raise Malformed("syntax")
+        self._expect = "comma or end"
+
+    def _punctuation(self, kind: str, char: str) -> None:
+        expect = self._expect
+        writer = self._writer
+        if char in "{[":
+            if expect == "object" and char == "{":
+                writer.token("DOUBLESTAR", "")
+            else:
+                self._value()
+            writer.token(kind, char)
+            self._nesting.append("}" if char == "{" else "]")
+            self._expect = "key or end" if char == "{" else "value or end"
+        elif char == ":" and expect == "colon":
+            writer.token(kind, char)
+            self._expect = "value"
+        elif char == "," and expect == "comma or end":
+            writer.token(kind, char)
+            self._expect = "key or end" if self._nesting[-1] == "}" else "value or end"
+        elif expect in _ENDS and self._nesting and self._nesting[-1] == char:
+            writer.token(kind, char)
+            self._nesting.pop()
+            self._expect = "comma or end"
+            if not self._nesting:
+                if self._closes:
+                    writer.token("RPAR", ")")
+                self.done = True
+        else:
+            raise Malformed("syntax")
+
+    # -- strings -------------------------------------------------------------------------------
+
+    def _read_string(self, text: str, pos: int, final: bool) -> int:
+        quote = self._quote
+        found = _STOP[quote](text, pos)
+        at = found.start() if found else len(text)
+        if at > pos:
+            self._writer.string(text[pos:at])
+        if found is None:
+            self._wait = True
+            return at
+        char = text[at]
+        if char == quote:
+            self._quote = ""
+            return at + 1
+        if char != "\\":
+            self.mended |= char != '"'
+            self._writer.string(json_string_body(char))
+            return at + 1
+        if escape := _ESCAPE.match(text, at):
+            self._writer.string(escape.group())
+            return escape.end()
+        if not final and _ESCAPE_START.match(text, at):
+            self._wait = True
+            return at
+        self.mended = True
+        if text[at + 1 : at + 2] == "'":
+            self._writer.string("'")
+            return at + 2
+        self._writer.string("\\\\")
+        return at + 1
+
+    def _read_verbatim(self, text: str, pos: int, final: bool) -> int:
+        close = self._close
+        at = text.find(close, pos)
+        if at >= 0:
+            self._writer.string(json_string_body(text[pos:at]))
+            self._close = ""
+            return at + len(close)
+        end = len(text) if final else len(text) - partial_close(text, pos, close)
+        self._writer.string(json_string_body(text[pos:end]))
+        self._wait = True
+        return end
+
+
+def read_loosely(text: str) -> str | None:
+    """One object or array, mended as `ObjectReader` mends, as JSON; None if that is not enough."""
+    schemas = SchemaIndex(())
+    calls = CallWriter(Normalizer(), FormatSpec(""), schemas, str, allow=True, parallel=True)
+    writer = ArgumentWriter(calls, schemas)
+    writer.begin("")
+    reader = ObjectReader(writer)
+    try:
+        source = f'{{"value": {text}}}'
+        if reader.step(source, 0, True) != len(source) or not reader.done:
+            return None
+    except Malformed:
+        return None
+    writer.end(text)
+    written = "".join(event.json for event in calls.out if isinstance(event, ToolArgs))
+    return written[len('{"value": ') : -1]

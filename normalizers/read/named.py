@@ -1,0 +1,144 @@
+"""Calls whose head names the tool, with the arguments as one object behind it.
+
+``get_weather[ARGS]{"city": "Paris"}``, ``call:get_weather{city:<escape>Paris<escape>}`` and the like.
+"""
+
+from __future__ import annotations
+
+import re
+
+from normalizers.base import CallWriter
+from normalizers.read.arguments import Malformed
+from normalizers.read.json_calls import JsonCalls
+from normalizers.read.json_object import Notation, ObjectReader
+from normalizers.read.region import Region, Search
+from normalizers.read.scan import Wait, match_template, skip_space, templates
+from normalizers.spec import FormatSpec, NamedSyntax
+from normalizers.values.coerce import SchemaIndex
+
+_INDEXED = re.compile(r"(.+):\d+")
+_LEGAL_NAME = re.compile(r"[\w.\-/:]+")
+_JSON_BODY = re.compile(r"\[\s*\{|\[\s*\"|\{")
+
+
+def tool_name(written: str) -> str:
+    """The tool's name in ``functions.NAME:INDEX``."""
+    indexed = _INDEXED.fullmatch(written)
+    return (indexed[1] if indexed else written).removeprefix("functions.")
+
+
+class NamedCalls(Region):
+    __slots__ = ("_armed", "_head", "_marked", "_notation", "_reader", "_seen", "_stops", "_tail")
+
+    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
+        super().__init__(spec, writer, schemas, bare=bare)
+        syntax = spec.syntax
+        assert isinstance(syntax, NamedSyntax)
+        self._head = templates(syntax.head)
+        self._marked = tuple(head for head in self._head if head.lead)
+        self._tail = syntax.tail
+        self._notation = Notation(quotes=syntax.quotes, bare_keys=syntax.bare_keys)
+        leads = tuple(head.lead for head in self._head if head.lead)
+        self._stops = (*dict.fromkeys((*syntax.tail, *leads, *spec.open)),)
+        self._reader: ObjectReader | None = None
+        self._seen = False
+        self._armed = True
+
+    def _string_stop(self) -> Search | None:
+        return self._reader.stop if self._reader else None
+
+    def _begin(self, text: str, pos: int, final: bool) -> int:
+        start = pos
+        pos = skip_space(text, pos)
+        if pos == len(text):
+            self._wait = True
+            return start if self._seen else pos
+        if (end := self._marker(text, pos, final)) is not None:
+            return self._end_region(text, pos, end)
+        for literal in (*self._tail, *self._spec.open):
+            if text.startswith(literal, pos):
+                self._armed = literal not in self._tail
+                return pos + len(literal)
+            if not final and literal.startswith(text[pos:]):
+                raise Wait
+        if not self._seen:
+            body = _JSON_BODY.match(text, pos)
+            if body is None and text[pos] == "[" and not final and not text[pos + 1 :].strip():
+                raise Wait
+            if body:
+                self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
+                return pos
+        # A head without a literal of its own counts only right behind the opener.
+        heads = self._head if self._armed else self._marked
+        head = match_template(heads, text, pos, final=final)
+        if head is None:
+            if self._seen:
+                self.done = True
+                return start
+            raise Malformed("syntax")
+        groups = head.groupdict()
+        name = groups.get("name") or tool_name(groups["id"])
+        name = name.removeprefix("functions.")
+        if not _LEGAL_NAME.fullmatch(name) or name.isdecimal():
+            raise Malformed("call_without_name")
+        if self._bare and name not in self._schemas:
+            raise Malformed("unknown_tool")
+        self._take_span(text, pos)
+        self._arguments.begin(name, groups.get("id"))
+        self._state = self._read_arguments
+        return head.end()
+
+    def _read_arguments(self, text: str, pos: int, final: bool) -> int:
+        if self._reader is None:
+            at = skip_space(text, pos)
+            if at == len(text):
+                raise Wait
+            if not text.startswith("{", at):
+                return self._without_arguments(text, pos, at, final)
+            self._reader = ObjectReader(self._arguments, self._notation)
+            pos = at
+        pos = self._reader.step(text, pos, final)
+        if self._reader.done:
+            if self._reader.mended:
+                self._calls.mend("lexical")
+            self._complete(text, pos)
+        else:
+            self._wait = True
+        return pos
+
+    def _without_arguments(self, text: str, pos: int, at: int, final: bool) -> int:
+        follows = (*self._stops, *self._close)
+        if not text.startswith(follows, at):
+            if not final and any(literal.startswith(text[at:]) for literal in follows):
+                raise Wait
+            raise Malformed("arguments_not_an_object")
+        self._complete(text, pos)
+        return pos
+
+    def _close_at_stop(self, text: str, pos: int) -> bool:
+        if self._reader is not None:
+            return False
+        self._complete(text, pos)
+        return True
+
+    def _complete(self, text: str, end: int) -> None:
+        self._end_call(text, end)
+        self._reader = None
+        self._seen = True
+        self._armed = False
+        self._state = self._begin
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def _prepare_skip(self) -> None:
+        self._reader = None
+
+    def _skip(self, text: str, pos: int, final: bool) -> int:
+        at, literal = self._skip_call(text, pos, final, self._stops)
+        if not literal:
+            self._wait = True
+            return at
+        self._refuse(text, at)
+        self._seen = True
+        self._state = self._begin
+        return at

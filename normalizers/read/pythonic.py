@@ -1,0 +1,530 @@
+"""Calls written as Python: ``[get_weather(city="Paris"), ping()]``, whole or piece by piece.
+
+An incremental lexer cuts the text into tokens wherever it was split, Lark's LALR tables say at once
+whether a token can follow, and the `ArgumentWriter` turns each accepted token into JSON. Nothing is
+ever evaluated; what is not a literal makes its call fail, and the call's source becomes content.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+from lark import Lark
+
+from normalizers.base import CallWriter
+from normalizers.read.arguments import Malformed
+from normalizers.read.json_calls import JsonCalls
+from normalizers.read.push import Stack, Tables
+from normalizers.read.region import Region, Search
+from normalizers.read.scan import Wait, partial_suffix, skip_space
+from normalizers.spec import FormatSpec
+from normalizers.values.coerce import SchemaIndex
+from normalizers.values.literals import json_number, json_string_body, python_escape
+
+_MAX_LOOKAHEAD = 1024
+_MAX_WORD = 8192
+_PUNCTUATION = {
+    "(": "LPAR",
+    ")": "RPAR",
+    "[": "LSQB",
+    "]": "RSQB",
+    "{": "LBRACE",
+    "}": "RBRACE",
+    ",": "COMMA",
+    "=": "EQUAL",
+    ":": "COLON",
+    ";": "SEMICOLON",
+}
+_QUICK = {char: kind for char, kind in _PUNCTUATION.items() if kind not in ("EQUAL", "SEMICOLON")}
+_QUICK |= {"'": "STRING", '"': "STRING"}
+_CALLEE = re.compile(r"\w[\w.\-:/]*")
+_WORD = re.compile(r"[\w.+\-]+")
+_KEY = re.compile(r"\w[\w.\-]*")
+_FENCE = re.compile(r"```\w*")
+_JSON_BODY = re.compile(r"\[?\s*\{")
+_PREFIXES = frozenset({"r", "u", "f", "b", "rb", "br", "fr", "rf"})
+_SPECIAL = {quote: re.compile(rf"[{quote}\\]").search for quote in "'\""}
+_NOT_PLAIN = {quote: re.compile(rf"[{quote}\"\\\x00-\x1f]").search for quote in "'\""}
+_SPECIAL_F = {quote: re.compile(rf"[{quote}\\{{}}]").search for quote in "'\""}
+_SKIP = re.compile(r"\\[\s\S]|[\"'()\[\]{}]")
+
+
+@cache
+def grammar() -> str:
+    return files(__package__).joinpath("pythonic.lark").read_text("utf-8")
+
+
+@cache
+def _tables() -> Tables:
+    return Tables(Lark(grammar(), parser="lalr", maybe_placeholders=False))
+
+
+@cache
+def _quick(close_heads: frozenset[str]) -> dict[str, str]:
+    """What needs no further look within a call: none of it begins the region's end marker."""
+    return {char: kind for char, kind in _QUICK.items() if char not in close_heads}
+
+
+class Pythonic(Region):
+    """One region of Python calls; a JSON body within the same markers goes to `JsonCalls`."""
+
+    _held_as_it_is = True
+
+    __slots__ = (
+        "_callee",
+        "_closed",
+        "_depth",
+        "_dirty",
+        "_formatted",
+        "_last",
+        "_listed",
+        "_quick",
+        "_quote",
+        "_raw",
+        "_search",
+        "_stack",
+    )
+
+    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
+        super().__init__(spec, writer, schemas, bare=bare)
+        self._stack = _tables().begin()
+        self._quick = _quick(self._close_heads)
+        self._callee = ""
+        self._quote = self._last = ""
+        self._search = _SPECIAL['"']
+        self._depth = -1
+        self._listed = self._closed = False
+        self._dirty = self._raw = self._formatted = False
+
+    def _string_stop(self) -> Search | None:
+        return _NOT_PLAIN[self._quote[0]] if self._quote and not (self._dirty or self._formatted) else None
+
+    @classmethod
+    def warm(cls) -> None:
+        _tables()
+
+    def _begin(self, text: str, pos: int, final: bool) -> int:
+        """Skip layout, and tell a JSON body from calls."""
+        pos = skip_space(text, pos)
+        if text.startswith("```", pos):
+            fence = _FENCE.match(text, pos)
+            assert fence
+            if fence.end() == len(text) and not final:
+                raise Wait
+            return fence.end()
+        rest = text[pos : pos + _MAX_LOOKAHEAD]
+        if not final and (rest in ("", "`", "``") or (rest[0] == "[" and not rest[1:].strip())):
+            raise Wait
+        if _JSON_BODY.match(text, pos):
+            self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
+        else:
+            self._state = self._read_token
+        return pos
+
+    # -- tokens --------------------------------------------------------------------------------
+
+    def _read_token(self, text: str, pos: int, final: bool) -> int:
+        arguments = self._arguments
+        size = len(text)
+        if arguments.open:
+            # The quick way over white space and delimiters, most of what a nested value is made of.
+            kinds = self._quick
+            while pos < size:
+                char = text[pos]
+                if char != " ":
+                    kind = kinds.get(char)
+                    if kind is None:
+                        break
+                    try:
+                        if kind == "STRING":
+                            return self._open_string(text, pos, pos, final)
+                        self._stack = self._stack.after.get(kind) or self._follow(kind)
+                        arguments.delimiter(kind)
+                    except Malformed as exc:
+                        exc.pos = pos
+                        raise
+                    if not arguments.open:
+                        self._end_call(text, pos + 1)
+                        self.done = self._bare and not self._listed
+                        return pos + 1
+                pos += 1
+        if pos < size and text[pos].isspace():
+            pos = skip_space(text, pos)
+        if pos == size:
+            self._wait = True
+            return pos
+        try:
+            return self._read_word(text, pos, final)
+        except Wait:
+            self._wait = True
+            return pos
+        except Malformed as exc:
+            exc.pos = pos if exc.pos is None else exc.pos
+            raise
+
+    def _read_word(self, text: str, pos: int, final: bool) -> int:
+        """Read the string, word or sign at `pos`, or the region's end marker."""
+        arguments = self._arguments
+        char = text[pos]
+        if char in self._close_heads and (end := self._marker(text, pos, final)) is not None:
+            self._finish_callee(text, pos)
+            return self._end_region(text, pos, end)
+        if self._closed and char not in "[`":
+            self.done = True
+            return pos
+        if char == "'" or char == '"':
+            return self._open_string(text, pos, pos, final)
+        kind = _PUNCTUATION.get(char)
+        if kind:
+            return self._shift(kind, char, text, pos, pos + 1)
+        word = (_WORD if arguments.open else _CALLEE).match(text, pos)
+        if word:
+            end = word.end()
+            size = len(text)
+            if end == size and not final and end - pos < _MAX_WORD:
+                self._wait = True
+                return pos
+            name = word.group()
+            if end < size and text[end] in "'\"" and name.lower() in _PREFIXES:
+                return self._open_string(text, pos, end, final)
+            if name == "+":
+                return self._shift("PLUS", name, text, pos, end)
+            number = arguments.open and (char in "+-." or (char.isdecimal() and json_number(name) is not None))
+            return self._shift("NUMBER" if number else "NAME", name, text, pos, end)
+        for operator in ("**", "```"):
+            if not final and len(text) - pos < len(operator) and operator.startswith(text[pos:]):
+                raise Wait
+        if text.startswith("**", pos):
+            return self._shift("DOUBLESTAR", "**", text, pos, pos + 2)
+        if text.startswith("```", pos) and not (arguments.open or self._bare or self._listed or self._callee):
+            return pos + 3
+        raise Malformed("syntax")
+
+    def _follow(self, kind: str) -> Stack:
+        stack = self._stack.feed(kind)
+        if stack is None:
+            raise Malformed("syntax")
+        return stack
+
+    def _shift(self, kind: str, token: str, text: str, pos: int, end: int) -> int:
+        arguments = self._arguments
+        self._stack = self._stack.after.get(kind) or self._follow(kind)
+        if arguments.open:
+            arguments.token(kind, token)
+            if not arguments.open:
+                self._end_call(text, end)
+                self.done = self._bare and not self._listed
+        else:
+            self._between_calls(kind, token, text, pos)
+        return end
+
+    def _between_calls(self, kind: str, token: str, text: str, pos: int) -> None:
+        if kind == "LPAR":
+            if self._bare and self._callee not in self._schemas:
+                raise Malformed("unknown_tool")
+            self._arguments.begin(self._callee)
+            self._callee = ""
+            return
+        if self._callee:
+            if kind == "NAME":
+                raise Malformed("syntax")
+            self._finish_callee(text, pos)
+        if kind == "NAME":
+            self._callee = token
+        elif kind == "LSQB":
+            self._listed = True
+        elif kind == "RSQB":
+            self._closed = True
+            self._listed = False
+            self._stack = _tables().begin()
+            self.done = self._bare
+            self._take_span(text, pos + 1)
+
+    def _finish_callee(self, text: str, pos: int) -> None:
+        """``server.tool`` alone is a call without arguments, if it can be nothing else."""
+        name = self._callee
+        if not name or self._arguments.open:
+            return
+        if self._bare or not (name in self._schemas or "." in name.strip(".")):
+            raise Malformed("syntax")
+        self._callee = ""
+        self._arguments.begin(name)
+        self._end_call(text, pos)
+
+    # -- strings -------------------------------------------------------------------------------
+
+    def _open_string(self, text: str, start: int, pos: int, final: bool) -> int:
+        quote = text[pos]
+        if not final and text[pos:] in (quote, quote * 2):
+            self._wait = True
+            return start
+        prefix = text[start:pos].lower()
+        if "b" in prefix:
+            raise Malformed("expression")
+        if text.startswith(quote * 3, pos):
+            quote *= 3
+        self._stack = self._stack.after.get("STRING") or self._follow("STRING")
+        self._arguments.open_string()
+        self._quote = quote
+        self._raw = "r" in prefix
+        self._formatted = "f" in prefix
+        self._search = (_SPECIAL_F if self._formatted else _SPECIAL)[quote[0]]
+        self._dirty = False
+        self._last = ""
+        self._state = self._read_string
+        return pos + len(quote)
+
+    def _read_string(self, text: str, pos: int, final: bool) -> int:
+        quote = self._quote
+        found = self._search(text, pos)
+        at = found.start() if found else len(text)
+        ended = False
+        if self._dirty and self._close:
+            limit, ended = self._end_within(text, pos, at, final)
+            found = found if limit == at else None
+            at = limit
+        if at > pos:
+            piece = text[pos:at]
+            self._arguments.string(json_string_body(piece))
+            if self._dirty:
+                self._last = piece.rstrip()[-1:] or self._last
+        if ended:
+            failure = Malformed("unterminated_string")
+            failure.pos = at
+            raise failure
+        if found is None or (at + 1 == len(text) and not final):
+            self._wait = True
+            return at
+        try:
+            if text[at] == quote and self._closes(text, at + 1, final):
+                return self._end_string(at + 1)
+            return self._special(text, at, final)
+        except Wait:
+            self._wait = True
+            return at
+        except Malformed as exc:
+            exc.pos = at
+            raise
+
+    def _special(self, text: str, at: int, final: bool) -> int:
+        """Read the backslash, brace or quote at `at` that does not end the string alone."""
+        char = text[at]
+        quote = self._quote
+        arguments = self._arguments
+        if char == "\\":
+            return self._read_escape(text, at, final)
+        if char in "{}":
+            if not final and at + 1 == len(text):
+                raise Wait
+            if not text.startswith(char * 2, at):
+                raise Malformed("f_string")
+            arguments.string(char)
+            return at + 2
+        if char == quote:
+            self._dirty = True
+            self._calls.mend("lexical")
+        elif text.startswith(quote, at):
+            return self._end_string(at + 3)
+        elif not final and quote.startswith(text[at:]):
+            raise Wait
+        self._last = char
+        arguments.string(json_string_body(char))
+        return at + 1
+
+    def _end_string(self, end: int) -> int:
+        self._quote = ""
+        self._state = self._read_token
+        return end
+
+    def _read_escape(self, text: str, at: int, final: bool) -> int:
+        self._last = "\\"
+        if self._raw:
+            if not final and at + 1 == len(text):
+                raise Wait
+            self._arguments.string(json_string_body(text[at : at + 2]))
+            return min(at + 2, len(text))
+        decoded = python_escape(text, at, final)
+        if decoded is None:
+            raise Wait
+        self._arguments.string(decoded[0])
+        return decoded[1]
+
+    def _end_within(self, text: str, pos: int, at: int, final: bool) -> tuple[int, bool]:
+        """Where the region's end marker stands in a string that has lost its closing quote.
+
+        Only behind ``)`` or ``]``, and only once a stray quote has been seen: in any other string
+        the marker is text. The flag says that it is the whole marker, not a beginning of one.
+        """
+        for literal in self._close:
+            start = text.find(literal[0], pos, at)
+            while start >= 0:
+                before = text[pos:start].rstrip()[-1:] or self._last
+                if before in (")", "]"):
+                    if text.startswith(literal, start):
+                        return start, True
+                    if not final and literal.startswith(text[start:]):
+                        return start, False
+                start = text.find(literal[0], start + 1, at)
+        return at, False
+
+    def _closes(self, text: str, pos: int, final: bool) -> bool:
+        """Whether the quote before `pos` ends the string, by what follows. Raises `Wait`.
+
+        Models write quotes inside quotes without escaping them. Python's reading is taken as long
+        as the string has been regular; after a stray quote only a full delimiter ends it.
+        """
+        at, char = self._peek(text, pos, final)
+        context = self._arguments.context
+        regular = not self._dirty
+        if not char:
+            return True
+        if char in "'\"":
+            return regular
+        if char == "+":
+            return regular and self._peek(text, at + 1, final)[1] in ("'", '"')
+        if char == ":":
+            return context in "K?"
+        if char in ")]}":
+            if context == "A":
+                return char == ")" and self._call_ends(text, at + 1, final)
+            return context != "K" and self._peek(text, at + 1, final)[1] in ("", ",", ")", "]", "}", ":")
+        if char != ",":
+            return False
+        if regular and context != "A":
+            return True
+        at, char = self._peek(text, at + 1, final)
+        if not char:
+            return True
+        if context == "A":
+            return self._argument_follows(text, at, final)
+        if context in "[(":
+            return char == self._quote
+        return char == "}" or (char in "'\"" and self._key_follows(text, at, final))
+
+    def _peek(self, text: str, pos: int, final: bool) -> tuple[int, str]:
+        """The next character that is not white space; empty if there is none."""
+        char = text[pos : pos + 1]
+        if char and not char.isspace():
+            return pos, char
+        at = skip_space(text, pos)
+        if at == len(text):
+            if not final and at - pos < _MAX_LOOKAHEAD:
+                raise Wait
+            return at, ""
+        return at, text[at]
+
+    def _argument_follows(self, text: str, at: int, final: bool) -> bool:
+        if text[at] in ")*":
+            return True
+        regular = not self._dirty
+        word = _KEY.match(text, at)
+        if word is None:
+            return regular
+        if word.end() == len(text) and not final and word.end() - at < _MAX_LOOKAHEAD:
+            raise Wait
+        if word.group().lower() in _PREFIXES and text[word.end() : word.end() + 1] in ("'", '"'):
+            return regular
+        after, char = self._peek(text, word.end(), final)
+        if char == "=":
+            if after + 1 == len(text) and not final:
+                raise Wait
+            return text[after + 1 : after + 2] != "="
+        return regular and self._arguments.positional
+
+    def _key_follows(self, text: str, at: int, final: bool) -> bool:
+        end = text.find(text[at], at + 1)
+        if end < 0:
+            if not final and len(text) - at < _MAX_LOOKAHEAD:
+                raise Wait
+            return False
+        return self._peek(text, end + 1, final)[1] == ":"
+
+    def _call_ends(self, text: str, pos: int, final: bool) -> bool:
+        """Whether the ``)`` before `pos` can be the end of a call."""
+        at, char = self._peek(text, pos, final)
+        if not char:
+            return True
+        if self._bare and not self._listed:
+            return char not in "'\")"
+        if char == "]" and self._listed:
+            return True
+        if self._marker(text, at, final) is not None:
+            return True
+        if char in ",;":
+            at, char = self._peek(text, at + 1, final)
+            if char in ("", "]"):
+                return True
+        elif self._dirty:
+            return False
+        word = _CALLEE.match(text, at)
+        if word is None:
+            return False
+        if word.end() == len(text) and not final and len(text) - at < _MAX_LOOKAHEAD:
+            raise Wait
+        return text[word.end() : word.end() + 1] == "("
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def _unfinished(self) -> bool:
+        return self._arguments.open or bool(self._callee)
+
+    def _close_at_stop(self, text: str, pos: int) -> bool:
+        if self._arguments.open:
+            return False
+        try:
+            self._finish_callee(text, pos)
+        except Malformed:
+            return False
+        return True
+
+    def _prepare_skip(self) -> None:
+        self._quote = self._quote[:1]
+        self._depth = self._arguments.depth if self._arguments.open else -1
+        self._callee = ""
+
+    def _skip(self, text: str, pos: int, final: bool) -> int:
+        """Read up to the call's own closing parenthesis, or to the end of the region."""
+        size = len(text)
+        while True:
+            found = _SKIP.search(text, pos) if self._depth >= 0 else None
+            at = found.start() if found else size
+            marker, literal = self._skip_to_marker(text[: at + 1], pos, True)
+            if literal:
+                self._refuse(text, marker)
+                return self._end_region(text, marker, marker + len(literal))
+            if found is None:
+                self._wait = True
+                if final:
+                    return size
+                held = partial_suffix(text, pos, self._close, self._longest)
+                return size - (held or text.endswith("\\", pos))
+            piece, pos = found.group(), found.end()
+            if self._quote:
+                if piece == self._quote:
+                    self._quote = ""
+            elif piece in "'\"":
+                self._quote = piece
+            elif piece in "([{":
+                self._depth += 1
+            elif piece in ")]}":
+                self._depth -= 1
+                if self._depth <= 0:
+                    self._refuse(text, pos)
+                    self._resume()
+                    return pos
+
+    def _refuse(self, text: str, pos: int) -> None:
+        self._quote = ""
+        super()._refuse(text, pos)
+
+    def _layout(self, raw: str) -> str:
+        return super()._layout(raw).strip("\t\n\r ,;").removeprefix("[").lstrip()
+
+    def _resume(self) -> None:
+        """Stand where the grammar stands behind a call."""
+        self._stack = _tables().begin()
+        for kind in ("LSQB", "NAME", "LPAR", "RPAR")[0 if self._listed else 1 :]:
+            self._stack = self._follow(kind)
+        self._state = self._read_token

@@ -1,0 +1,307 @@
+"""Calls whose parameters stand as plain text between tags, typed by the tool's schema.
+
+``<function=f><parameter=city>Paris</parameter></function>`` and its relatives. A value that can only
+be a string streams; any other is kept to its end, and read as the first type that fits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+
+from normalizers.base import CallWriter
+from normalizers.read.arguments import Malformed
+from normalizers.read.json_calls import JsonCalls
+from normalizers.read.json_object import ObjectReader
+from normalizers.read.region import Region, Search
+from normalizers.read.scan import Wait, match_template, skip_space, templates
+from normalizers.spec import FormatSpec, TagSyntax
+from normalizers.values.coerce import SchemaIndex, read_json
+from normalizers.values.literals import json_string_body
+
+
+@cache
+def _not_plain(mark: str) -> Search:
+    return re.compile(rf'[{re.escape(mark)}"\\\x00-\x1f]').search
+
+
+_STRING = frozenset({"string"})
+_WRAPPERS = ("arguments", "input", "parameters")
+
+
+class TagCalls(Region):
+    __slots__ = (
+        "_broken",
+        "_call",
+        "_call_end",
+        "_empty",
+        "_end",
+        "_followers",
+        "_fresh",
+        "_json",
+        "_key",
+        "_newline",
+        "_parameter",
+        "_reader",
+        "_seen",
+        "_special",
+        "_streams",
+        "_text",
+        "_unquote",
+        "_wrapped",
+        "_wraps",
+    )
+
+    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
+        super().__init__(spec, writer, schemas, bare=bare)
+        syntax = spec.syntax
+        assert isinstance(syntax, TagSyntax)
+        self._call = templates(syntax.call)
+        self._empty = templates(syntax.empty_call)
+        self._parameter = templates(syntax.parameter)
+        self._end = syntax.parameter_end
+        self._call_end = syntax.call_end
+        leads = tuple(template.lead for template in (*self._parameter, *self._call) if template.lead)
+        self._followers = (*dict.fromkeys((*leads, *syntax.call_end, *spec.close)),)
+        self._seen = False
+        self._key = ""
+        self._text: list[str] = []
+        self._special = syntax.special
+        self._unquote = syntax.unquote
+        self._reader: ObjectReader | None = None
+        self._streams = self._fresh = self._newline = self._json = False
+        self._wrapped = self._wraps = self._broken = False
+
+    def _string_stop(self) -> Search | None:
+        if self._state == self._read_value:
+            return None if self._newline or self._fresh else _not_plain(self._end[0])
+        return self._reader.stop if self._reader else None
+
+    # -- tags ----------------------------------------------------------------------------------
+
+    def _begin(self, text: str, pos: int, final: bool) -> int:
+        start = pos
+        pos = skip_space(text, pos)
+        if pos == len(text):
+            self._wait = True
+            return start if self._seen else pos
+        if (end := self._marker(text, pos, final)) is not None:
+            return self._end_region(text, pos, end)
+        if text[pos] in "{[" and not self._seen:
+            self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
+            return pos
+        if empty := match_template(self._empty, text, pos, final=final):
+            self._arguments.begin(empty["name"])
+            self._complete(text, empty.end())
+            return empty.end()
+        call = match_template(self._call, text, pos, final=final)
+        if call is None:
+            if self._seen:
+                self.done = True
+                return start
+            raise Malformed("syntax")
+        self._take_span(text, pos)
+        self._arguments.begin(call["name"])
+        self._state = self._between_parameters
+        return call.end()
+
+    def _between_parameters(self, text: str, pos: int, final: bool) -> int:
+        pos = skip_space(text, pos)
+        if pos == len(text):
+            self._wait = True
+            return pos
+        if parameter := match_template(self._parameter, text, pos, final=final):
+            groups = parameter.groupdict()
+            self._begin_value(groups["key"].strip(), groups.get("string"))
+            return parameter.end()
+        for literal in self._call_end:
+            if text.startswith(literal, pos):
+                self._complete(text, pos + len(literal))
+                return pos + len(literal)
+            if not final and literal.startswith(text[pos:]):
+                raise Wait
+        if (end := self._marker(text, pos, final)) is not None:
+            self._complete(text, pos)
+            return self._end_region(text, pos, end)
+        if self._call_end and match_template(self._call, text, pos, final=final):
+            self._complete(text, pos)
+            return pos
+        if text[pos] == "{" and not self._arguments.count:
+            self._reader = ObjectReader(self._arguments, closes=False)
+            self._state = self._read_object
+            return pos
+        raise Malformed("syntax")
+
+    def _read_object(self, text: str, pos: int, final: bool) -> int:
+        """All arguments as one JSON object in the parameters' place."""
+        assert self._reader is not None
+        pos = self._reader.step(text, pos, final)
+        if self._reader.done:
+            self._state = self._between_parameters
+        else:
+            self._wait = True
+        return pos
+
+    def _complete(self, text: str, end: int) -> None:
+        self._end_call(text, end)
+        self._seen = True
+        self._state = self._begin
+
+    # -- values --------------------------------------------------------------------------------
+
+    def _begin_value(self, key: str, string: str | None) -> None:
+        arguments = self._arguments
+        types = self._schemas.types(arguments.name, key)
+        self._key = key
+        self._json = string == "false"
+        self._wraps = (
+            key in _WRAPPERS
+            and not arguments.count
+            and arguments.name in self._schemas
+            and key not in self._schemas.parameters(arguments.name)
+        )
+        self._streams = not self._json and not self._wraps and (types is None or types == _STRING)
+        self._fresh = True
+        self._newline = self._wrapped = self._broken = False
+        self._text = []
+        self._state = self._read_value
+
+    def _read_value(self, text: str, pos: int, final: bool) -> int:
+        size = len(text)
+        if self._fresh and pos < size:
+            self._fresh = False
+            if text[pos] == "\n":
+                # One line break behind the opening tag and one before the closing tag are layout.
+                self._wrapped = self._broken = True
+                pos += 1
+            elif self._unquote and text[pos] == '"':
+                self._streams = False
+            if self._streams:
+                self._arguments.argument(self._key)
+                self._arguments.begin_string()
+        mark = self._end[0]
+        at = text.find(mark, pos)
+        while at >= 0:
+            try:
+                end = self._value_ends(text, at, final)
+            except Wait:
+                break
+            if end is not None:
+                self._value_text(text[pos:at])
+                try:
+                    self._end_value(layout=self._wrapped or end == at)
+                except Malformed as exc:
+                    exc.pos = at
+                    raise
+                return end
+            at = text.find(mark, at + 1)
+        self._wait = True
+        stop = size if at < 0 else at
+        self._value_text(text[pos:stop])
+        return stop
+
+    def _value_ends(self, text: str, at: int, final: bool) -> int | None:
+        """Behind the closing tag at `at`, if it is one, or at the tag that comes in its place."""
+        if text.startswith(self._end, at):
+            end = at + len(self._end)
+            after = skip_space(text, end)
+            tail = text[after:]
+            if not tail:
+                if final:
+                    return end
+                raise Wait
+            if tail.startswith(self._followers):
+                return end
+            if not final and any(literal.startswith(tail) for literal in self._followers):
+                raise Wait
+            return None
+        tail = text[at:]
+        if not final and self._end.startswith(tail):
+            raise Wait
+        broken = text[at - 1] == "\n" if at else self._newline or self._broken
+        if (broken or self._special) and self._call_end:
+            if tail.startswith(self._call_end):
+                return at
+            if match_template(self._parameter, text, at, final=final):
+                return at
+            if not final and any(literal.startswith(tail) for literal in self._call_end):
+                raise Wait
+        return None
+
+    def _value_text(self, text: str) -> None:
+        if not text:
+            return
+        self._broken = False
+        if self._newline:
+            text = "\n" + text
+        self._newline = text.endswith("\n")
+        if self._newline:
+            text = text[:-1]
+        if self._streams:
+            self._arguments.string(json_string_body(text))
+        else:
+            self._text.append(text)
+
+    def _end_value(self, *, layout: bool) -> None:
+        if self._newline and not layout:
+            self._newline = False
+            if self._streams:
+                self._arguments.string("\\n")
+            else:
+                self._text.append("\n")
+        if self._streams:
+            self._arguments.end_argument()
+        else:
+            self._typed_value("".join(self._text))
+        self._state = self._between_parameters
+
+    def _typed_value(self, text: str) -> None:
+        arguments = self._arguments
+        name = arguments.name
+        if self._wraps and self._unwrap(text):
+            return
+        types = self._schemas.types(name, self._key)
+        if self._unquote and len(text) > 1 and text[0] == text[-1] == '"' and (types is None or "string" in types):
+            value = read_json(text) or json.dumps(text[1:-1], ensure_ascii=False)
+        else:
+            value = (read_json(text) if self._json and types != _STRING else None) or self._schemas.text(
+                name, self._key, text
+            )
+        arguments.argument(self._key)
+        arguments.value(value)
+        arguments.end_argument()
+
+    def _unwrap(self, text: str) -> bool:
+        """``arguments`` or ``input``, where the tool has no such parameter, holds all of them."""
+        source = read_json(text)
+        if source is None or source[:1] != "{":
+            return False
+        if not json.loads(source).keys() <= self._schemas.parameters(self._arguments.name).keys():
+            return False
+        ObjectReader(self._arguments, closes=False).step(source, 0, True)
+        self._calls.mend("schema")
+        return True
+
+    # -- failures ------------------------------------------------------------------------------
+
+    def _close_at_stop(self, text: str, pos: int) -> bool:
+        """The model itself has stopped behind a value, or in one: only closing tags are missing."""
+        if self._state == self._read_value:
+            self._end_value(layout=self._wrapped)
+        elif self._state != self._between_parameters:
+            return False
+        self._complete(text, pos)
+        return True
+
+    def _skip(self, text: str, pos: int, final: bool) -> int:
+        at, literal = self._skip_call(text, pos, final, self._call_end)
+        if not literal:
+            self._wait = True
+            return at
+        if literal in self._call_end:
+            at += len(literal)
+        self._refuse(text, at)
+        self._seen = True
+        self._state = self._begin
+        return at

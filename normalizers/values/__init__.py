@@ -1,0 +1,1 @@
+"""Values of arguments: literals, and types by schema."""

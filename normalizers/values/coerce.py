@@ -1,0 +1,249 @@
+"""What the request's tools say about arguments, and the mending of values against it.
+
+Types are JSON Schema's: string, integer, number, boolean, null, array, object. A value whose type
+the schema accepts is never changed; a value that cannot be read as an accepted type is left alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from normalizers.values.literals import json_number
+
+_ALIASES = {
+    "str": "string",
+    "text": "string",
+    "varchar": "string",
+    "char": "string",
+    "enum": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "decimal": "number",
+    "bool": "boolean",
+    "none": "null",
+    "dict": "object",
+    "map": "object",
+    "list": "array",
+    "tuple": "array",
+}
+_MAX_REF_DEPTH = 16
+
+
+class SchemaIndex:
+    """Looks up tools by name and parameters by key. Built once for a list of tools; answers may share it."""
+
+    __slots__ = ("_tools", "_types", "names")
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+        self._tools: dict[str, Mapping[str, Any]] = {}
+        self._types: dict[tuple[str, str], frozenset[str] | None] = {}
+        for tool in tools:
+            function = tool.get("function", tool)
+            if not isinstance(function, Mapping):
+                continue
+            name = function.get("name")
+            if isinstance(name, str):
+                parameters = function.get("parameters")
+                self._tools[name] = parameters if isinstance(parameters, Mapping) else {}
+        self.names = frozenset(self._tools)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tools
+
+    def parameters(self, tool: str) -> Mapping[str, Any]:
+        properties = self._tools.get(tool, {}).get("properties")
+        return properties if isinstance(properties, Mapping) else {}
+
+    def parameter(self, tool: str, key: str) -> Mapping[str, Any] | None:
+        schema = self.parameters(tool).get(key)
+        return schema if isinstance(schema, Mapping) else None
+
+    def types(self, tool: str, key: str) -> frozenset[str] | None:
+        """The types the parameter accepts; None where the schema does not say."""
+        if (tool, key) not in self._types:
+            schema = self.parameter(tool, key)
+            self._types[tool, key] = None if schema is None else schema_types(schema, self._tools[tool])
+        return self._types[tool, key]
+
+    def mend(self, tool: str, key: str, value: str) -> str:
+        """The JSON text `value` as a type that the parameter accepts, or unchanged."""
+        schema = self.parameter(tool, key)
+        return value if schema is None else mend(value, schema, self._tools[tool])
+
+    def text(self, tool: str, key: str, text: str) -> str:
+        """The JSON of an argument that the model wrote as plain text."""
+        return text_value(text, self.parameter(tool, key), self._tools.get(tool, {}))
+
+    def positional(self, tool: str, position: int) -> str | None:
+        """The key of the argument at that position, where the order leaves no doubt.
+
+        It does not where the order of the properties and the order "required ones first" disagree.
+        """
+        properties = list(self.parameters(tool))
+        required = self._tools.get(tool, {}).get("required")
+        if not isinstance(required, Sequence) or isinstance(required, str):
+            required = ()
+        first = [key for key in properties if key in required]
+        first += [key for key in properties if key not in required]
+        if position < len(properties) and properties[: position + 1] == first[: position + 1]:
+            return properties[position]
+        return None
+
+
+def schema_types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> frozenset[str] | None:
+    """The types that a schema accepts, through anyOf, oneOf, allOf, enum, const and local $ref."""
+    if depth > _MAX_REF_DEPTH:
+        return None
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        declared = [declared]
+    if isinstance(declared, Sequence) and declared:
+        return frozenset(_type_name(kind) for kind in declared if isinstance(kind, str)) or None
+    if (target := _resolve(schema, root)) is not None:
+        return schema_types(target, root, depth + 1)
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        branches = schema.get(keyword)
+        if not isinstance(branches, Sequence) or isinstance(branches, str):
+            continue
+        found: set[str] = set()
+        for branch in branches:
+            kinds = schema_types(branch, root, depth + 1) if isinstance(branch, Mapping) else None
+            if kinds is None and keyword != "allOf":
+                return None
+            found |= kinds or set()
+        if found:
+            return frozenset(found)
+    values = schema.get("enum")
+    if isinstance(values, Sequence) and not isinstance(values, str) and values:
+        return frozenset(json_type(value) for value in values)
+    if "const" in schema:
+        return frozenset({json_type(schema["const"])})
+    if "properties" in schema:
+        return frozenset({"object"})
+    if "items" in schema:
+        return frozenset({"array"})
+    return None
+
+
+def json_type(value: object) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+        case Mapping():
+            return "object"
+        case _:
+            return "array"
+
+
+def mend(value: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    """JSON text as a type that the schema accepts: text into what it spells, else unchanged."""
+    types = schema_types(schema, root)
+    if types is None or value[:1] != '"':
+        return value
+    return read_text(json.loads(value), types) or value
+
+
+def text_value(text: str, schema: Mapping[str, Any] | None, root: Mapping[str, Any]) -> str:
+    """The JSON of a value that the model wrote as plain text."""
+    types = None if schema is None else schema_types(schema, root)
+    if types is None:
+        return json.dumps(text, ensure_ascii=False)
+    return read_text(text, types) or json.dumps(text, ensure_ascii=False)
+
+
+def accepts(types: frozenset[str] | None, kind: str) -> bool:
+    return types is None or kind in types or (kind == "integer" and "number" in types)
+
+
+def _type_name(kind: str) -> str:
+    kind = kind.strip().lower()
+    if kind in _ALIASES:
+        return _ALIASES[kind]
+    for prefix, name in (("int", "integer"), ("uint", "integer"), ("float", "number")):
+        if kind.startswith(prefix) and kind[len(prefix) :].isdigit():
+            return name
+    return kind
+
+
+def _resolve(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    reference = schema.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    node: object = root
+    for part in reference[2:].split("/"):
+        part = part.replace("~1", "/").replace("~0", "~")
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node if isinstance(node, Mapping) else None
+
+
+def read_text(text: str, types: frozenset[str]) -> str | None:
+    """Text as the JSON of the first accepted type that it spells, in the order null, integer, number,
+    boolean, object and array; None if it spells none of them, or if only a string will do.
+    """
+    word = text.strip()
+    lower = word.lower()
+    if "null" in types and lower == "null":
+        return "null"
+    if "integer" in types and _INTEGER.fullmatch(word):
+        return json_number(word)
+    if "number" in types and (number := json_number(word)):
+        return number
+    if "boolean" in types and lower in _BOOLEANS:
+        return _BOOLEANS[lower]
+    if _BRACKETS.get(word[:1]) in types:
+        return read_container(word)
+    return None if types & _TYPES else read_json(word)
+
+
+def read_json(text: str) -> str | None:
+    """Text that is JSON, with finite numbers, as it is; else None."""
+    try:
+        json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError):
+        return None
+    return text.strip()
+
+
+def read_container(text: str) -> str | None:
+    """An object or array in JSON, or with Python's spelling of it, as JSON."""
+    if (known := read_json(text)) is not None:
+        return known
+    from normalizers.read.json_object import read_loosely
+
+    if (loose := read_loosely(text)) is not None:
+        return loose
+    # Escaped once too often, as if it stood within a string.
+    try:
+        inner = json.loads(f'"{text}"') if '\\"' in text else None
+    except ValueError:
+        return None
+    return None if inner is None else read_json(inner)
+
+
+def _finite(number: str) -> float:
+    if json_number(number) is None:
+        raise ValueError(number)
+    return float(number)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)
+
+
+_TYPES = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
+_BRACKETS = {"{": "object", "[": "array"}
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}

@@ -1,0 +1,1 @@
+"""Calls as text, and grammars that hold a model to them."""

@@ -1,0 +1,185 @@
+"""What is counted and remembered of answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.answer.capture import MAX_RECORDING, RecordedAnswer, Recording
+from gateway.answer.normalize import Answer
+from gateway.observe.request_log import BOUNDS, LEFT, OK, UNSETTLED, Histogram, Repairs, RequestLog, Row, Stats
+from gateway.wire.chat import ChatRequest, encode
+from normalizers import registry
+from tests.gateway.double import chunk, completion
+
+
+def row(model: str = "m", outcome: str = OK, seconds: float = 0.2, **fields: Any) -> Row:
+    found = {
+        "stream": False,
+        "first": 0.0,
+        "usage": {},
+        "chunks": 0,
+        "repairs": None,
+        "recording": None,
+        "face": "chat",
+        **fields,
+    }
+    return (
+        model,
+        found["stream"],
+        outcome,
+        100.0,
+        100.0 + seconds,
+        found["first"],
+        found["usage"],
+        found["chunks"],
+        found["repairs"],
+        found["recording"],
+        found["face"],
+    )
+
+
+def ledger(*rows: Row, size: int = 10) -> RequestLog:
+    made = RequestLog(size)
+    made.rows += rows
+    return made
+
+
+@given(st.lists(st.floats(0, 1000), max_size=50))
+def test_a_histogram_puts_each_duration_into_the_first_bucket_that_holds_it(durations: list[float]) -> None:
+    found = Histogram()
+    found.observe(durations)
+    bounds = [*BOUNDS, float("inf")]
+    expected = [0] * len(bounds)
+    for duration in durations:
+        expected[next(at for at, bound in enumerate(bounds) if duration <= bound)] += 1
+    assert found.counts == expected
+    assert found.sum == pytest.approx(sum(durations))
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([OK, LEFT, "provider_unavailable"])), max_size=40))
+def test_however_often_it_is_settled_the_counts_are_the_same(answers: list[tuple[str, str]]) -> None:
+    together, apart = ledger(*(row(*answer) for answer in answers), size=100), RequestLog(100)
+    for answer in answers:
+        apart.rows.append(row(*answer))
+        apart.settle()
+    for model in "abc":
+        assert together.stats(model).outcomes == apart.stats(model).outcomes
+        assert together.stats(model).duration.counts == apart.stats(model).duration.counts
+    assert [entry.id for entry in together.entries()] == [*range(len(answers), 0, -1)]
+    assert [entry.model for entry in together.entries()] == [entry.model for entry in apart.entries()]
+
+
+USAGES: list[tuple[dict[str, Any], tuple[int, int, int]]] = [
+    ({"prompt_tokens": 3, "completion_tokens": 4}, (3, 4, 0)),
+    ({"prompt_tokens": 3, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 2}}, (3, 4, 2)),
+    ({"prompt_tokens": "three", "completion_tokens": None}, (0, 0, 0)),
+    ({"prompt_tokens": 3, "prompt_tokens_details": None}, (3, 0, 0)),
+    ({"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": "x"}}, (3, 0, 0)),
+    ({"total_tokens": 9}, (0, 0, 0)),
+    ({}, (0, 0, 0)),
+]
+
+
+@pytest.mark.parametrize(("usage", "told"), USAGES)
+def test_tokens_are_those_that_the_engine_told(usage: dict[str, Any], told: tuple[int, int, int]) -> None:
+    good = {"prompt_tokens": 10, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 5}}
+    found = ledger(row(usage=usage), row(usage=good)).stats("m")
+    assert (found.prompt_tokens - 10, found.completion_tokens - 20, found.cached_tokens - 5) == told
+
+
+def test_generated_counts_chunks_of_streams_and_tokens_of_whole_answers() -> None:
+    streamed = row(stream=True, chunks=7, usage={"completion_tokens": 6})
+    assert ledger(streamed, row(usage={"completion_tokens": 5})).stats("m").generated == 12
+
+
+def test_repairs_are_counted_by_kind() -> None:
+    repairs = Repairs("schema", {"ids": 2}, ["calls_not_allowed", "calls_not_allowed"])
+    found = ledger(row(repairs=repairs), row(repairs=Repairs("lexical")), row()).stats("m")
+    assert found.mended == {"schema": 1, "lexical": 1}
+    assert found.healed == {"ids": 2}
+    assert found.warnings == {"calls_not_allowed": 2}
+
+
+def test_a_model_that_was_never_asked_has_counts_of_nothing() -> None:
+    assert ledger(row()).stats("other").outcomes == {}
+
+
+def test_only_the_last_ones_are_remembered_and_all_are_counted() -> None:
+    made = ledger(*(row() for _ in range(UNSETTLED + 5)), size=3)
+    assert [entry.id for entry in made.entries()] == [UNSETTLED + 5, UNSETTLED + 4, UNSETTLED + 3]
+    assert made.stats("m").outcomes[OK] == UNSETTLED + 5
+    made.configure(1, bodies=False)
+    assert [entry.id for entry in made.entries()] == [UNSETTLED + 5]
+    assert ledger(row(), size=0).find("1") is None
+
+
+def test_recordings_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.observe.request_log.MAX_RECORDED", 1000)
+    made = RequestLog(10, bodies=True)
+    for number in range(4):
+        answer = recorded()
+        answer.recording.keep([b"x" * 300], [encode({"id": f"c{number}"})])
+        recording = made.record(answer)
+        made.rows.append(row(recording=recording))
+    assert [entry.recorded for entry in made.entries()] == [True, True, False, False]
+    found = made.find("c3")
+    assert found is not None
+    assert found[0].id == 4
+    assert made.find("c0") is None
+    assert made.find("1") is not None
+
+
+REQUEST = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
+
+
+def recorded(**fields: Any) -> RecordedAnswer:
+    return RecordedAnswer(ChatRequest.parse(encode({**REQUEST, **fields})), registry.get("pythonic"))
+
+
+RAW = [encode(chunk(piece)) for piece in ("<|tool_call", "_start|>[f(a=1)]", "<|tool_call_end|>")]
+
+
+def test_a_recorded_answer_is_the_same_answer() -> None:
+    request = ChatRequest.parse(encode(REQUEST))
+    plain, kept = Answer(request, registry.get("pythonic")), recorded()
+    outs: list[list[bytes]] = [[], []]
+    for answer, out in zip((plain, kept), outs, strict=True):
+        answer.feed(RAW, out)
+        out += answer.finish(done=True)
+    ids = [[part.split(b'"id":"call_')[0] for part in out] for out in outs]
+    assert ids[0] == ids[1]
+    assert kept.recording.raw == RAW
+    assert kept.recording.clean == outs[1]
+    assert kept.recording.completion_id == "chatcmpl-1"
+
+
+def test_a_whole_answer_that_fails_is_recorded_too() -> None:
+    kept = recorded(stream=False)
+    with pytest.raises(Exception, match="not JSON"):
+        kept.whole(b"nonsense")
+    assert (kept.recording.raw, kept.recording.clean) == ([b"nonsense"], [])
+    good = recorded(stream=False)
+    body = encode(completion())
+    assert good.whole(body) == body
+    assert (good.recording.raw, good.recording.clean) == ([body], [body])
+
+
+def test_a_recording_is_bounded() -> None:
+    kept = recorded()
+    kept.recording.keep([b"x" * MAX_RECORDING], [])
+    kept.recording.keep([b"y"], [])
+    assert kept.recording.cut
+    assert kept.recording.raw == []
+    long = recorded(messages=[{"role": "user", "content": "x" * MAX_RECORDING}], tools=[])
+    assert long.recording.cut
+    assert {*long.recording.request} == {"stream", "tools"}
+    long.recording.forget()
+    assert long.recording == Recording({}, "pythonic", False, cut=True)
+
+
+def test_stats_stand_alone() -> None:
+    assert Stats().outcomes == {}
