@@ -24,7 +24,7 @@ def upstream(tmp_path: Path) -> Iterator[int]:
     command = [sys.executable, "-m", "benchmarks.harness.upstream", "--port", str(port)]
     server = proc.Server.start(command, port, tmp_path / "log", cwd=ROOT)
     try:
-        server.wait_ready("/v1/models", 40.0)
+        server.wait_ready("/v1/models", PATIENCE)
         yield port
     finally:
         server.stop()

@@ -38,7 +38,7 @@ async def process(script: Script, folder: Path) -> AsyncIterator[tuple[proc.Serv
             file.write(f"server: {json.dumps(NO_COMMENTS)}\n")
         server = proc.Server.start(command, place.port, folder / "log", env=stack.env, cwd=folder)
         try:
-            await asyncio.to_thread(server.wait_ready, stack.ready, stack.start_timeout)
+            await asyncio.to_thread(server.wait_ready, stack.ready, PATIENCE)
             yield server, double
         finally:
             await asyncio.to_thread(server.stop)
