@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
@@ -17,6 +18,13 @@ ROOT = Path(__file__).parents[1]
 # How long an example takes is the machine's affair.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+
+def pytest_configure() -> None:
+    # A shell without job control starts background jobs (`scripts/test &`) with SIGINT ignored, and a process that
+    # inherits that can't be interrupted: tests of Ctrl-C would wait in vain.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

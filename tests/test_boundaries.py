@@ -6,11 +6,13 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 NETWORK = {"asyncio", "http", "multiprocessing", "select", "selectors", "socket", "socketserver", "ssl", "subprocess"}
@@ -151,15 +153,24 @@ def part_of(module: str) -> str:
     return "normalizers" if module.split(".")[0] == "normalizers" else ".".join(module.split(".")[:2])
 
 
-def imports() -> Iterator[Import]:
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """The nodes of a file's syntax tree that import something."""
+    return [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if targets(node)]
+
+
+@cache
+def imports() -> list[Import]:
+    found = []
     for package in ("gateway", "normalizers"):
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for node in nodes(path):
                 for target in targets(node):
                     line = getattr(node, "lineno", 0)
-                    yield Import(f"{path.relative_to(ROOT)}:{line}", part_of(module), target)
+                    found.append(Import(f"{path.relative_to(ROOT)}:{line}", part_of(module), target))
+    return found
 
 
 def targets(node: ast.AST) -> list[str]:
@@ -185,9 +196,6 @@ def is_module(path: str) -> bool:
     return (ROOT / path).is_dir() or (ROOT / f"{path}.py").is_file()
 
 
-IMPORTS = list(imports())
-
-
 @pytest.mark.parametrize(
     ("source", "found"),
     [
@@ -206,7 +214,7 @@ def test_imports_are_found(source: str, found: list[str]) -> None:
 
 
 def test_every_part_has_its_row() -> None:
-    parts = {found.part for found in IMPORTS} | {
+    parts = {found.part for found in imports()} | {
         part_of(f"gateway.{path.stem}")
         for path in (ROOT / "gateway").iterdir()
         if path.suffix == ".py" and path.stem != "__init__"
@@ -218,7 +226,7 @@ def test_every_part_has_its_row() -> None:
 @pytest.mark.parametrize("part", OURS)
 def test_a_part_imports_what_its_row_allows(part: str) -> None:
     wrong = []
-    for found in IMPORTS:
+    for found in imports():
         if found.part != part:
             continue
         top = found.target.split(".")[0]
@@ -251,12 +259,13 @@ def owner(target: str) -> str:
     return target
 
 
+@cache
 def files() -> dict[str, set[str]]:
     """Module → the modules of ours that it imports, lazily and for types alone included."""
     graph: dict[str, set[str]] = {}
     for module, path in MODULES.items():
         found = set()
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and node.module:
                 found |= {owner(f"{node.module}.{alias.name}") for alias in node.names}
             else:
@@ -265,9 +274,7 @@ def files() -> dict[str, set[str]]:
     return graph
 
 
-FILES = files()
-
-
+@cache
 def reached(module: str) -> set[str]:
     """All modules of ours that come with `module`, itself included."""
     seen: set[str] = set()
@@ -275,13 +282,13 @@ def reached(module: str) -> set[str]:
     while left:
         if (name := left.pop()) not in seen:
             seen.add(name)
-            left += FILES[name]
+            left += files()[name]
     return seen
 
 
 def test_no_two_files_import_each_other() -> None:
     """Neither directly nor by way of others."""
-    circles = {frozenset(b for b in reached(a) if a in reached(b)) for a in FILES}
+    circles = {frozenset(b for b in reached(a) if a in reached(b)) for a in MODULES}
     assert {tuple(sorted(circle)) for circle in circles if len(circle) > 1} == CIRCLES_YET
 
 
@@ -290,12 +297,12 @@ def test_few_modules_lie_loose() -> None:
     assert loose == {"app.py", "errors.py", "services.py", "upstream.py"}
 
 
-@pytest.mark.parametrize("module", [module for module in FILES if part_of(module) in PURE])
+@pytest.mark.parametrize("module", [module for module in MODULES if part_of(module) in PURE])
 def test_pure_parts_do_no_io(module: str) -> None:
     """Transitively."""
     wrong = []
     for name in reached(module):
-        for node in ast.walk(ast.parse(MODULES[name].read_text("utf-8"))):
+        for node in nodes(MODULES[name]):
             wrong += [f"{name} imports {target}" for target in targets(node) if target.split(".")[0] in NETWORK]
     assert not wrong
 
@@ -304,7 +311,7 @@ def test_pure_parts_do_no_io(module: str) -> None:
 def test_heavy_modules_load_on_first_use(module: str) -> None:
     script = f"import sys, {module}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=50, cwd=ROOT, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, check=True
     )
     assert not set(done.stdout.split()) & WITHOUT[module]
 

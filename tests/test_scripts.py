@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.commands import SECONDS
 from tests.cli.test_commands import answering
 from tests.llama_server import pinned
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +34,7 @@ def install(clone: Path, what: str, programs: Path, **environment: str) -> subpr
     """`scripts/install` with no other Python on the PATH than `programs` has."""
     env = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(clone), "PIP_CONFIG_FILE": os.devnull, **environment}
     argv: list[str | Path] = [clone / "scripts/install", what]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def program(path: Path, script: str) -> None:
@@ -50,7 +50,7 @@ def test_help_is_told_and_nothing_done(script: str, tmp_path: Path) -> None:
     shutil.copy(ROOT / "scripts" / script, place)
     for argument in ("--help", "-h"):
         done = subprocess.run(
-            [f"scripts/{script}", argument], cwd=tmp_path, capture_output=True, text=True, timeout=10, check=False
+            [f"scripts/{script}", argument], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert f"scripts/{script}" in done.stdout
@@ -67,7 +67,6 @@ def test_an_old_python_is_refused(clone: Path) -> None:
     assert not (clone / ".venv").exists()
 
 
-@pytest.mark.timeout(240)
 def test_offline_it_fails_and_says_why(clone: Path) -> None:
     program(clone / "bin/python3", f'exec {sys.executable} "$@"')
     index = f"http://127.0.0.1:{free_port()}/simple"
@@ -156,12 +155,12 @@ def test_serve_serves_and_ends_when_told() -> None:
     with subprocess.Popen(argv, env={**os.environ, "CTXGATE_VENV": sys.prefix}) as process:
         try:
             with answering(port):
-                answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=request, timeout=SECONDS)
+                answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=request, timeout=PATIENCE)
             assert answer.json()["model"] == "ctxgate-test-tools"
         finally:
             process.terminate()
             try:
-                process.wait(SECONDS)
+                process.wait(PATIENCE)
             finally:
                 process.kill()
     assert process.returncode in (0, -15)

@@ -97,7 +97,10 @@ def _test(config: Config, model: Model, args: argparse.Namespace, out: Path, bas
         # The run has to end its gateway, so it is asked to end and waited for, never killed.
         before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
         try:
-            return process.wait()
+            code = process.wait()
+            # As a shell tells it. A run interrupted while Python executes a string (a dataclass being made) ends by
+            # SIGINT itself, even though it has caught the KeyboardInterrupt.
+            return code if code >= 0 else 128 - code
         except KeyboardInterrupt:  # the run got it, too
             process.wait()
             return 130

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-SECONDS = 90
+from tests.patience import PATIENCE
 
 
 def environment(home: Path, **extra: str) -> dict[str, str]:
@@ -28,7 +28,7 @@ def ctxgate(*args: str | Path, cwd: Path, stdin: str = "", **extra: str) -> subp
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -45,7 +45,7 @@ def serving(cwd: Path, *args: str | Path, **extra: str) -> Iterator[subprocess.P
         finally:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(SECONDS)
+                process.wait(PATIENCE)
             finally:
                 process.kill()
 

@@ -19,8 +19,9 @@ from gateway import __version__
 from gateway.cli.main import parser
 from gateway.config import Server, load
 from gateway.errors import CATEGORIES
-from tests.cli.commands import SECONDS, config, ctxgate, environment, serving
+from tests.cli.commands import config, ctxgate, environment, serving
 from tests.config.test_load import LOCALCOWORK
+from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.pull.sources import Source
 from tests.pull.sources import serving as source_serving
@@ -31,9 +32,9 @@ ECHO = "active_model: echo\nmodels: {echo: {runtime: echo}}\n"
 
 @contextmanager
 def answering(port: int = 0, uds: Path | None = None) -> Iterator[httpx.Client]:
-    """A client of a gateway that is just starting: it answers within SECONDS, or the test fails."""
+    """A client of a gateway that is just starting: it answers within PATIENCE, or the test fails."""
     family, address = (socket.AF_UNIX, str(uds)) if uds else (socket.AF_INET, ("127.0.0.1", port))
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + PATIENCE
     while True:
         with socket.socket(family) as connection:
             if connection.connect_ex(address) == 0:
@@ -42,7 +43,7 @@ def answering(port: int = 0, uds: Path | None = None) -> Iterator[httpx.Client]:
         time.sleep(0.05)
     transport = httpx.HTTPTransport(uds=str(uds) if uds else None)
     with httpx.Client(
-        base_url=f"http://127.0.0.1:{port}", transport=transport, trust_env=False, timeout=SECONDS
+        base_url=f"http://127.0.0.1:{port}", transport=transport, trust_env=False, timeout=PATIENCE
     ) as client:
         assert client.get("/health").status_code == 200
         yield client
@@ -111,7 +112,7 @@ def test_output_that_nobody_reads(line: str, unbuffered: str, tmp_path: Path) ->
             env=environment(tmp_path, PYTHONUNBUFFERED=unbuffered),
             stdout=output_file,
             stderr=subprocess.PIPE,
-            timeout=SECONDS,
+            timeout=PATIENCE,
             check=False,
         )
     # Of help that can't be written argparse says nothing.

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.cli.commands import config, ctxgate, serving
+from tests.patience import PATIENCE
 
 ECHO = "active_model: echo\nmodels: {echo: {runtime: echo}}\n"
 PATH_LIMIT = 108
@@ -71,7 +72,7 @@ def test_a_free_port_is_told(tmp_path: Path) -> None:
         url = process.stderr.readline().split()[1]
         assert not url.endswith(":0/v1")
         # It listens already as it says so.
-        assert httpx.get(f"{url}/models", trust_env=False, timeout=30).status_code == 200
+        assert httpx.get(f"{url}/models", trust_env=False, timeout=PATIENCE).status_code == 200
 
 
 def test_a_dead_gateways_socket_is_taken_over(tmp_path: Path) -> None:
@@ -82,6 +83,6 @@ def test_a_dead_gateways_socket_is_taken_over(tmp_path: Path) -> None:
         assert process.stderr is not None
         assert process.stderr.readline().startswith(f"ctxgate: unix:{tmp_path / 's'}  ")
         transport = httpx.HTTPTransport(uds=str(tmp_path / "s"))
-        with httpx.Client(transport=transport, base_url="http://gateway", timeout=30) as client:
+        with httpx.Client(transport=transport, base_url="http://gateway", timeout=PATIENCE) as client:
             assert client.get("/health").status_code == 200
         assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600

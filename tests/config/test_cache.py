@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import ConfigError, cache, load
+from tests.patience import PATIENCE
 
 TEXT = """\
 active_model: one
@@ -52,7 +53,9 @@ def test_a_second_start_imports_no_validation(file: Path, environ: dict[str, str
     )
     command = [sys.executable, "-c", script, str(file)]
     said = [
-        subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, timeout=50, check=True).stdout
+        subprocess.run(
+            command, env=os.environ | environ, capture_output=True, text=True, timeout=PATIENCE, check=True
+        ).stdout
         for _ in range(2)
     ]
     assert said == ["0.5 True True\n", "0.5 False False\n"]

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from gateway.config import ConfigError, Engines, Model, PullSource, Residence, Role, Runtime, Server, find, load
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -545,5 +546,5 @@ def test_unsafe_servers() -> None:
 def test_values_are_light() -> None:
     """What only reads the values must not pay for YAML and pydantic."""
     code = "import sys, gateway.config; print([m for m in ('yaml', 'pydantic', 'httpx', 'lark') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "[]"

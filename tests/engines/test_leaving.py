@@ -22,6 +22,7 @@ from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, size
 from tests.gateway.client import Client, chat
 from tests.gateway.running import LANE
 from tests.gateway.test_engine_killed import pytestmark, real
+from tests.patience import PATIENCE
 
 __all__ = ["pytestmark"]
 
@@ -42,14 +43,13 @@ async def slots(engine: Engine) -> list[int]:
 async def free(engine: Engine) -> int:
     """The most tokens that any slot had written when it was seen last; returns once all are free."""
     most = 0
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while working := await slots(engine):
             most = max(most, *working)
     return most
 
 
 @pytest.mark.parametrize("clients", [16, pytest.param(100, marks=pytest.mark.slow)])
-@pytest.mark.timeout(300)
 async def test_of_clients_that_leave_nothing_is_left(test_model: Path, clients: int) -> None:
     """Half of them ask for whole answers, half for streams; each leaves at a moment of its own."""
     rolls = random.Random(3)
@@ -68,7 +68,7 @@ async def test_of_clients_that_leave_nothing_is_left(test_model: Path, clients: 
             await asyncio.gather(*(leave(at) for at in range(first, first + 4)))
             most = max(most, await on_its_loop(engine, free))
         assert most < 900, "they were answered to their end"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             while engine.in_flight:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert (engine.crashes, engine.starts) == (0, starts)

@@ -109,7 +109,6 @@ def test_llama_cpp_python(llama_cpp_python: str, test_model: Path, tmp_path: Pat
         held_in_docs("llama_cpp.server", check("llama_cpp.server", *servers))
 
 
-@pytest.mark.timeout(180)
 def test_mlx(mlx_python: str, mlx_model: Path, tmp_path: Path) -> None:
     script = ROOT / "gateway/engines/mlx_server.py"
     args = ["-P", str(script), "--model", "{model_path}", "--port", "{port}"]

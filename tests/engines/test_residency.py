@@ -21,6 +21,7 @@ from gateway.engines.recipe import Machine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit
 from gateway.wire.chat import ChatRequest
 from tests.conftest import ROOT
+from tests.patience import PATIENCE
 
 EACH = 60 * memory.MB
 """More than one engine of the test model holds, by a third."""
@@ -71,7 +72,7 @@ async def gateway_of(
     config = Config(
         source=Path("config.yaml"), active_model=next(iter(names)), models=models, engines=limits, state_dir=state_dir
     )
-    async with asyncio.timeout(100), Gateway(config) as gateway:
+    async with asyncio.timeout(PATIENCE), Gateway(config) as gateway:
         engines = [route.engine for route in gateway.routes.values() if route.engine is not None]
         seen = Seen(engines)
         for engine in engines:

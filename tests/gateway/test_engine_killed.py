@@ -20,6 +20,7 @@ from gateway.engines import Engine
 from tests.engines.conftest import gone, stand_still
 from tests.gateway.client import Client, chat
 from tests.gateway.running import LANE
+from tests.patience import PATIENCE
 from tests.provider.server import serve
 
 pytestmark = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp is not installed")
@@ -37,7 +38,7 @@ async def real(model: Path, http: str) -> AsyncIterator[tuple[int, Engine]]:
     app: API = build(Config(source=Path("config.yaml"), active_model="tiny", models={"tiny": tiny}))
     engine = app.chat.gateway.routes["tiny"].engine
     assert engine is not None
-    async with asyncio.timeout(100):
+    async with asyncio.timeout(PATIENCE):
         with ExitStack() as stack:
             url = stack.enter_context(serve(app, lifespan="on", http=http))
             try:

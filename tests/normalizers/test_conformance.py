@@ -40,7 +40,6 @@ GROUPS = by_format()
 
 
 @pytest.mark.parametrize("name", GROUPS)
-@pytest.mark.timeout(300)
 def test_messages(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     count: Counter[str] = Counter()
     wrong: dict[str, str] = {}

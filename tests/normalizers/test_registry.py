@@ -12,6 +12,7 @@ import pytest
 from normalizers import FormatSpec, ToolCall, UnknownFormat, detect, get, names, warm
 from normalizers.write.render import render_calls, render_result, render_tools
 from tests.normalizers.splits import parse, tool
+from tests.patience import PATIENCE
 
 MINE = FormatSpec(name="mine", dialect="json", open=("<<",), close=(">>",))
 NOT_A_SPEC = 1
@@ -169,7 +170,7 @@ def test_the_grammar_is_loaded_by_a_call_or_by_warming() -> None:
         "n.warm('pythonic')\n"
         "assert 'lark' in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=50)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("name", names())

@@ -24,6 +24,7 @@ from tests.cli.commands import environment
 from tests.conftest import ROOT
 from tests.operations.test_reload import Gateway, gateway
 from tests.operations.test_seeing import QUESTION
+from tests.patience import PATIENCE
 
 PAGE = (ROOT / "docs/operations.md").read_text("utf-8")
 FILES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -47,7 +48,6 @@ def running(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples need curl")
-@pytest.mark.timeout(240)
 def test_the_examples_give_what_the_page_shows(running: Gateway) -> None:
     """In the page's order: each finds what the ones before it have left."""
     folder = running.file.parents[1]
@@ -64,7 +64,7 @@ def test_the_examples_give_what_the_page_shows(running: Gateway) -> None:
         assert example is not None
         command = example[1].replace("http://127.0.0.1:4000", url)
         done = subprocess.run(
-            ["sh", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=40, check=False
+            ["sh", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         printed, wanted = done.stdout + done.stderr, example[2]
         if not doctest.OutputChecker().check_output(wanted, printed, FLAGS):

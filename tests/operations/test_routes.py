@@ -32,6 +32,7 @@ from gateway.wire.chat import ChatRequest, encode
 from tests.gateway.client import chat
 from tests.gateway.double import Double, Exchange, Script, answers, chunk, completion, endless, streams
 from tests.gateway.running import LANE, running
+from tests.patience import PATIENCE
 
 BUSY = answers({"error": {"message": "busy"}}, 503)
 LIMITED = answers({"error": {"message": "slow down"}}, 429)
@@ -52,7 +53,7 @@ async def cut(exchange: Exchange) -> None:
 
 @asynccontextmanager
 async def doubles(*scripts: tuple[Script, ...]) -> AsyncIterator[list[Double]]:
-    async with asyncio.timeout(100), AsyncExitStack() as stack:
+    async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
         yield [await stack.enter_async_context(Double(*each).serve()) for each in scripts]
 
 
@@ -420,7 +421,7 @@ async def test_nobody_probes_once_the_gateway_is_closed() -> None:
 
 
 def openssl(*args: str | Path) -> None:
-    subprocess.run(["openssl", *map(str, args)], check=True, capture_output=True, timeout=30)
+    subprocess.run(["openssl", *map(str, args)], check=True, capture_output=True, timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -444,7 +445,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def secure(authority: Path, *scripts: Script) -> AsyncIterator[tuple[Double, Model]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority / "server.pem")
-    async with asyncio.timeout(100), Double(*scripts).serve(ssl=context) as double:
+    async with asyncio.timeout(PATIENCE), Double(*scripts).serve(ssl=context) as double:
         url = f"https://localhost:{double.address.port}"
         yield double, Model(name="m", runtime="openai", base_url=url, api_key=SecretStr("sesame"))
 

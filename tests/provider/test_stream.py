@@ -29,6 +29,7 @@ from gateway.provider import (
 from gateway.provider.mapping import Call
 from gateway.provider.stream import read_events
 from gateway.wire.sse import DEFAULT_MAX_EVENT_SIZE
+from tests.patience import PATIENCE
 
 from .server import Receive, Scope, Send, answer, read_json, serve
 from .strategies import json_values
@@ -255,7 +256,7 @@ class Dripping:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await begin(receive, send)
-        if await asyncio.to_thread(self.go_on.wait, 20):
+        if await asyncio.to_thread(self.go_on.wait, PATIENCE):
             await send({"type": "http.response.body", "body": sse(*TEXT[2:])})
 
 
@@ -288,7 +289,7 @@ async def test_leaving_the_stream_ends_the_call() -> None:
                 assert await anext(stream) == TextDelta("Grüß")
             with pytest.raises(GatewayError, match="closed before"):
                 await stream.response()
-            assert await asyncio.to_thread(app.event.result, 20) == "http.disconnect"
+            assert await asyncio.to_thread(app.event.result, PATIENCE) == "http.disconnect"
 
 
 async def test_refusals_come_before_the_stream() -> None:
