@@ -94,7 +94,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.ctx": {"msgspec", "sqlalchemy"},
     "gateway.pull": {"httpx", "huggingface_hub"},
     "gateway.app": {"uvicorn"},
-    "gateway.cli": {"httpx", "msgspec", "uvicorn", "yaml"},
+    "gateway.cli": {"click", "httpx", "msgspec", "rich", "uvicorn", "yaml"},
 }
 
 PURE = ("normalizers", "gateway.errors", "gateway.wire", "gateway.request", "gateway.answer")
@@ -127,6 +127,7 @@ HEAVY = {
     "mlx_lm",
     "openai",
     "prometheus_client",
+    "rich",
     "sqlalchemy",
     "xllamacpp",
 }
@@ -137,6 +138,7 @@ WITHOUT: dict[str, set[str]] = {
     "gateway.wire.chat": HEAVY | {"asyncio", "pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.cli.main": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.app": HEAVY | {"pydantic", "starlette", "yaml"},
+    "gateway.cli.serve": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.tools": HEAVY - {"httpx"},
     "gateway.ctx.live": HEAVY,
     "gateway.ctx.runner": HEAVY | {"asyncio", "json", "msgspec", "pydantic", "starlette", "uvicorn", "yaml"},

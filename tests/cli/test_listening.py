@@ -28,8 +28,8 @@ def test_a_port_that_is_taken(held: int, tmp_path: Path) -> None:
     done = ctxgate("serve", "--port", str(held), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         69,
-        f"ctxgate: can't listen on 127.0.0.1 port {held}: something listens there already; if it is a gateway, "
-        "`ctxgate status` shows it: end it, or name another one with --port or server.port of config.yaml\n",
+        f"ctxgate: can't listen on 127.0.0.1 port {held}: the port is in use; if it is a gateway, "
+        "`ctxgate status` shows it: stop it, or name another one with --port or server.port of config.yaml\n",
     )
 
 
@@ -38,7 +38,7 @@ def test_a_port_that_is_taken(held: int, tmp_path: Path) -> None:
     [
         pytest.param("none/s", 2, "No such file or directory; correct --uds or server.uds", id="no folder"),
         pytest.param("s" * PATH_LIMIT, 2, "path too long; correct --uds or server.uds", id="too long"),
-        pytest.param("file", 69, "it is there already", id="a file"),
+        pytest.param("file", 69, "the file exists", id="a file"),
         pytest.param("socket", 69, "name another path with --uds or server.uds", id="a server's"),
     ],
 )

@@ -17,8 +17,8 @@ from tests.ports import free_port
     [
         ("runtime: llama.cpp, path: text", "text is not a GGUF file", "llama.cpp reads GGUF files"),
         ("runtime: llama.cpp, path: folder", "folder is a folder", "llama.cpp reads GGUF files"),
-        ("runtime: mlx, path: text", "text is a file", "MLX wants the model's folder"),
-        ("runtime: llama.cpp, path: text, mmproj_path: gone", "no projector at", "mend mmproj_path:"),
+        ("runtime: mlx, path: text", "text is a file", "MLX needs the model's folder"),
+        ("runtime: llama.cpp, path: text, mmproj_path: gone", "no projector at", "correct mmproj_path:"),
         ('runtime: "nowhere.at_all:Class", base_url: "http://127.0.0.1:9"', "its backend can't be loaded", "nowhere"),
     ],
     ids=["no GGUF", "a folder", "a file for MLX", "no projector", "no such class"],
