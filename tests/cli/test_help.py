@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from benchmarks.model_test.cli import root as model_test
 from gateway.cli.main import root as ctxgate
 
 
@@ -20,15 +21,22 @@ def commands(command: click.Command, context: click.Context) -> Iterator[tuple[s
             yield from commands(child, click.Context(child, parent=context, info_name=name))
 
 
-COMMANDS = list(commands(ctxgate, click.Context(ctxgate, info_name="ctxgate")))
+COMMANDS = [
+    *commands(ctxgate, click.Context(ctxgate, info_name="ctxgate")),
+    *commands(model_test, click.Context(model_test, info_name="scripts/model-test")),
+]
 
 
 def test_there_are_commands() -> None:
-    assert {"ctxgate serve", "ctxgate room new"} <= {name for name, _ in COMMANDS}
+    assert {"ctxgate serve", "ctxgate room new", "scripts/model-test run"} <= {name for name, _ in COMMANDS}
 
 
 @pytest.mark.parametrize("command", [command for _, command in COMMANDS], ids=[name for name, _ in COMMANDS])
 def test_each_argument_is_explained(command: click.Command) -> None:
-    assert [parameter.name for parameter in command.params if not getattr(parameter, "help", None)] == []
+    assert [parameter.name for parameter in command.params if not explained(parameter)] == []
     assert command.callback is not None
     assert command.help
+
+
+def explained(parameter: click.Parameter) -> bool:
+    return bool(getattr(parameter, "help", None) or getattr(parameter, "hidden", False))
