@@ -77,7 +77,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.wire": {"msgspec"},
     "gateway.schema": {"jsonschema", "pydantic", "referencing"},
     "gateway.upstream": {"httptools"},
-    "gateway.config": {"keyring", "msgspec", "pydantic", "pydantic_core", "yaml"},
+    "gateway.config": {"keyring", "msgspec", "platformdirs", "pydantic", "pydantic_core", "yaml"},
     "gateway.provider": {"httpx", "jsonschema", "pydantic", "referencing"},
     "gateway.backends": {"msgspec"},
     "gateway.request": {"jsonschema", "msgspec", "referencing"},
