@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import SECONDS, config, ctxgate, environment, serving
+from tests.cli.test_chat import stream, upstream
 from tests.cli.test_commands import ECHO, answering
 from tests.ports import free_port
+from tests.pull.sources import Source
+from tests.pull.sources import serving as source_serving
 
 CLEAR_LINE = "\x1b[2K"
 
@@ -43,6 +46,9 @@ class Terminal:
                 break
             self.text += data.decode()
         return self.text
+
+    def write(self, text: str) -> None:
+        os.write(self._ours, text.encode())
 
     def end(self) -> int:
         self.read()
@@ -87,3 +93,18 @@ def test_the_status_is_live_until_ctrl_c(tmp_path: Path) -> None:
     assert terminal.text.count("built in") >= 2
     assert "Traceback" not in terminal.text
     assert terminal.text.endswith("\x1b[?25h")  # the cursor is back
+
+
+@pytest.mark.parametrize(("extra", "styled"), [({}, True), ({"NO_COLOR": "1"}, False)], ids=["colour", "NO_COLOR"])
+def test_a_chat_dims_reasoning(extra: dict[str, str], styled: bool, tmp_path: Path) -> None:
+    answer = stream({"reasoning_content": "hm"}, {"content": "a\x1b[2Jb"})
+    with source_serving(Source(pages={"/v1/chat/completions": answer})) as source:
+        upstream(tmp_path, source)
+        terminal = Terminal("chat", cwd=tmp_path, **extra)
+        terminal.read("> ")
+        terminal.write("x\n")
+        terminal.read("[2Jb")
+        terminal.write("/quit\n")
+        assert terminal.end() == 0
+    assert ("\x1b[2mhm\x1b[0m" in terminal.text) == styled
+    assert "a\ufffd[2Jb" in terminal.text
