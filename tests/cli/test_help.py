@@ -38,5 +38,10 @@ def test_each_argument_is_explained(command: click.Command) -> None:
     assert command.help
 
 
+@pytest.mark.parametrize("name", ctxgate.list_commands(click.Context(ctxgate)))
+def test_each_command_has_examples(name: str) -> None:
+    assert f"examples:\n  ctxgate {name}" in (dict(COMMANDS)[f"ctxgate {name}"].epilog or "")
+
+
 def explained(parameter: click.Parameter) -> bool:
     return bool(getattr(parameter, "help", None) or getattr(parameter, "hidden", False))
