@@ -151,7 +151,7 @@ RUNNING = all_of(
     running("--repeat", type=COUNT, default=1, metavar="N", help="Run the suite N times; the first one counts."),
     running("--aa", is_flag=True, help="Run it twice, to see how much the model differs from itself."),
     running("--warmup", type=COUNT, default=1, metavar="N", help="Questions before the first case."),
-    running("--fresh", is_flag=True, help="Discard the samples in --out."),
+    running("--fresh", is_flag=True, help="Set aside the samples in --out and start over."),
     running("--max-error-rate", type=percent, default="2", metavar="PCT", help="No score above this (default: 2)."),
 )
 RULES = all_of(

@@ -106,7 +106,7 @@ async def _ask(
 
 
 def _same_cases(folder: Path, plan: run.Plan, *, fresh: bool) -> None:
-    """Samples of a case that was changed since can't go on. Raises OtherRun."""
+    """Raises OtherRun if a case changed since its sample in `folder` was taken."""
     file = folder / run.SAMPLES
     if fresh or not file.exists():
         return
@@ -122,7 +122,7 @@ def _same_cases(folder: Path, plan: run.Plan, *, fresh: bool) -> None:
 
 @contextlib.contextmanager
 def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, Json | None]]:
-    """Where the questions go, and what `ctxgate models` says of it."""
+    """The endpoint to ask, and the report of `ctxgate models` if it is a gateway of this configuration."""
     headers = dict(_pair(text) for text in args.header)
     key = os.environ.get(args.api_key_env)
     url = args.base_url or (None if args.serve or args.config else os.environ.get("OPENAI_BASE_URL"))
@@ -164,7 +164,7 @@ async def _only_model(endpoint: Endpoint) -> str:
 
 
 def suites(names: Sequence[str], compat: bool = False) -> Suite:
-    """One suite, or several as one. Raises BadSuite and Usage."""
+    """Loads suites and joins them into one. Raises BadSuite and Usage."""
     found = [_suite(name, compat) for name in dict.fromkeys(names)]
     if len(found) == 1:
         return found[0]
@@ -240,7 +240,7 @@ def _rules(args: Options) -> compare.Rules:
 
 
 def _baseline(args: Options, result: Json) -> Json | None:
-    """`auto` is the newest saved one that was asked and judged in the same way, of all models."""
+    """The baseline that --baseline names. `auto`: the newest saved one, of any model, with comparable conditions."""
     if args.baseline == "none":
         return None
     if args.baseline != "auto":
