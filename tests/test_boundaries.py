@@ -79,7 +79,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.wire": {"msgspec"},
     "gateway.schema": {"jsonschema", "referencing"},
     "gateway.upstream": {"httptools"},
-    "gateway.config": {"keyring", "msgspec", "pydantic", "pydantic_core", "yaml"},
+    "gateway.config": {"keyring", "msgspec", "platformdirs", "pydantic", "pydantic_core", "yaml"},
     "gateway.provider": {"httpx", "pydantic"},
     "gateway.backends": {"msgspec"},
     "gateway.request": {"msgspec"},
@@ -96,7 +96,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.ctx": {"msgspec", "sqlalchemy"},
     "gateway.pull": {"httpx", "huggingface_hub"},
     "gateway.app": {"uvicorn"},
-    "gateway.cli": {"httpx", "msgspec", "uvicorn", "yaml"},
+    "gateway.cli": {"click", "httpx", "msgspec", "rich", "uvicorn", "yaml"},
 }
 
 PURE = ("normalizers", "gateway.errors", "gateway.wire", "gateway.request", "gateway.answer")
@@ -125,6 +125,7 @@ HEAVY = {
     "mlx_lm",
     "openai",
     "prometheus_client",
+    "rich",
     "sqlalchemy",
     "xllamacpp",
 }
@@ -135,6 +136,7 @@ WITHOUT: dict[str, set[str]] = {
     "gateway.wire.chat": HEAVY | {"asyncio", "pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.cli.main": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.app": HEAVY | {"pydantic", "starlette", "yaml"},
+    "gateway.cli.serve": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.tools": HEAVY - {"httpx"},
     "gateway.ctx.live": HEAVY,
     "gateway.ctx.runner": HEAVY | {"asyncio", "json", "msgspec", "pydantic", "starlette", "uvicorn", "yaml"},
