@@ -14,7 +14,7 @@ import httpx
 
 from gateway.errors import ProviderInvalidModel, ProviderInvalidResponse, ProviderModelNotLoaded
 from gateway.provider.contract import AsJSON, AsModel, Config, Messages, ModelT, Options, Tools, Unstructured
-from gateway.provider.failures import Failure, broken_line
+from gateway.provider.failures import Failure, connection_error
 from gateway.provider.mapping import Call
 from gateway.provider.request import Capabilities
 from gateway.provider.response import Response
@@ -22,7 +22,7 @@ from gateway.provider.stream import Stream, read_events
 from gateway.schema.jsontext import parse_json
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-# A local model may think for minutes before its first byte; a busy machine may need seconds to open a thousand lines.
+# A local model may take minutes to its first byte; a busy machine may take seconds to open a thousand connections.
 _TIMEOUT = httpx.Timeout(600.0, connect=30.0)
 # No limit of our own: concurrent calls go to the wire concurrently (§8.1.4).
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
@@ -30,7 +30,7 @@ _SERVING = frozenset({"loaded", "ready", "running", "serving", "idle", "ok"})
 
 
 class OpenAIProvider:
-    """One model behind one server. Stateless but for what it learns of the server's structured output.
+    """One model behind one server. It remembers one thing: whether the server knows `response_format`.
 
     base_url: `http(s)://host:port`, with or without `/v1`; another path stays as it is.
     api_key: sent as a bearer token; appears in no message and no repr.
@@ -84,8 +84,8 @@ class OpenAIProvider:
     async def ready(self) -> None:
         """Looks the model up in `GET /models`; see `Provider.ready`.
 
-        Where its entry has a `ready_path`, that is asked too: a server that starts engines by itself, as
-        ours does, can't promise anything by its list, and answers there once the model is loaded.
+        Asks the entry's `ready_path` too, if it has one: a server that starts engines on demand, as ours does,
+        lists models that aren't loaded, and answers there once the model is.
         """
         entry = self._entry(await self._get(f"{self.base_url}/models"))
         status = entry.get("status", entry.get("state"))
@@ -99,10 +99,10 @@ class OpenAIProvider:
             await self._get(url)
 
     def _entry(self, listing: Any) -> dict[str, Any]:
-        """What the list of models says of ours. Raises ProviderInvalidModel."""
+        """The model's entry in the server's list. Raises ProviderInvalidModel."""
         models = listing.get("data") if isinstance(listing, dict) else None
         if not isinstance(models, list):
-            raise ProviderInvalidResponse(f"{self.base_url}/models lists no models")
+            raise ProviderInvalidResponse(f"{self.base_url}/models doesn't list models")
         entries = [entry for entry in models if isinstance(entry, dict)]
         for entry in entries:
             aliases = entry.get("aliases")
@@ -224,7 +224,7 @@ class OpenAIProvider:
         return await self._json(answer)
 
     async def _open(self, method: str, url: str, content: bytes | None) -> httpx.Response:
-        """Sends a request and returns as soon as the status is there; the body is still to be read."""
+        """Sends a request and returns once the status is there, before the body."""
         headers = {"Content-Type": "application/json"} if content is not None else {}
         if self._api_key is not None:
             headers["Authorization"] = f"Bearer {self._api_key}"
@@ -232,10 +232,10 @@ class OpenAIProvider:
         try:
             return await self._client.send(request, stream=True)
         except httpx.HTTPError as error:
-            raise broken_line(error, self.base_url) from error
+            raise connection_error(error, self.base_url) from error
 
     async def _bytes(self, answer: httpx.Response) -> AsyncGenerator[bytes, None]:
-        """The body piece by piece, bounded; closes the answer at its end."""
+        """Yields the body in pieces, up to MAX_BODY_BYTES; closes the answer at the end."""
         size = 0
         try:
             async for piece in answer.aiter_bytes():
@@ -244,7 +244,7 @@ class OpenAIProvider:
                     raise ProviderInvalidResponse(f"{self.base_url} sent more than {MAX_BODY_BYTES} bytes")
                 yield piece
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise broken_line(error, self.base_url) from error
+            raise connection_error(error, self.base_url) from error
         finally:
             await answer.aclose()
 
@@ -256,7 +256,7 @@ class OpenAIProvider:
             raise ProviderInvalidResponse(f"{self.base_url} answered with a body that is not JSON: {error}") from error
 
     async def _failure(self, answer: httpx.Response) -> tuple[Failure, httpx.HTTPStatusError]:
-        """What a status other than 200 says, and httpx's own error as the cause to keep."""
+        """Reads a refusal; returns it with httpx's own error, to be its cause."""
         body = b"".join([piece async for piece in self._bytes(answer)])
         if self._api_key is not None:
             body = body.replace(self._api_key.encode(), b"[api key]")
@@ -267,7 +267,7 @@ class OpenAIProvider:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Reading the certificates takes 90 ms: once for all providers."""
+    """Shared by all providers: reading the certificates takes 90 ms."""
     return httpx.create_ssl_context(trust_env=False)
 
 
@@ -275,7 +275,7 @@ def _base_url(given: str) -> str:
     try:
         url = httpx.URL(given)
     except httpx.InvalidURL as error:
-        raise ValueError(f"base_url is no URL: {error}") from error
+        raise ValueError(f"base_url is not a URL: {error}") from error
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError("base_url must be http://host[:port][/path] or https://…")
     if url.userinfo or url.query or url.fragment:

@@ -1,4 +1,4 @@
-"""A streamed answer: token events as they come, and in the end the Response that the whole answer would have been."""
+"""A streamed answer: deltas as they arrive, then the same Response as for a whole answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """The next piece of the model's reasoning, where the server shows it; it is no part of the content."""
+    """The next piece of the model's reasoning, if the server shows it; not part of the content."""
 
     text: str
 
@@ -49,7 +49,7 @@ ParsedT = TypeVar("ParsedT")
 class Stream(Generic[ParsedT]):
     """Yields each Delta as it arrives, and last the Response. Use it in `async with`: leaving early ends the call.
 
-    Raises as `complete()` does, also while it is read: an answer that breaks off is provider_unavailable.
+    Reading raises the same errors as `complete()`: an answer that breaks off is provider_unavailable.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Stream(Generic[ParsedT]):
         return event
 
     async def response(self) -> Response[ParsedT]:
-        """Reads what is left and returns the Response."""
+        """Reads the rest of the stream and returns the Response."""
         async for _ in self:
             pass
         if self._response is None:

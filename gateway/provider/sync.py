@@ -34,7 +34,7 @@ class SyncProvider:
         try:
             return future.result()
         finally:
-            future.cancel()  # of no effect on a call that has ended
+            future.cancel()  # no effect on a call that has ended
 
     def ready(self) -> None:
         """See `Provider.ready`."""
@@ -60,7 +60,7 @@ class SyncProvider:
         return self._run(self._provider.complete(messages, tools, config, **options))
 
     def close(self) -> None:
-        """Idempotent. Calls still under way in other threads are cancelled."""
+        """Cancels the calls of other threads. Idempotent."""
         if self._thread.is_alive():
             self._run(self._shut_down())
             self._loop.call_soon_threadsafe(self._loop.stop)
