@@ -7,7 +7,6 @@ price: nothing is built on a reduction, and where a token leads from a stack of 
 from __future__ import annotations
 
 from lark import Lark
-from lark.parsers.lalr_analysis import Shift
 
 Action = int | tuple[int, str]
 """Shift to a state, or reduce that many symbols to a nonterminal."""
@@ -23,8 +22,8 @@ class Tables:
         self._start: int = conf.start_state
         self.actions: dict[int, dict[str, Action]] = {
             state: {
-                str(symbol): target if action is Shift else (len(target.expansion), str(target.origin.name))
-                for symbol, (action, target) in row.items()
+                str(symbol): target if isinstance(target, int) else (len(target.expansion), str(target.origin.name))
+                for symbol, (_, target) in row.items()
             }
             for state, row in conf.states.items()
         }
