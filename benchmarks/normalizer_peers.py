@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.stacks import Unavailable, install
-from benchmarks.normalizer import call, least, nested, reader, text
+from benchmarks.normalizer_calls import call, least, nested, reader, text
 from normalizers import ToolArgs, get, normalizer, warm
 
 CACHE = Path.home() / ".cache/ctxgate/bench"

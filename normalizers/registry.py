@@ -6,24 +6,16 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, replace
 from dataclasses import fields as fields_of
-from functools import cache
 from importlib import import_module
 from typing import Any
 
 from normalizers.base import Normalizer, new_call_id
 from normalizers.formats import FORMATS
+from normalizers.read.dialects import DIALECTS, dialect_of, load
 from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
 from normalizers.values.coerce import SchemaIndex
 
-DIALECTS: dict[str, str] = {
-    "auto": "normalizers.read.auto:Auto",
-    "harmony": "normalizers.read.harmony:Harmony",
-    "json": "normalizers.read.json_calls:JsonCalls",
-    "named": "normalizers.read.named:NamedCalls",
-    "pythonic": "normalizers.read.pythonic:Pythonic",
-    "tags": "normalizers.read.tags:TagCalls",
-}
-"""Loaded on first use: a grammar costs more to import than everything else here."""
+_AUTO = "normalizers.read.auto:Auto"
 
 
 class UnknownFormat(ValueError):
@@ -75,9 +67,11 @@ def define(fields: Mapping[str, Any]) -> FormatSpec:
         return _alike(get(str(fields["like"])), {key: value for key, value in fields.items() if key != "like"})
     values = _fields(FormatSpec, fields, "tool_call_format")
     dialect = values.get("dialect", "")
-    if dialect not in DIALECTS and ":" not in dialect:
-        known = ", ".join(DIALECTS)
-        raise UnknownFormat(f"tool_call_format.dialect: {dialect!r} is none of {known}, nor an import string")
+    known = sorted(("auto", *DIALECTS))
+    if dialect not in known and ":" not in dialect:
+        raise UnknownFormat(
+            f"tool_call_format.dialect: {dialect!r} is none of {', '.join(known)}, nor an import string"
+        )
     values.setdefault("name", "custom")
     if syntax := _SYNTAXES.get(dialect):
         given = fields.get("syntax")
@@ -134,13 +128,6 @@ def _as_declared(declared: str, value: object, where: str) -> object:
     return value
 
 
-@cache
-def load(target: str) -> Any:
-    """The object at ``pkg.mod:attribute``. Raises ImportError or AttributeError."""
-    module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)
-
-
 def _imported_spec(target: str) -> FormatSpec:
     try:
         spec = load(target)
@@ -175,7 +162,7 @@ def normalizer(
 
     return Framing(
         spec,
-        dialect_loader(spec),
+        _dialect,
         tools,
         ids=ids or new_call_id,
         reasoning_open=reasoning_open,
@@ -203,9 +190,8 @@ def passes(spec: FormatSpec, text: str) -> bool:
 _HEADS: dict[FormatSpec, tuple[str, ...]] = {}
 
 
-def dialect_loader(spec: FormatSpec) -> Callable[[], Any]:
-    target = DIALECTS.get(spec.dialect, spec.dialect)
-    return lambda: load(target)
+def _dialect(spec: FormatSpec) -> Any:
+    return load(_AUTO) if spec.dialect == "auto" else dialect_of(spec)
 
 
 def warm(spec: FormatSpec | str) -> None:
@@ -214,6 +200,6 @@ def warm(spec: FormatSpec | str) -> None:
         spec = get(spec)
     if not spec.untouched:
         import_module("normalizers.read.framing")
-        warm_dialect = getattr(dialect_loader(spec)(), "warm", None)
+        warm_dialect = getattr(_dialect(spec), "warm", None)
         if warm_dialect is not None:
             warm_dialect()

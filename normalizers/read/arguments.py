@@ -17,19 +17,9 @@ from collections.abc import Callable
 from normalizers.base import CallWriter
 from normalizers.values.coerce import SchemaIndex, accepts
 from normalizers.values.literals import CONSTANTS, json_number, json_string_body
+from normalizers.values.loose_json import MAX_DEPTH, Malformed
 
-MAX_DEPTH = 200
 _BAREWORD = re.compile(r"[^\W\d][\w\-]*")
-
-
-class Malformed(Exception):
-    """The call cannot be read without guessing; `code` names the reason for the warning."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
-        self.pos: int | None = None
-        """Where in the text that was being read, if the reader says so."""
 
 
 class _Frame:

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from normalizers.base import CallWriter, Normalizer
 from normalizers.events import Event, TextDelta
 from normalizers.read import CALL_KEYS
-from normalizers.read.scan import partial_close
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
+from normalizers.values.loose_json import partial_close
 
 _SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"\w[\w.\-:/]*")
@@ -76,6 +76,7 @@ class Framing(Normalizer):
         "_at_line_start",
         "_brackets",
         "_dialect",
+        "_dialect_of",
         "_echo",
         "_fenced",
         "_gap",
@@ -83,7 +84,6 @@ class Framing(Normalizer):
         "_held",
         "_lines",
         "_literals",
-        "_load_dialect",
         "_longest",
         "_names",
         "_plain",
@@ -102,7 +102,7 @@ class Framing(Normalizer):
     def __init__(
         self,
         spec: FormatSpec,
-        load_dialect: Callable[[], type[Dialect]],
+        dialect_of: Callable[[FormatSpec], type[Dialect]],
         tools: Sequence[Mapping[str, Any]] | SchemaIndex,
         *,
         ids: Callable[[], str],
@@ -112,7 +112,7 @@ class Framing(Normalizer):
     ) -> None:
         super().__init__()
         self._spec = spec
-        self._load_dialect = load_dialect
+        self._dialect_of = dialect_of
         self._schemas = tools if isinstance(tools, SchemaIndex) else SchemaIndex(tools)
         self._names = self._schemas.names if spec.bare else frozenset[str]()
         self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel)
@@ -381,7 +381,7 @@ class Framing(Normalizer):
     # -- calls ---------------------------------------------------------------------------------
 
     def _enter(self, *, bare: bool, pos: int) -> int:
-        self._dialect = self._load_dialect()(self._spec, self._writer, self._schemas, bare=bare)
+        self._dialect = self._dialect_of(self._spec)(self._spec, self._writer, self._schemas, bare=bare)
         self._turn(self._read_calls)
         return pos
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 
 from normalizers.base import CallWriter
-from normalizers.read.json_object import ObjectReader
 from normalizers.read.region import Region, Search
 from normalizers.read.scan import skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
+from normalizers.values.loose_json import ObjectReader
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _HEADS = ("<|start|>", "<|channel|>")

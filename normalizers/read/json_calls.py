@@ -11,12 +11,11 @@ from json import JSONDecodeError
 
 from normalizers.base import CallWriter
 from normalizers.read import ARGUMENT_KEYS, CALL_KEYS, NAME_KEYS
-from normalizers.read.arguments import Malformed
-from normalizers.read.json_object import ObjectReader
 from normalizers.read.region import NOT_A_CALL, Region, Search
 from normalizers.read.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
+from normalizers.values.loose_json import Malformed, ObjectReader
 
 _KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\w+)\s*:\s*""")
 _KEY_START = re.compile(r"""(?:"(?:[^"\\]|\\.)*(?:"\s*|\\)?|'(?:[^'\\]|\\.)*(?:'\s*|\\)?|\w+\s*)\Z""")

@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 
 from normalizers.base import CallWriter
-from normalizers.read.arguments import Malformed
 from normalizers.read.json_calls import JsonCalls
-from normalizers.read.json_object import Notation, ObjectReader
 from normalizers.read.region import Region, Search
 from normalizers.read.scan import Wait, match_template, skip_space, templates
 from normalizers.spec import FormatSpec, NamedSyntax
 from normalizers.values.coerce import SchemaIndex
+from normalizers.values.loose_json import Malformed, Notation, ObjectReader
 
 _INDEXED = re.compile(r"(.+):\d+")
 _LEGAL_NAME = re.compile(r"[\w.\-/:]+")

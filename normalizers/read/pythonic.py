@@ -14,7 +14,6 @@ from importlib.resources import files
 from lark import Lark
 
 from normalizers.base import CallWriter
-from normalizers.read.arguments import Malformed
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.push import Stack, Tables
 from normalizers.read.region import Region, Search
@@ -22,6 +21,7 @@ from normalizers.read.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.literals import json_number, json_string_body, python_escape
+from normalizers.values.loose_json import Malformed
 
 _MAX_LOOKAHEAD = 1024
 _MAX_WORD = 8192

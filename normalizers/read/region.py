@@ -9,10 +9,11 @@ from typing import ClassVar
 
 from normalizers.base import CallWriter
 from normalizers.events import Event, ToolArgs
-from normalizers.read.arguments import ArgumentWriter, Malformed
+from normalizers.read.arguments import ArgumentWriter
 from normalizers.read.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
+from normalizers.values.loose_json import Malformed
 
 Search = Callable[..., "re.Match[str] | None"]
 NOT_A_CALL = "not_a_call"

@@ -28,14 +28,6 @@ def partial_suffix(text: str, pos: int, literals: Iterable[str], longest: int) -
     return 0
 
 
-def partial_close(text: str, pos: int, close: str) -> int:
-    """The same for one literal, unless all of it."""
-    for length in range(min(len(close) - 1, len(text) - pos), 0, -1):
-        if text.endswith(close[:length]):
-            return length
-    return 0
-
-
 class Wait(Exception):
     """More text is needed to tell."""
 

@@ -11,14 +11,13 @@ import re
 from functools import cache
 
 from normalizers.base import CallWriter
-from normalizers.read.arguments import Malformed
 from normalizers.read.json_calls import JsonCalls
-from normalizers.read.json_object import ObjectReader
 from normalizers.read.region import Region, Search
 from normalizers.read.scan import Wait, match_template, skip_space, templates
 from normalizers.spec import FormatSpec, TagSyntax
 from normalizers.values.coerce import SchemaIndex, read_json
 from normalizers.values.literals import json_string_body
+from normalizers.values.loose_json import Malformed, ObjectReader
 
 
 @cache

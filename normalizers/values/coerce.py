@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from normalizers.values.literals import json_number
+from normalizers.values.loose_json import read_loosely
 
 _ALIASES = {
     "str": "string",
@@ -221,8 +222,6 @@ def read_container(text: str) -> str | None:
     """An object or array in JSON, or with Python's spelling of it, as JSON."""
     if (known := read_json(text)) is not None:
         return known
-    from normalizers.read.json_object import read_loosely
-
     if (loose := read_loosely(text)) is not None:
         return loose
     # Escaped once too often, as if it stood within a string.

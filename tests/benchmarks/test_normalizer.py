@@ -11,7 +11,7 @@ import pytest
 from benchmarks import normalizer_peers
 from benchmarks.harness import parsers
 from benchmarks.harness.stacks import Unavailable
-from benchmarks.normalizer import nested, text
+from benchmarks.normalizer_calls import nested, text
 from benchmarks.normalizer_peers import Reader, by_ast, compare, ours, process
 
 VALUES = {"50 B": text(50), "nested": nested(200)}

@@ -1,7 +1,7 @@
-"""Reads one JSON object of arguments while it is being written.
+"""Loose JSON: reads one object as a model writes it, piece by piece, and repairs what is unambiguous.
 
-What models write for JSON is mended where nothing is guessed: Python's constants and quotes, raw
-control characters, unknown escapes, trailing commas, numbers such as ``07`` or ``.5``.
+Repaired: Python's constants and quotes, raw control characters, unknown escapes, trailing commas, and
+numbers such as ``07`` or ``.5``. Anything else that isn't JSON raises `Malformed`; no value is guessed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
-from normalizers.base import CallWriter, Normalizer
-from normalizers.events import ToolArgs
-from normalizers.read.arguments import ArgumentWriter, Malformed
-from normalizers.read.scan import partial_close
-from normalizers.spec import FormatSpec
-from normalizers.values.coerce import SchemaIndex
-from normalizers.values.literals import CONSTANTS, json_string_body
+from normalizers.values.literals import CONSTANTS, json_number, json_string_body
+
+MAX_DEPTH = 200
+"""Brackets within each other, those of a call included."""
 
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[\w.+\-$]+")
@@ -48,8 +46,34 @@ class Notation:
 JSON = Notation()
 
 
+class Malformed(Exception):
+    """The text can't be read without guessing. `code` names the reason in the warning."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+        self.pos: int | None = None
+        """Where reading stopped in the current text, if the reader knows."""
+
+
+class TokenWriter(Protocol):
+    """Takes the tokens of an object in their order."""
+
+    def token(self, kind: str, text: str) -> None:
+        """Take a word, a number or a sign. Raises `Malformed`."""
+
+    def open_string(self) -> None:
+        """A string begins. The next token ends it."""
+
+    def string(self, body: str) -> None:
+        """Take more of the open string, as it stands between the quotes of a JSON string."""
+
+
 class ObjectReader:
-    """``step`` until `done`. Expects the writer to be at a begun call, and leaves it complete."""
+    """Reads one object and passes its tokens to a writer: call `step` until `done`.
+
+    With `closes` the object is all the arguments of a call, and its end also closes the call.
+    """
 
     __slots__ = (
         "_close",
@@ -64,8 +88,7 @@ class ObjectReader:
         "mended",
     )
 
-    def __init__(self, writer: ArgumentWriter, notation: Notation = JSON, *, closes: bool = True) -> None:
-        """With `closes` the object is all of the arguments: at its end the writer takes no more."""
+    def __init__(self, writer: TokenWriter, notation: Notation = JSON, *, closes: bool = True) -> None:
         self._closes = closes
         self._writer = writer
         self._notation = notation
@@ -249,19 +272,67 @@ class ObjectReader:
         return end
 
 
+def partial_close(text: str, pos: int, close: str) -> int:
+    """Length of the longest end of ``text[pos:]`` that begins `close` but isn't all of it."""
+    for length in range(min(len(close) - 1, len(text) - pos), 0, -1):
+        if text.endswith(close[:length]):
+            return length
+    return 0
+
+
+class _JsonWriter:
+    """Writes the tokens of an object as JSON text."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self._lead = ""
+        self._in_string = False
+        self._depth = 0
+
+    def open_string(self) -> None:
+        self._put('"')
+        self._in_string = True
+
+    def string(self, body: str) -> None:
+        self.parts.append(body)
+
+    def token(self, kind: str, text: str) -> None:
+        if self._in_string:
+            self._in_string = False
+            self.parts.append('"')
+        match kind:
+            case "NAME" | "NUMBER":
+                value = CONSTANTS.get(text) if kind == "NAME" else json_number(text)
+                if value is None:
+                    raise Malformed("expression")
+                self._put(value)
+            case "LBRACE" | "LSQB":
+                self._depth += 1
+                if self._depth >= MAX_DEPTH:
+                    raise Malformed("nested_too_deep")
+                self._put(text)
+            case "RBRACE" | "RSQB":
+                self._depth -= 1
+                self._lead = ""  # a trailing comma
+                self.parts.append(text)
+            case "COMMA":
+                self._lead = ", "
+            case "COLON":
+                self.parts.append(": ")
+
+    def _put(self, text: str) -> None:
+        self.parts.append(self._lead + text)
+        self._lead = ""
+
+
 def read_loosely(text: str) -> str | None:
-    """One object or array, mended as `ObjectReader` mends, as JSON; None if that is not enough."""
-    schemas = SchemaIndex(())
-    calls = CallWriter(Normalizer(), FormatSpec(""), schemas, str, allow=True, parallel=True)
-    writer = ArgumentWriter(calls, schemas)
-    writer.begin("")
-    reader = ObjectReader(writer)
+    """The JSON of one object or array, repaired as `ObjectReader` does; None if that isn't enough."""
+    writer = _JsonWriter()
+    reader = ObjectReader(writer, closes=False)
+    source = f'{{"value": {text}}}'
     try:
-        source = f'{{"value": {text}}}'
         if reader.step(source, 0, True) != len(source) or not reader.done:
             return None
     except Malformed:
         return None
-    writer.end(text)
-    written = "".join(event.json for event in calls.out if isinstance(event, ToolArgs))
-    return written[len('{"value": ') : -1]
+    return "".join(writer.parts)[len('{"value": ') : -1]
