@@ -78,17 +78,20 @@ def test_a_format_like_another() -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown field": ({"dialect": "json", "opn": "x"}, r"tool_call_format\.opn: no such field\. Did you mean 'open'"),
-    "unknown dialect": ({"dialect": "jsn"}, r"tool_call_format\.dialect: 'jsn' is none of"),
+    "unknown dialect": ({"dialect": "jsn"}, r"tool_call_format\.dialect: 'jsn' is neither one of auto"),
     "no syntax": ({"dialect": "tags"}, r"tool_call_format\.syntax: the dialect 'tags' needs"),
     "missing in syntax": ({"dialect": "named", "syntax": {"written": "x"}}, r"tool_call_format\.syntax\.head: missing"),
-    "syntax of none": ({"dialect": "json", "syntax": {}}, r"tool_call_format\.syntax: the dialect 'json' has none"),
+    "syntax of none": ({"dialect": "json", "syntax": {}}, r"tool_call_format\.syntax: the dialect 'json' takes none"),
     "wrong type": ({"dialect": "json", "open": 3}, r"tool_call_format\.open: must be a string or a list"),
     "wrong pair": ({"dialect": "json", "think": ["<a>"]}, r"tool_call_format\.think: must be a list of pairs"),
-    "wrong policy": ({"like": "hermes", "after": "hide"}, r"tool_call_format\.after: 'hide' is none of content, drop"),
+    "wrong policy": (
+        {"like": "hermes", "after": "hide"},
+        r"tool_call_format\.after: must be one of content, drop, not 'hide'",
+    ),
     "like nothing": ({"like": "hermse"}, r"unknown tool-call format 'hermse'\. Did you mean 'hermes'"),
     "like one, else": (
         {"like": "hermes", "dialect": "json"},
-        r"tool_call_format\.dialect: it is that of",
+        r"tool_call_format\.dialect: can't be changed, it comes from `like`",
     ),
     "wrong flag": ({"dialect": "json", "echo": "yes"}, r"tool_call_format\.echo: must be true or false"),
 }
