@@ -1,4 +1,4 @@
-"""The first known opener says which format the model writes."""
+"""Recognises the format that the model writes by the first known opener."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOKAHEAD = 64
 
 
 class Auto(Region):
-    """Reads no call itself: it hands over to the dialect of the format whose opener stands here."""
+    """Reads no call itself. It hands over to the dialect of the format with the opener found here."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ class Auto(Region):
         return pos
 
     def _sniff(self, text: str, pos: int, opener: str, final: bool) -> str:
-        """The name of the format; where several share the opener, by what follows. Raises `Wait`."""
+        """The format's name; for a shared opener, the text after it decides. Raises `Wait`."""
         if opener == _DEEPSEEK:
             if not final and len(text) - pos < _LOOKAHEAD and "{" not in text[pos:]:
                 raise Wait

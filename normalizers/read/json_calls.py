@@ -1,6 +1,6 @@
-"""Calls written as JSON: ``{"name": ..., "arguments": {...}}``, one, several, or an array of them.
+"""Calls written as JSON: ``{"name": ..., "arguments": {...}}``, one, several or an array of them.
 
-Keys come in any order. Arguments stream once the name is known; before that they are kept back.
+Keys come in any order. Arguments stream once the name is known; until then they are held back.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class JsonCalls(Region):
         raise Malformed("syntax")
 
     def _between_bare(self, text: str, pos: int, final: bool) -> int:
-        """Only a further call continues the region; anything else, and what leads up to it, is content."""
+        """Only another call continues the region. Anything else is content, with the space before it."""
         separator = _SEPARATOR.match(text, pos)
         end = separator.end() if separator else pos
         if end == len(text) and not final:
@@ -158,7 +158,7 @@ class JsonCalls(Region):
         return pos
 
     def _read_value(self, text: str, pos: int, final: bool) -> int:
-        """A value that does not stream: its source is kept."""
+        """Collect the source of a value that doesn't stream."""
         start = pos
         while True:
             found = _RAW_STOP.search(text, pos)
@@ -213,7 +213,7 @@ class JsonCalls(Region):
         self._seen = True
 
     def _write_late(self, raw: str | None) -> None:
-        """Arguments that came before the name, or as a string of JSON, or not at all."""
+        """Write arguments that came before the name, as a string of JSON, or not at all."""
         if raw and raw[0] in "\"'":
             raw = str(_loads(raw)).strip()
             self._calls.mend("lexical")

@@ -1,6 +1,6 @@
-"""Calls whose head names the tool, with the arguments as one object behind it.
+"""Calls whose head names the tool, followed by the arguments as one object.
 
-``get_weather[ARGS]{"city": "Paris"}``, ``call:get_weather{city:<escape>Paris<escape>}`` and the like.
+Examples: ``get_weather[ARGS]{"city": "Paris"}``, ``call:get_weather{city:<escape>Paris<escape>}``.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class NamedCalls(Region):
             if body:
                 self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
                 return pos
-        # A head without a literal of its own counts only right behind the opener.
+        return self._begin_call(text, start, pos, final)
+
+    def _begin_call(self, text: str, start: int, pos: int, final: bool) -> int:
+        # A head without a literal of its own counts only right after the opener.
         heads = self._head if self._armed else self._marked
         head = match_template(heads, text, pos, final=final)
         if head is None:

@@ -35,12 +35,12 @@ def _verbatim_stop(mark: str) -> Callable[..., re.Match[str] | None]:
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How far from JSON an object is written."""
+    """How an object's notation differs from JSON."""
 
     quotes: tuple[tuple[str, str], ...] = ()
-    """Further pairs of literals around a string; within them nothing is an escape."""
+    """Pairs of literals that may also surround a string; nothing within them is an escape."""
     bare_keys: bool = False
-    """Keys, and words that are no constants, are strings without quotes."""
+    """Keys, and words that aren't constants, are strings without quotes."""
 
 
 JSON = Notation()
@@ -99,10 +99,10 @@ class ObjectReader:
         self._wait = False
         self.done = False
         self.mended = False
-        """Something was not JSON."""
+        """Whether anything needed repair."""
 
     def step(self, text: str, pos: int, final: bool) -> int:
-        """Read on; the position up to which text is used up. Raises `Malformed`."""
+        """Read on; returns the position up to which text is consumed. Raises `Malformed`."""
         self._wait = False
         try:
             while not self.done and not self._wait:
@@ -123,7 +123,7 @@ class ObjectReader:
 
     @property
     def stop(self) -> Callable[..., re.Match[str] | None] | None:
-        """In a string: the search for what is more than itself."""
+        """In a string, the search for any character that isn't plain text."""
         if self._close:
             return _verbatim_stop(self._close[0])
         return _STOP[self._quote] if self._quote else None
