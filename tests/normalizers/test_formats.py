@@ -350,7 +350,43 @@ QWEN_CODER: dict[str, Case] = {
         [("f", {"n": "1"})],
         (),
     ),
+    "no closing tag before the end of the call": (
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</function>\n</tool_call>",
+        "",
+        "",
+        PARIS,
+        (),
+    ),
+    "the beginning of a closing tag in a value": (
+        "<tool_call>\n<function=note>\n<parameter=text>\na\n</func b\n</parameter>\n</function>\n</tool_call>",
+        "",
+        "",
+        [("note", {"text": "a\n</func b"})],
+        (),
+    ),
+    "the end of the call within a line of a value": (
+        "<tool_call><function=note><parameter=text>a </function> b</parameter></function></tool_call>",
+        "",
+        "",
+        [("note", {"text": "a </function> b"})],
+        (),
+    ),
     "stopped in a value": ("<tool_call>\n<function=get_weather>\n<parameter=city>Paris", "", "", PARIS, ()),
+    "stopped after a value": (
+        "<tool_call><function=get_weather><parameter=city>Paris</parameter>",
+        "",
+        "",
+        PARIS,
+        (),
+    ),
+    "stopped in an object": (
+        '<tool_call><function=get_weather>{"city": "Par',
+        '<function=get_weather>{"city": "Par',
+        "",
+        [],
+        ("unfinished_call",),
+    ),
+    "stopped after an object": ('<tool_call><function=get_weather>{"city": "Paris"}', "", "", PARIS, ()),
     "json in its place": ('<tool_call>{"name": "ping"}</tool_call>', "", "", [("ping", {})], ()),
 }
 
@@ -371,6 +407,13 @@ MINIMAX: dict[str, Case] = {
         "",
         "",
         TWO,
+        (),
+    ),
+    "no closing tag before the end of the call": (
+        '<minimax:tool_call><invoke name="get_weather"><parameter name="city">\nParis\n</invoke></minimax:tool_call>',
+        "",
+        "",
+        PARIS,
         (),
     ),
     "names without quotes": (
@@ -416,6 +459,14 @@ DSML: dict[str, Case] = {
         PARIS,
         (),
     ),
+    "no closing tag before the end of the call": (
+        '<｜DSML｜function_calls><｜DSML｜invoke name="get_weather"><｜DSML｜parameter name="city" string="true">Paris'
+        "</｜DSML｜invoke></｜DSML｜function_calls>",
+        "",
+        "",
+        PARIS,
+        (),
+    ),
     "an object in the parameters' place": (
         '<｜DSML｜function_calls><｜DSML｜invoke name="get_weather">'
         '{"city": "Paris"}</｜DSML｜invoke></｜DSML｜function_calls>',
@@ -456,6 +507,34 @@ GLM: dict[str, Case] = {
         "",
         "",
         PARIS,
+        (),
+    ),
+    "a quote alone": (
+        '<tool_call>note<arg_key>text</arg_key><arg_value>"</arg_value></tool_call>',
+        "",
+        "",
+        [("note", {"text": '"'})],
+        (),
+    ),
+    "quotes around nothing": (
+        '<tool_call>note<arg_key>text</arg_key><arg_value>""</arg_value></tool_call>',
+        "",
+        "",
+        [("note", {"text": ""})],
+        (),
+    ),
+    "escapes within quotes": (
+        '<tool_call>note<arg_key>text</arg_key><arg_value>"a\\nb"</arg_value></tool_call>',
+        "",
+        "",
+        [("note", {"text": "a\nb"})],
+        (),
+    ),
+    "closing tag in a value": (
+        "<tool_call>note<arg_key>text</arg_key><arg_value>a</arg_value> b</arg_value></tool_call>",
+        "",
+        "",
+        [("note", {"text": "a</arg_value> b"})],
         (),
     ),
     "indented value": (

@@ -1,4 +1,4 @@
-"""Names, imports, formats in YAML, detection, prompts: what surrounds the readers."""
+"""Formats by name, by import string and as plain values; detection; loading."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from normalizers import FormatSpec, ToolCall, UnknownFormat, detect, get, names, warm
-from normalizers.write.render import render_calls, render_result, render_tools
+from normalizers import FormatSpec, UnknownFormat, detect, get, names, warm
 from tests.normalizers.splits import parse, tool
 
 MINE = FormatSpec(name="mine", dialect="json", open=("<<",), close=(">>",))
@@ -141,26 +140,6 @@ def test_detection(name: str) -> None:
         get(found.format)
         assert found.evidence
         assert found.source in str(found)
-
-
-@pytest.mark.parametrize("name", names())
-def test_tool_prompt_shows_the_tools_and_the_form(name: str) -> None:
-    prompt = render_tools(get(name), [tool("files.read", path="string")])
-    assert '"files.read"' in prompt
-    assert "tool_name" in prompt
-    assert render_tools(get(name), []) == ""
-    assert "42" in render_result(get(name), "files.read", "42")
-
-
-def test_calls_that_cannot_be_rendered_are_refused() -> None:
-    assert render_calls(get("hermes"), []) == ""
-    with pytest.raises(ValueError, match="'f' are not a JSON object"):
-        render_calls(get("hermes"), [ToolCall("", "f", "[1]")])
-
-
-def test_openai_calls_render_too() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "x"}'}}
-    assert render_calls(get("pythonic"), [call]) == '<|tool_call_start|>[f(a="x")]<|tool_call_end|>'
 
 
 def test_the_grammar_is_loaded_by_a_call_or_by_warming() -> None:
