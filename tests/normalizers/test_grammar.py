@@ -156,7 +156,7 @@ def test_a_number_that_the_grammar_accepts_is_within_its_bounds(
     assert low < number < low + size if exclusive else low <= number <= low + size
 
 
-def test_only_the_tools_that_are_named() -> None:
+def test_only_the_chosen_tools() -> None:
     text = grammar(registry.get("hermes"), [{"name": "f"}, {"name": "g"}], only=["g"])
     assert text
     assert r"\"g\"" in text
@@ -198,7 +198,7 @@ odd = st.recursive(
 
 
 @given(odd)
-def test_whatever_a_schema_is_there_is_a_grammar(schema: Any) -> None:
+def test_every_schema_gives_a_grammar(schema: Any) -> None:
     for format in ("pythonic", "hermes", "qwen3_coder"):
         tool = {"name": "f", "parameters": {"type": "object", "properties": {"x": schema}}}
         text = grammar(registry.get(format), [tool], answer=schema if isinstance(schema, dict) else None)
@@ -209,7 +209,7 @@ def test_whatever_a_schema_is_there_is_a_grammar(schema: Any) -> None:
 
 
 @pytest.mark.parametrize("format", ["hermes", "qwen3_coder"])
-def test_a_schema_that_names_itself_without_end(format: str) -> None:
+def test_a_schema_that_refers_to_itself_without_end(format: str) -> None:
     schema = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "type": "object"}}}
     parameters = {**schema, "type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}}
     text = grammar(registry.get(format), [{"name": "f", "parameters": parameters}])

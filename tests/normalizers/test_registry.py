@@ -22,7 +22,7 @@ def test_aliases() -> None:
     assert get("native_json").untouched
 
 
-def test_unknown_name_tells_the_known_ones_and_the_closest() -> None:
+def test_an_unknown_name_lists_the_known_ones_and_the_closest() -> None:
     with pytest.raises(UnknownFormat, match=r"'pythnic'\. Did you mean 'pythonic'\? Known: native_json, .*harmony"):
         get("pythnic")
 
@@ -60,7 +60,7 @@ WRITTEN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_formats_written_as_values(name: str) -> None:
+def test_formats_as_plain_values(name: str) -> None:
     fields, text = WRITTEN[name]
     message = parse(get(fields), text, [tool("f", a="integer")])
     assert [(call.name, call.arguments) for call in message.tool_calls] == [("f", '{"a": 1}')]
@@ -97,7 +97,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_in_a_written_format_is_named(name: str) -> None:
+def test_an_error_in_a_format_names_its_field(name: str) -> None:
     fields, message = WRONG[name]
     with pytest.raises(UnknownFormat, match=message):
         get(fields)
