@@ -1,14 +1,14 @@
-"""What normalising costs for each token, and whether it stays the same as arguments grow.
+"""The cost of normalising each token, and whether it grows with the length of the arguments.
 
-Every dialect reads calls whose argument is a string of 50 B to 35 KB and a nested value of 4 KB, in pieces of 1 or
-2 characters (markers, which engines send as one token, whole). A figure is CPU time divided by the number of
-pieces: the least of many rounds, since whatever else runs only adds. `slope` compares twice the length with once.
-`first` is the share of the argument that had come when the first of it left again.
+Every dialect reads calls with a string of 50 B to 35 KB or a nested value of 4 KB, in pieces of 1 or 2 characters.
+Markers come whole, since engines send them as one token. Each figure is CPU time divided by the number of pieces, the
+least of many rounds, since other load only adds to it. `slope` divides the cost at twice the length by that at once
+the length. `first` is the share of the pieces read before the first fragment of the arguments comes out.
 
     python -m benchmarks.normalizer [--rounds 40] [--peers]
 
-`--peers` adds, in turns with ours, the parsers of SGLang and vLLM and an `ast.parse` of the text so far for each piece:
-`normalizer_peers.py`.
+`--peers` adds, in turns with ours, the parsers of SGLang and vLLM, and an `ast.parse` of the text so far for each
+piece: see `normalizer_peers.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
     python_call = float("inf")
     for name in FORMATS.values():
         warm(name)
-    # In turns over the whole run: a machine that is shared has slow minutes.
+    # Readers take turns over the whole run: a shared machine has slow minutes.
     for _ in range(TURNS):
         python_call = min(python_call, reference())
         for (name, label), pieces in inputs.items():
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def slope(name: str, once: object, twice: object, rounds: int) -> float:
-    """Cost of a piece at twice the length over that at once the length: each the least, one by one in turns."""
+    """The cost of a piece at twice the length, divided by that at once the length. Measured in turns."""
     read, short, long = reader(name), call(name, once), call(name, twice)
     costs = [(cost(read, short), cost(read, long)) for _ in range(rounds)]
     return min(b for _, b in costs) / min(a for a, _ in costs)

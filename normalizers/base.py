@@ -71,14 +71,14 @@ class CallWriter:
 
     __slots__ = (
         "_allow",
-        "_given",
+        "_forbidden",
         "_ids",
         "_index",
-        "_muted",
         "_owner",
         "_parallel",
         "_schemas",
         "_spec",
+        "_used_ids",
         "dropped",
         "out",
     )
@@ -101,8 +101,8 @@ class CallWriter:
         self._allow = allow
         self._parallel = parallel
         self._index = -1
-        self._muted = ""
-        self._given: set[str] = set()
+        self._forbidden = ""
+        self._used_ids: set[str] = set()
         self.dropped: list[str] = []
         """Text after a call that the format's `after` drops."""
 
@@ -124,41 +124,41 @@ class CallWriter:
     def warn(self, code: str, text: str) -> None:
         self.out.append(Warn(code, text))
 
-    def mend(self, level: Mended) -> None:
+    def repaired(self, level: Mended) -> None:
         owner = self._owner
         if _MENDED.index(level) > _MENDED.index(owner.mended):
             owner.mended = level
 
     def start(self, name: str, native_id: str | None = None) -> None:
         if not self._allow:
-            self._muted = "calls_not_allowed"
+            self._forbidden = "calls_not_allowed"
         elif not self._parallel and self._index >= 0:
-            self._muted = "parallel_call_dropped"
+            self._forbidden = "parallel_call_dropped"
         elif self._spec.unknown_tools == "refuse" and name not in self._schemas:
-            self._muted = "unknown_tool"
+            self._forbidden = "unknown_tool"
         else:
-            self._muted = ""
+            self._forbidden = ""
             self._index += 1
-            if not native_id or native_id in self._given:
+            if not native_id or native_id in self._used_ids:
                 native_id = self._ids()
-            self._given.add(native_id)
+            self._used_ids.add(native_id)
             self.out.append(ToolStart(self._index, native_id, name))
 
     def args(self, json: str) -> None:
-        if json and not self._muted:
+        if json and not self._forbidden:
             self.out.append(ToolArgs(self._index, json))
 
     @property
     def live(self) -> int:
         """Index of the open call; -1 if a policy forbids it."""
-        return -1 if self._muted else self._index
+        return -1 if self._forbidden else self._index
 
     def end(self, raw: str) -> None:
         """End the call. `raw` is its source, for the warning if a policy forbids it."""
-        if self._muted:
-            if self._muted == "unknown_tool":
+        if self._forbidden:
+            if self._forbidden == "unknown_tool":
                 self.text(self._spec.unmarked(raw))
-            self.warn(self._muted, raw)
+            self.warn(self._forbidden, raw)
         else:
             self._owner.called = True
             self.out.append(ToolEnd(self._index))

@@ -40,6 +40,7 @@ class ArgumentWriter:
     __slots__ = (
         "_announced",
         "_calls",
+        "_coerce_lead",
         "_count",
         "_frames",
         "_held",
@@ -47,7 +48,6 @@ class ArgumentWriter:
         "_key",
         "_keyed",
         "_lead",
-        "_mend_lead",
         "_parts",
         "_pending",
         "_position",
@@ -77,7 +77,7 @@ class ArgumentWriter:
         self._held: list[list[str]] = []
         self._pending: tuple[str, str] | None = None
         self._lead = ""
-        self._mend_lead: str | None = None
+        self._coerce_lead: str | None = None
         self._key: str | None = None
         self._count = self._position = 0
         self._keyed = self._unpack = False
@@ -228,7 +228,7 @@ class ArgumentWriter:
         key = self._argument_key()
         types = self._schemas.types(self.name, key)
         if types is not None and not any(accepts(types, kind) for kind in kinds):
-            self._mend_lead = self._lead
+            self._coerce_lead = self._lead
             self._lead = ""
             self._hold()
 
@@ -243,14 +243,14 @@ class ArgumentWriter:
         return self._key
 
     def _end_argument(self) -> None:
-        if self._mend_lead is not None:
+        if self._coerce_lead is not None:
             assert self._key is not None
             text = self._release()
-            value = self._schemas.mend(self.name, self._key, text)
-            self._parts += (self._mend_lead, value)
-            self._mend_lead = None
+            value = self._schemas.coerced(self.name, self._key, text)
+            self._parts += (self._coerce_lead, value)
+            self._coerce_lead = None
             if value != text:
-                self._calls.mend("schema")
+                self._calls.repaired("schema")
         self._key = None
 
     def _scalar(self, kind: str, text: str) -> None:
@@ -261,18 +261,18 @@ class ArgumentWriter:
         value = CONSTANTS.get(text) if kind == "NAME" else json_number(text)
         number_as_text = types is not None and "string" in types and not types & _NUMERIC
         if value is None or (kind == "NUMBER" and number_as_text):
-            value = self._as_string(text, types, frame.naming or frame.kind == "?", mended=value is None)
+            value = self._as_string(text, types, frame.naming or frame.kind == "?", repaired=value is None)
         if frame.kind in "AM" and not frame.naming:
             self._value(_scalar_type(value))
         self._put(value)
 
-    def _as_string(self, text: str, types: frozenset[str] | None, naming: bool, *, mended: bool) -> str:
+    def _as_string(self, text: str, types: frozenset[str] | None, naming: bool, *, repaired: bool) -> str:
         """The JSON string of a bare word, of ``nan``, or of a number if the schema wants a string."""
         wanted = naming or (types is not None and "string" in types)
-        if not mended:
-            self._calls.mend("schema")
+        if not repaired:
+            self._calls.repaired("schema")
         elif wanted and (_BAREWORD.fullmatch(text) or text.lstrip("+-").lower() in _NOT_FINITE):
-            self._calls.mend("lexical")
+            self._calls.repaired("lexical")
         else:
             raise Malformed("bare_word" if _BAREWORD.fullmatch(text) else "expression")
         return f'"{json_string_body(text)}"'

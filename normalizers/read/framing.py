@@ -41,7 +41,7 @@ class Dialect(Protocol):
 
     done: bool
     """The region has ended. Text that `step` left unread is content again."""
-    heir: Dialect | None
+    successor: Dialect | None
     """Another dialect that reads on in place of this one."""
 
     @property
@@ -91,10 +91,10 @@ class Framing(Normalizer):
         "_schemas",
         "_spec",
         "_strays",
+        "_switched",
         "_think_close",
         "_ticked",
         "_trigger",
-        "_turned",
         "_writer",
     )
 
@@ -129,7 +129,7 @@ class Framing(Normalizer):
         self._dialect: Dialect | None = None
         self._think_close = spec.think[0][1] if spec.think else ""
         self._plain = False
-        self._turned = False
+        self._switched = False
         self._read: Step = self._read_text
         if reasoning_open and spec.think:
             self._read = self._read_reasoning
@@ -153,7 +153,7 @@ class Framing(Normalizer):
         out: list[Event] = []
         self._writer.out = out
         pos = dialect.step(text, 0, None)
-        if dialect.done or dialect.heir is not None:
+        if dialect.done or dialect.successor is not None:
             self._after_step(dialect)
             return self._run_on(out, text, pos, None)
         if pos < len(text):
@@ -173,12 +173,12 @@ class Framing(Normalizer):
         self._writer.out = out
         if self._held:
             text = self._held + text
-        self._turned = True
+        self._switched = True
         return self._run_on(out, text, 0, reason)
 
     def _run_on(self, out: list[Event], text: str, pos: int, reason: str | None) -> list[Event]:
-        while self._turned:
-            self._turned = False
+        while self._switched:
+            self._switched = False
             pos = self._read(text, pos, reason)
         self._held = text[pos:]
         if self._dialect is None:
@@ -189,10 +189,10 @@ class Framing(Normalizer):
             )
         return out
 
-    def _turn(self, read: Step) -> None:
+    def _switch(self, read: Step) -> None:
         """Let another reader go on from here."""
         self._read = read
-        self._turned = True
+        self._switched = True
         self._plain = False
 
     # -- content -------------------------------------------------------------------------------
@@ -222,9 +222,9 @@ class Framing(Normalizer):
             found = self._scan(text, pos) if not long or self._has_head(text, pos) else None
             if found is None:
                 return self._emit(text, start, size if reason else size - self._partial(text, pos))
-            end = self._at_literal(text, start, begin, found, reason)
-            if end is not None:
-                return end
+            stop = self._at_literal(text, start, begin, found, reason)
+            if stop is not None:
+                return stop
             pos = found.end()
 
     def _end_in_gap(self, text: str, start: int, reason: str | None) -> int:
@@ -250,7 +250,7 @@ class Framing(Normalizer):
         elif literal in self._strays:
             self._emit(text, start, at)
             self._writer.warn("stray_marker", literal)
-            self._turn(self._read_text)  # looks again at the white space after it
+            self._switch(self._read_text)  # looks again at the white space after it
             return found.end()
         else:
             self._emit_before_call(text, start, at)
@@ -296,7 +296,7 @@ class Framing(Normalizer):
             return self._enter(bare=False, pos=pos - len(literal))
         self._think_close = next(closing for opening, closing in spec.think if opening == literal)
         self._gap = "reasoning"
-        self._turn(self._read_reasoning)
+        self._switch(self._read_reasoning)
         return pos
 
     def _may_grow(self, text: str, at: int) -> bool:
@@ -379,7 +379,7 @@ class Framing(Normalizer):
         if at >= 0:
             self._writer.reasoning(text[pos:at].rstrip())
             self._gap = "reasoning"
-            self._turn(self._read_text)
+            self._switch(self._read_text)
             return at + len(close)
         end = len(text)
         if reason is None:
@@ -392,7 +392,7 @@ class Framing(Normalizer):
 
     def _enter(self, *, bare: bool, pos: int) -> int:
         self._dialect = self._dialect_of(self._spec)(self._spec, self._writer, self._schemas, bare=bare)
-        self._turn(self._read_calls)
+        self._switch(self._read_calls)
         return pos
 
     def _read_calls(self, text: str, pos: int, reason: str | None) -> int:
@@ -403,12 +403,12 @@ class Framing(Normalizer):
         return end
 
     def _after_step(self, dialect: Dialect) -> None:
-        if dialect.heir is not None:
-            self._dialect = dialect.heir
-            self._turned = True
+        if dialect.successor is not None:
+            self._dialect = dialect.successor
+            self._switched = True
         elif dialect.done:
             self._dialect = None
-            self._turn(self._read_text)
+            self._switch(self._read_text)
             self._gap = "call"
             self._at_line_start = self._lines
             self._ticked = False

@@ -150,8 +150,8 @@ class JsonCalls(Region):
         assert reader is not None
         pos = reader.step(text, pos, final)
         if reader.done:
-            if reader.mended:
-                self._calls.mend("lexical")
+            if reader.repaired:
+                self._calls.repaired("lexical")
             self._state = self._read_key
         else:
             self._wait = True
@@ -216,7 +216,7 @@ class JsonCalls(Region):
         """Write arguments that came before the name, as a string of JSON, or not at all."""
         if raw and raw[0] in "\"'":
             raw = str(_loads(raw)).strip()
-            self._calls.mend("lexical")
+            self._calls.repaired("lexical")
         if not raw or raw in ("null", "None"):
             raw = "{}"
         assert self._reader is not None

@@ -101,8 +101,8 @@ class NamedCalls(Region):
             pos = at
         pos = self._reader.step(text, pos, final)
         if self._reader.done:
-            if self._reader.mended:
-                self._calls.mend("lexical")
+            if self._reader.repaired:
+                self._calls.repaired("lexical")
             self._complete(text, pos)
         else:
             self._wait = True

@@ -330,7 +330,7 @@ class Pythonic(Region):
             return at + 2
         if char == quote:
             self._dirty = True
-            self._calls.mend("lexical")
+            self._calls.repaired("lexical")
         elif text.startswith(quote, at):
             return self._end_string(at + 3)
         elif not final and quote.startswith(text[at:]):

@@ -47,13 +47,13 @@ class Region:
         "_taken",
         "_wait",
         "done",
-        "heir",
         "stop",
+        "successor",
     )
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
         self.done = False
-        self.heir: Region | None = None
+        self.successor: Region | None = None
         self._spec = spec
         self._calls = writer
         self._schemas = schemas
@@ -97,9 +97,9 @@ class Region:
                 pos = self._fail(exc.code, text, pos)
             if self._wait or self.done or (pos == size and not final):
                 break
-        if self.heir is not None:
+        if self.successor is not None:
             self._take_span(text, pos)
-            self.heir._taken = self._taken
+            self.successor._taken = self._taken
             return pos
         if reason is not None and not self.done:
             pos = len(text)
@@ -117,9 +117,9 @@ class Region:
         self._span.append(text[self._mark : pos])
         return pos
 
-    def _hand_over(self, heir: Region) -> None:
+    def _hand_over(self, successor: Region) -> None:
         """Let another dialect read the rest of the region."""
-        self.heir = heir
+        self.successor = successor
         self._wait = True
 
     # -- for dialects to override --------------------------------------------------------------

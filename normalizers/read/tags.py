@@ -279,7 +279,7 @@ class TagCalls(Region):
         if not json.loads(source).keys() <= self._schemas.parameters(self._arguments.name).keys():
             return False
         ObjectReader(self._arguments, closes=False).step(source, 0, True)
-        self._calls.mend("schema")
+        self._calls.repaired("schema")
         return True
 
     # -- failures ------------------------------------------------------------------------------

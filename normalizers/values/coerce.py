@@ -71,10 +71,10 @@ class SchemaIndex:
             self._types[tool, key] = None if schema is None else schema_types(schema, self._tools[tool])
         return self._types[tool, key]
 
-    def mend(self, tool: str, key: str, value: str) -> str:
+    def coerced(self, tool: str, key: str, value: str) -> str:
         """The JSON text `value`, coerced to a type that the parameter accepts if possible."""
         schema = self.parameter(tool, key)
-        return value if schema is None else mend(value, schema, self._tools[tool])
+        return value if schema is None else coerced(value, schema, self._tools[tool])
 
     def text(self, tool: str, key: str, text: str) -> str:
         """The JSON of an argument that the model wrote as plain text."""
@@ -156,7 +156,7 @@ def json_type(value: object) -> str:
             return "array"
 
 
-def mend(value: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+def coerced(value: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
     """JSON text, coerced to a type that the schema accepts if it is a string that spells one."""
     types = schema_types(schema, root)
     if types is None or value[:1] != '"':

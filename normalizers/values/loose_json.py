@@ -85,7 +85,7 @@ class ObjectReader:
         "_wait",
         "_writer",
         "done",
-        "mended",
+        "repaired",
     )
 
     def __init__(self, writer: TokenWriter, notation: Notation = JSON, *, closes: bool = True) -> None:
@@ -98,7 +98,7 @@ class ObjectReader:
         self._close = ""
         self._wait = False
         self.done = False
-        self.mended = False
+        self.repaired = False
         """Whether anything needed repair."""
 
     def step(self, text: str, pos: int, final: bool) -> int:
@@ -149,7 +149,7 @@ class ObjectReader:
         if char == '"' or char == "'":
             self._begin_string()
             self._quote = char
-            self.mended |= char == "'"
+            self.repaired |= char == "'"
             return pos + 1
         for opening, closing in self._notation.quotes:
             if text.startswith(opening, pos):
@@ -173,7 +173,7 @@ class ObjectReader:
     def _scalar(self, word: str) -> None:
         writer = self._writer
         if self._expect in ("key", "key or end"):
-            self.mended |= not self._notation.bare_keys
+            self.repaired |= not self._notation.bare_keys
             writer.open_string()
             writer.string(json_string_body(word.strip()))
             self._expect = "colon"
@@ -184,7 +184,7 @@ class ObjectReader:
             writer.open_string()
             writer.string(json_string_body(word))
             return
-        self.mended |= name and CONSTANTS.get(word) != word
+        self.repaired |= name and CONSTANTS.get(word) != word
         writer.token("NAME" if name else "NUMBER", word)
 
     def _begin_string(self) -> None:
@@ -243,7 +243,7 @@ class ObjectReader:
             self._quote = ""
             return at + 1
         if char != "\\":
-            self.mended |= char != '"'
+            self.repaired |= char != '"'
             self._writer.string(json_string_body(char))
             return at + 1
         if escape := _ESCAPE.match(text, at):
@@ -252,7 +252,7 @@ class ObjectReader:
         if not final and _ESCAPE_START.match(text, at):
             self._wait = True
             return at
-        self.mended = True
+        self.repaired = True
         if text[at + 1 : at + 2] == "'":
             self._writer.string("'")
             return at + 2

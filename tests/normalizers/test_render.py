@@ -11,7 +11,7 @@ from normalizers import ToolCall, get, names
 from normalizers.write.render import render_calls, render_result, render_tools
 from tests.normalizers.splits import parse, tool
 
-CALLS = [
+CALLS: list[tuple[str, dict[str, Any]]] = [
     ("get_weather", {"city": 'São "P"', "days": 2, "metric": True, "note": None}),
     ("files.write", {"my lines": ["x", 1.5, {"k": False}]}),
     ("ping", {}),
