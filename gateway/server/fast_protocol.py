@@ -21,7 +21,7 @@ from gateway.errors import GatewayError
 from gateway.server.asgi import Headers, body_deadline, check_head, too_large
 
 if TYPE_CHECKING:
-    from gateway.api.routes import API
+    from gateway.api.entry import API
 
 log = logging.getLogger("ctxgate")
 

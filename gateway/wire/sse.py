@@ -65,6 +65,12 @@ class SSEReader:
         return self.feed(b"\n\n") if self._rest or self._data else []
 
 
+def named(name: str, payload: bytes, id: int | None = None) -> bytes:
+    """An event with a name, and an id by which a client resumes."""
+    head = b"" if id is None else b"id: %d\n" % id
+    return b"%bevent: %b\ndata: %b\n\n" % (head, name.encode(), payload)
+
+
 def event(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 

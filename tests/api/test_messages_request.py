@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.messages.request import CreateMessage, chat_fields
-from tests.faces.asking import WEATHER
+from tests.api.asking import WEATHER
 from tests.gateway.double import Json
 
 HI: Json = {"role": "user", "content": "Hi"}

@@ -10,7 +10,7 @@ import httpx
 import ollama
 import pytest
 
-from tests.faces.asking import USAGE, WEATHER, call, said
+from tests.api.asking import USAGE, WEATHER, call, said
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams
 from tests.gateway.running import running
 

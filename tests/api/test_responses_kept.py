@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from gateway.wire.responses.request import CreateResponse, ToolTable, chat_fields
-from tests.faces.asking import frames, said
+from tests.api.asking import frames, said
 from tests.gateway.backend import RUNTIME
 from tests.gateway.client import Answer
 from tests.gateway.double import Json, Script, answers, chunk, completion, endless
@@ -267,23 +267,23 @@ async def test_strict_chat_templates_can_read_what_codex_sends() -> None:
 
 async def test_everybody_has_their_own(tmp_path: Path) -> None:
     """Another user's key finds nothing."""
-    from gateway.api.responses.response_store import Kept, Responses
+    from gateway.api.responses.response_store import ResponseStore, Stored
     from gateway.errors import ProviderInvalidRequest
     from gateway.server.principal import LOCAL, Principal
     from gateway.store import Store
 
     store = await Store.open(f"sqlite:///{tmp_path / 'store.db'}")
     try:
-        kept = Responses(store, days=1)
+        kept = ResponseStore(store, days=1)
         response = {"id": "resp_1", "created_at": 2**31, "previous_response_id": None, "output": []}
-        await kept.put(Kept(response, []), LOCAL)
+        await kept.put(Stored(response, []), LOCAL)
         assert (await kept.get("resp_1", LOCAL)).response == response
         other = Principal(tenant="local", user="other", scopes=frozenset({"*"}))
         for look in (kept.get, kept.conversation, kept.delete):
             with pytest.raises(ProviderInvalidRequest):
                 await look("resp_1", other)
         old = {**response, "id": "resp_0", "created_at": 1}
-        await kept.put(Kept(old, []), LOCAL)
+        await kept.put(Stored(old, []), LOCAL)
         with pytest.raises(ProviderInvalidRequest):
             await kept.get("resp_0", LOCAL)
     finally:

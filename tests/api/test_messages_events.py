@@ -13,7 +13,7 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from tests.faces.asking import USAGE, WEATHER, call, frames, said
+from tests.api.asking import USAGE, USAGE_CHUNK, WEATHER, call, frames, said
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams
 from tests.gateway.running import running
 
@@ -97,6 +97,14 @@ async def asked(script: Script, **fields: Any) -> list[Json]:
 def named(event: Json) -> str:
     inner = event.get("content_block") or (event.get("delta") if "index" in event else None) or {}
     return f"{event['type']} {inner.get('type', '')}".strip()
+
+
+async def test_usage_without_details() -> None:
+    """Not every engine says how many tokens were cached."""
+    bare = {**USAGE_CHUNK, "usage": {"prompt_tokens": 11, "completion_tokens": 7}}
+    events = await asked(streams(chunk("Hi"), chunk(reason="stop"), bare))
+    usage = {"input_tokens": 11, "cache_read_input_tokens": 0, "output_tokens": 7}
+    assert events[-2]["usage"].items() >= usage.items()
 
 
 @pytest.mark.parametrize("name", CASES)
