@@ -1,4 +1,4 @@
-"""The routes of this face for `/openapi.json`: `PATHS` and `schemas()` as OpenAPI 3.1 has them."""
+"""The rooms' part of `/openapi.json`: `PATHS` and `schemas()`, in OpenAPI 3.1."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from typing import Any
 
 import msgspec
 
-from gateway.rooms import schemas as shapes
+from gateway.rooms import schemas as bodies
 from gateway.rooms.states import STATES
 
 PREFIX = "rooms."
-"""Of the names of our components, which must not meet those of other faces."""
+"""Before the names of components, so that they never collide with those of other APIs."""
 
 _REFERENCE = f"#/components/schemas/{PREFIX}" + "{name}"
 _TYPES = (
-    *(shapes.Room, shapes.Message, shapes.Event, shapes.History, shapes.SecretShown),
-    *(shapes.Rent, shapes.Update, shapes.Say, shapes.Wake, shapes.Interrupt, shapes.Release, shapes.Secret),
+    *(bodies.Room, bodies.Message, bodies.Event, bodies.History, bodies.SecretShown),
+    *(bodies.Rent, bodies.Update, bodies.Say, bodies.Wake, bodies.Interrupt, bodies.Release, bodies.Secret),
 )
 _ERRORS = {
     "400": "The request is wrong; `message` names the field.",
     "401": "A valid API key is missing.",
     "403": "The key lacks the scope `rooms`, or for GET `rooms:read`.",
     "404": "There is no such room, or it is another tenant's.",
-    "409": "The room's state refuses it; `code` says why.",
-    "503": "The store can't be used.",
+    "409": "The room's state does not allow it; `code` says why.",
+    "503": "The store is unavailable.",
 }
 
 
 def schemas() -> dict[str, Any]:
-    """Components by name; all begin with PREFIX."""
+    """Components by name; every name begins with PREFIX."""
     _, found = msgspec.json.schema_components(_TYPES, ref_template=_REFERENCE)
     components = {PREFIX + name: schema for name, schema in found.items()}
     null = {"type": "null"}
@@ -38,7 +38,7 @@ def schemas() -> dict[str, Any]:
         "properties": {
             "success": {"const": False},
             "data": null,
-            "error": {"type": "string", "description": "The same words as message."},
+            "error": {"type": "string", "description": "The same text as message."},
             "code": {"type": "string"},
             "message": {"type": "string"},
         },
@@ -51,10 +51,10 @@ def paths() -> dict[str, Any]:
     """Path → method → operation."""
     room, message = _reference("Room"), _reference("Message")
     number = {"type": "integer", "minimum": 0}
-    after = _query("after", number, "Begin behind the event of this number; Last-Event-ID counts more.")
+    after = _query("after", number, "Start after this event number; Last-Event-ID takes precedence.")
     verbs = {
         "wake": ("Wake a room", "Wake", "200", room),
-        "interrupt": ("Interrupt the turn that runs", "Interrupt", "200", room),
+        "interrupt": ("Interrupt the running turn", "Interrupt", "200", room),
         "release": ("Release a room", "Release", "200", room),
         "messages": ("Send the room a message", "Say", "202", message),
     }
@@ -66,8 +66,12 @@ def paths() -> dict[str, Any]:
                 {"200": _array(room)},
                 parameters=[
                     _query("status", {"enum": [*STATES]}, "Only rooms in this state."),
-                    _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}, "At most."),
-                    _query("offset", {**number, "default": 0}, "Rooms to pass over."),
+                    _query(
+                        "limit",
+                        {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
+                        "The largest number of rooms.",
+                    ),
+                    _query("offset", {**number, "default": 0}, "Rooms to skip."),
                 ],
             ),
             "post": _operation("Rent a room", {"201": room}, "Rent"),
@@ -75,7 +79,7 @@ def paths() -> dict[str, Any]:
         "/llm/room/{id}": {
             "parameters": [_id()],
             "get": _operation("Show a room", {"200": room}),
-            "patch": _operation("Change what may be changed of a room", {"200": room}, "Update"),
+            "patch": _operation("Change a room's settings", {"200": room}, "Update"),
         },
         **{
             f"/llm/room/{{id}}/{verb}": {
@@ -91,7 +95,7 @@ def paths() -> dict[str, Any]:
                 "tags": ["rooms"],
                 "parameters": [
                     after,
-                    _query("follow", {"type": "boolean", "default": False}, "Go on with events to come."),
+                    _query("follow", {"type": "boolean", "default": False}, "Continue with future events."),
                     {"name": "Last-Event-ID", "in": "header", "schema": number},
                 ],
                 "responses": {
@@ -107,18 +111,22 @@ def paths() -> dict[str, Any]:
         "/llm/room/{id}/history": {
             "parameters": [_id()],
             "get": _operation(
-                "Read what was said and what happened",
+                "Read a room's messages and events",
                 {"200": _reference("History")},
                 parameters=[
-                    _query("after_event", number, "Events behind this number."),
-                    _query("after_message", number, "Messages behind this number."),
-                    _query("limit", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000}, "Of each."),
+                    _query("after_event", number, "Events after this number."),
+                    _query("after_message", number, "Messages after this number."),
+                    _query(
+                        "limit",
+                        {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000},
+                        "The largest number of each.",
+                    ),
                 ],
             ),
         },
         "/api/user/secrets": {
             "get": _operation("List the user's secrets, without their values", {"200": _array(secret)}),
-            "post": _operation("Keep a secret, encrypted", {"201": secret}, "Secret"),
+            "post": _operation("Store a secret, encrypted", {"201": secret}, "Secret"),
         },
         "/api/user/secrets/{id}": {
             "parameters": [_id()],
