@@ -17,6 +17,7 @@ _TYPES = (
     *(bodies.Room, bodies.Message, bodies.Event, bodies.History, bodies.SecretShown),
     *(bodies.Rent, bodies.Update, bodies.Say, bodies.Wake, bodies.Interrupt, bodies.Release, bodies.Secret),
 )
+_NUMBER = {"type": "integer", "minimum": 0}
 _ERRORS = {
     "400": "The request is wrong; `message` names the field.",
     "401": "A valid API key is missing.",
@@ -49,81 +50,81 @@ def schemas() -> dict[str, Any]:
 
 def paths() -> dict[str, Any]:
     """Path → method → operation."""
+    return {**_list_paths(), **_room_paths(), **_verb_paths(), **_log_paths(), **_secret_paths()}
+
+
+def _list_paths() -> dict[str, Any]:
+    room = _reference("Room")
+    limit = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
+    parameters = [
+        _query("status", {"enum": [*STATES]}, "Only rooms in this state."),
+        _query("limit", limit, "The largest number of rooms."),
+        _query("offset", {**_NUMBER, "default": 0}, "Rooms to skip."),
+    ]
+    return {
+        "/llm/room": {
+            "get": _operation("List the tenant's rooms, the newest first", {"200": _array(room)}, None, parameters),
+            "post": _operation("Rent a room", {"201": room}, "Rent"),
+        }
+    }
+
+
+def _room_paths() -> dict[str, Any]:
+    room = _reference("Room")
+    return {
+        "/llm/room/{id}": {
+            "parameters": [_id()],
+            "get": _operation("Show a room", {"200": room}),
+            "patch": _operation("Change a room's settings", {"200": room}, "Update"),
+        }
+    }
+
+
+def _verb_paths() -> dict[str, Any]:
     room, message = _reference("Room"), _reference("Message")
-    number = {"type": "integer", "minimum": 0}
-    after = _query("after", number, "Start after this event number; Last-Event-ID takes precedence.")
     verbs = {
         "wake": ("Wake a room", "Wake", "200", room),
         "interrupt": ("Interrupt the running turn", "Interrupt", "200", room),
         "release": ("Release a room", "Release", "200", room),
         "messages": ("Send the room a message", "Say", "202", message),
     }
+    return {
+        f"/llm/room/{{id}}/{verb}": {"parameters": [_id()], "post": _operation(summary, {status: answer}, body)}
+        for verb, (summary, body, status, answer) in verbs.items()
+    }
+
+
+def _log_paths() -> dict[str, Any]:
+    limit = {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000}
+    about = "Server-sent events: `id` is the event's number, `event` its type, `data` a rooms.Event."
+    events = {
+        "summary": "Replay a room's events, and follow it while a worker is attached",
+        "tags": ["rooms"],
+        "parameters": [
+            _query("after", _NUMBER, "Start after this event number; Last-Event-ID takes precedence."),
+            _query("follow", {"type": "boolean", "default": False}, "Continue with future events."),
+            {"name": "Last-Event-ID", "in": "header", "schema": _NUMBER},
+        ],
+        "responses": {
+            "200": {"description": about, "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+            **_errors(),
+        },
+    }
+    parameters = [
+        _query("after_event", _NUMBER, "Events after this number."),
+        _query("after_message", _NUMBER, "Messages after this number."),
+        _query("limit", limit, "The largest number of each."),
+    ]
+    history = _operation("Read a room's messages and events", {"200": _reference("History")}, None, parameters)
+    return {
+        "/llm/room/{id}/events": {"parameters": [_id()], "get": events},
+        "/llm/room/{id}/history": {"parameters": [_id()], "get": history},
+    }
+
+
+def _secret_paths() -> dict[str, Any]:
     secret = _reference("SecretShown")
     return {
-        "/llm/room": {
-            "get": _operation(
-                "List the tenant's rooms, the newest first",
-                {"200": _array(room)},
-                parameters=[
-                    _query("status", {"enum": [*STATES]}, "Only rooms in this state."),
-                    _query(
-                        "limit",
-                        {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
-                        "The largest number of rooms.",
-                    ),
-                    _query("offset", {**number, "default": 0}, "Rooms to skip."),
-                ],
-            ),
-            "post": _operation("Rent a room", {"201": room}, "Rent"),
-        },
-        "/llm/room/{id}": {
-            "parameters": [_id()],
-            "get": _operation("Show a room", {"200": room}),
-            "patch": _operation("Change a room's settings", {"200": room}, "Update"),
-        },
-        **{
-            f"/llm/room/{{id}}/{verb}": {
-                "parameters": [_id()],
-                "post": _operation(summary, {status: shown}, body),
-            }
-            for verb, (summary, body, status, shown) in verbs.items()
-        },
-        "/llm/room/{id}/events": {
-            "parameters": [_id()],
-            "get": {
-                "summary": "Replay a room's events, and follow it while a worker is attached",
-                "tags": ["rooms"],
-                "parameters": [
-                    after,
-                    _query("follow", {"type": "boolean", "default": False}, "Continue with future events."),
-                    {"name": "Last-Event-ID", "in": "header", "schema": number},
-                ],
-                "responses": {
-                    "200": {
-                        "description": "Server-sent events: `id` is the event's number, `event` its type, `data` a "
-                        "rooms.Event.",
-                        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-                    },
-                    **_errors(),
-                },
-            },
-        },
-        "/llm/room/{id}/history": {
-            "parameters": [_id()],
-            "get": _operation(
-                "Read a room's messages and events",
-                {"200": _reference("History")},
-                parameters=[
-                    _query("after_event", number, "Events after this number."),
-                    _query("after_message", number, "Messages after this number."),
-                    _query(
-                        "limit",
-                        {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000},
-                        "The largest number of each.",
-                    ),
-                ],
-            ),
-        },
         "/api/user/secrets": {
             "get": _operation("List the user's secrets, without their values", {"200": _array(secret)}),
             "post": _operation("Store a secret, encrypted", {"201": secret}, "Secret"),
