@@ -131,7 +131,7 @@ async def test_order(name: str) -> None:
             assert isinstance(json.loads("".join(parts) or "{}"), dict)
 
 
-async def test_an_engine_that_breaks_off() -> None:
+async def test_an_engine_whose_stream_breaks() -> None:
     events = await asked(streams(chunk("Hel"), done=False))
     assert named(events[-1]) == "error"
     assert events[-1]["error"]["type"] == "api_error"
@@ -188,7 +188,7 @@ async def test_errors(name: str) -> None:
     assert all(value is not None for value in answer.error.values())
 
 
-async def test_a_key_may_come_as_anthropic_sends_it() -> None:
+async def test_the_key_in_x_api_key() -> None:
     async with running(answers(), keys=("sk-test",)) as gateway:
         assert (await gateway.ask(body(), "/v1/messages", "x-api-key: sk-test\r\n")).status == 200
         assert (await gateway.ask(body(), "/v1/messages", "authorization: Bearer sk-test\r\n")).status == 200
@@ -199,7 +199,7 @@ async def test_a_key_may_come_as_anthropic_sends_it() -> None:
             assert (await client.answer(bodyless=True)).status == 200
 
 
-async def test_an_engine_with_no_room_is_overloaded() -> None:
+async def test_a_busy_engine_is_overloaded() -> None:
     async with running(answers({"error": {"message": "Loading model", "code": 503}}, status=503)) as gateway:
         answer = await gateway.ask(body(), "/v1/messages")
     assert (answer.status, answer.error["type"]) == (503, "overloaded_error")

@@ -1,4 +1,4 @@
-"""The description is complete, and nothing that fits it, or doesn't, makes the gateway fail."""
+"""The OpenAPI document is complete, and no request, valid or not, makes the gateway fail."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_handler_can_be_imported(api: routes.API) -> None:
     assert all(callable(import_from_string(name)) for name in names)
 
 
-def test_what_needs_no_starlette_is_in_the_table() -> None:
+def test_paths_answered_without_starlette_are_in_the_table() -> None:
     direct = {spelling for path in routes.DIRECT for spelling in routes.spellings(path)}
     assert direct == {*chat.PATHS, *health.PATHS}
 
@@ -92,7 +92,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def test_every_operation_is_there(url: str) -> None:
-    """A path that is described and unknown, or known by another method, would be a 404 or 405 of ours."""
+    """A described path that the router lacks would be a 404, one with other methods a 405."""
     for method, path in OPERATIONS:
         answer = httpx.request(method, url + re.sub(r"\{\w+\}", "x", path), content=b"{", timeout=30)
         assert answer.status_code != 405, (method, path)

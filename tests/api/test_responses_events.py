@@ -209,7 +209,7 @@ async def test_a_limit() -> None:
     laws(events)
 
 
-async def test_an_engine_that_breaks_off() -> None:
+async def test_an_engine_whose_stream_breaks() -> None:
     """What had come is whole, then an `error` event, then the response as failed."""
     events = await asked(streams(chunk("Hel"), done=False))
     assert [named(event) for event in events[-5:]] == [
@@ -226,7 +226,7 @@ async def test_an_engine_that_breaks_off() -> None:
     assert all(value is not None for value in (events[-2]["code"], events[-2]["message"]))
 
 
-async def test_reasoning_goes_with_a_client_that_stores_nothing() -> None:
+async def test_a_client_that_stores_nothing_gets_sealed_reasoning() -> None:
     script = said(chunk(reasoning_content="Hm."), *call(0, "c", "now", "{}"), reason="tool_calls")
     events = await asked(script, store=False, include=["reasoning.encrypted_content"])
     reasoning, called = events[-1]["response"]["output"]
