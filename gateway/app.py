@@ -10,46 +10,29 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
 import uvicorn
 
-from gateway.api.routes import API
+from gateway.api.entry import API
 from gateway.config import Config, ConfigError
 from gateway.core import Gateway
 from gateway.core.reload import Load, Reloader
 from gateway.observe import logs
-from gateway.services import Face, Services
+from gateway.services import Services
 from normalizers import FormatSpec, registry
 
 GRACE_SECONDS = 10
 
-
-FACES: dict[str, str] = {
-    **dict.fromkeys(("/v1/responses", "/responses"), "gateway.api.responses.endpoint:ResponsesFace"),
-    **dict.fromkeys(("/v1/messages", "/messages"), "gateway.api.messages:MessagesFace"),
-    **dict.fromkeys(("/v1/completions", "/completions"), "gateway.api.completions:CompletionsFace"),
-    **dict.fromkeys(("/v1/embeddings", "/embeddings"), "gateway.api.embeddings:EmbeddingsFace"),
-    **dict.fromkeys(("/v1/rerank", "/rerank"), "gateway.api.embeddings:EmbeddingsFace"),
-    "/openapi.json": "gateway.api.openapi:DescriptionFace",
-    **dict.fromkeys(("/-", "/metrics"), "gateway.api.operations.endpoints:OperationsFace"),
-    **dict.fromkeys(("/llm/room", "/api/user"), "gateway.rooms.endpoints:build"),
-    "/api": "gateway.api.ollama:OllamaFace",
-    # Whatever else begins with /v1 is there without it, too.
-    **dict.fromkeys(("/", "/health", "/ready", "/models", "/v1"), "gateway.api.operations.overview:OverviewFace"),
-}
-"""Path prefix → factory of the face behind it, `(Services) -> Face`; imported when it is first asked. The
-first that fits counts."""
 
 BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
     # A room may have been at work when the gateway ended.
     (lambda config: (config.state_dir / "rooms.open").exists(), "gateway.rooms.endpoints:resume"),
     (lambda config: config.ctx.enabled, "gateway.ctx.live:live"),
 )
-"""What runs beside the faces from the start: whether a configuration wants it, and its factory, `(Services) ->` an
-async context manager. Imported only where it is wanted."""
+"""Runs beside the APIs from the start: whether a configuration wants it, and its factory, `(Services) ->` an async
+context manager, imported only if wanted."""
 
 
 PRUNES = ("gateway.api.responses.response_store:prune", "gateway.rooms.retention:prune", "gateway.ctx.retention:prune")
@@ -80,13 +63,7 @@ def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
                     await stack.enter_async_context(_imported(factory)(services))
             yield
 
-    @cache
-    def made(factory: str) -> Face:
-        face: Face = _imported(factory)(services)
-        return face
-
-    faces = {prefix: partial(made, factory) for prefix, factory in FACES.items()}
-    return API(gateway, faces, background), services
+    return API(services, background), services
 
 
 @asynccontextmanager

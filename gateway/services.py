@@ -1,25 +1,29 @@
-"""What the composition root gives to a face."""
+"""What the composition root hands to the APIs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from gateway.core import Gateway
 from gateway.core.reload import Reloader
-from gateway.errors import GatewayError
-from gateway.server.asgi import Receive, Scope, Send
 
 if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.store import Store
 
-T = TypeVar("T")
+
+class Closing(Protocol):
+    async def aclose(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closing)
 
 
 class Services:
-    """The gateway, and the store, which opens when a face first asks for it."""
+    """The gateway, the store, which opens on first use, and what several requests share."""
 
     def __init__(self, gateway: Gateway, reloader: Reloader | None = None, prunes: Sequence[str] = ()) -> None:
         """reloader: None for a gateway that wasn't started from a file. prunes: see `gateway.store.retention`."""
@@ -30,14 +34,19 @@ class Services:
         self._opening: asyncio.Task[Store] | None = None
         self._prunes = prunes
         self._pruning: asyncio.Task[None] | None = None
-        self._shared: dict[object, Any] = {}
+        self._shared: dict[object, Closing] = {}
 
     def shared(self, make: Callable[[Services], T]) -> T:
-        """The one thing of its kind that several faces use, made for whoever asks first."""
+        """The one object of its kind in this process, made on first use."""
         if make not in self._shared:
             self._shared[make] = make(self)
-        made: T = self._shared[make]
-        return made
+        return cast(T, self._shared[make])
+
+    async def close_shared(self) -> None:
+        """Closes every shared object, also after one of them failed to close."""
+        async with AsyncExitStack() as stack:
+            for shared in self._shared.values():
+                stack.push_async_callback(shared.aclose)
 
     async def store(self) -> Store:
         """The one store of this process, its tables made. Raises ProviderUnavailable where it can't be opened."""
@@ -76,18 +85,3 @@ class Services:
 def store_url(config: Config) -> str:
     """Where the store is, as SQLAlchemy has it."""
     return config.store or f"sqlite:///{config.state_dir / 'ctxgate.db'}"
-
-
-class Face(Protocol):
-    """An ASGI application behind a path prefix, made on its first request: a factory is called with `Services`.
-
-    The request has passed authentication: `scope[SCOPE_KEY]` is its Principal. `scope["path"]` is the whole path.
-    """
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
-
-    def error_body(self, error: GatewayError) -> bytes:
-        """How this face tells an error that happened before it was asked, or that it raised; JSON."""
-        ...
-
-    async def aclose(self) -> None: ...

@@ -20,8 +20,6 @@ from gateway.wire.sse import DONE, event, events
 FOREVER = 1e8
 """Seconds; for comments that never come."""
 
-__all__ = ["INTERNAL", "JSON_TYPE", "ASGIClient", "Client", "respond_error"]
-
 PATHS = ("/v1/chat/completions", "/chat/completions")
 
 log = logging.getLogger("ctxgate")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.rooms.schemas import Event, encode
+from gateway.wire import sse
 
 MAX_EVENTS, MAX_BYTES = 64, 64 * 1024
 
@@ -22,8 +23,7 @@ class Frame(NamedTuple):
 
 def frame(event: Event) -> Frame:
     """A server-sent event; its id is the event's number in the room."""
-    data = b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, event.event_type.encode(), encode(event))
-    return Frame(event.seq, event.event_type, data)
+    return Frame(event.seq, event.event_type, sse.named(event.event_type, encode(event), event.seq))
 
 
 class Feed:

@@ -106,14 +106,15 @@ class SSEReader:
         return self.feed(b"\n\n") if self._size else []
 
 
+def named(name: str, payload: bytes, id: int | None = None) -> bytes:
+    """An event with a name, and an id by which a client resumes."""
+    head = b"" if id is None else b"id: %d\n" % id
+    return b"%bevent: %b\ndata: %b\n\n" % (head, name.encode(), payload)
+
+
 def event(payload: bytes) -> bytes:
     """One event with this data, which has no line break."""
     return b"data: " + payload + b"\n\n"
-
-
-def named_event(name: str, payload: bytes) -> bytes:
-    """One event of a type: Anthropic's and OpenAI's Responses streams name theirs."""
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), payload)
 
 
 def events(payloads: list[bytes]) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.routes import API
+from gateway.api.entry import API
 from gateway.app import build
 from gateway.config import Config, Model
 from gateway.engines import Engine

@@ -245,9 +245,9 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("face", OTHERS)
-async def test_every_face_tells_who_stands_in(face: str, stream: bool) -> None:
-    path, body = OTHERS[face]
+@pytest.mark.parametrize("api", OTHERS)
+async def test_every_api_names_the_fallback(api: str, stream: bool) -> None:
+    path, body = OTHERS[api]
     async with running(BUSY, fallbacks=("echo",)) as found:
         answer = await found.ask({**body, "stream": stream}, path)
         assert (answer.status, answer.headers["x-ctxgate-fallback"]) == (200, "echo")

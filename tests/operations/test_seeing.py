@@ -196,7 +196,7 @@ def test_replay_lists_what_is_remembered(running: Gateway) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("999", "--as", "hermes"), "no request 999 is remembered"),
+        (("999", "--as", "hermes"), "the log has no request 999"),
         (("3", "--as", "hermes"), "request 3 was not recorded"),
         (("1", "--as", "hermse"), "Did you mean 'hermes'?"),
     ],

@@ -8,8 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from msgspec.structs import replace
 
+from gateway.app import build
+from gateway.config import Config, Model, Server
 from gateway.server.keys import KeyFile
 from tests.gateway.double import endless
 from tests.patience import PATIENCE
@@ -131,6 +135,29 @@ async def test_refusals_name_the_place(tmp_path: Path, subtests: pytest.Subtests
         assert await rooms.history(room) == before
 
 
+async def test_other_methods(tmp_path: Path) -> None:
+    async with house(tmp_path, speaks("Hi")) as rooms:
+        room = await rooms.rent()
+        refused = await rooms.http.delete(f"/llm/room/{room}")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, PATCH")
+        for path in (f"/llm/room/{room}", f"/llm/room/{room}/events?follow=true"):
+            head = await rooms.http.head(path)
+            assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_the_bound_of_a_body_follows_config_yaml(tmp_path: Path) -> None:
+    """A changed `server.max_body_bytes` takes effect without a restart."""
+    models = {"echo": Model(name="echo", runtime="echo")}
+    config = Config(source=tmp_path / "config.yaml", active_model="echo", models=models, state_dir=tmp_path)
+    app = build(config)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+        codes = []
+        for limit in (1000, 50):
+            app.chat.gateway.apply(replace(config, server=Server(max_body_bytes=limit)))
+            codes.append((await client.post("/llm/room", content=b"x" * 100)).json()["code"])
+    assert codes == ["invalid_request", "request_too_large"]
+
+
 @pytest.mark.parametrize("name", ["agents", "actors"])
 async def test_both_names_of_the_actors(tmp_path: Path, name: str) -> None:
     actor = {"agent_id": "demo-agent", "role": "assistant", "adapter": "codex", "skills": []}
@@ -240,10 +267,11 @@ async def test_a_quiet_stream_is_kept_alive(tmp_path: Path) -> None:
                 comments += line == ": keep-alive"
                 if comments == 3:
                     break
+            assert comments == 3
 
 
 async def test_a_follower_that_takes_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.rooms.endpoints.SLOW_SECONDS", 0.05)
+    monkeypatch.setattr("gateway.server.http.SLOW_SECONDS", 0.05)
     async with house(tmp_path, speaks(*(["w" * 1_000_000] * 4), tokens=1)) as rooms:
         room = await rooms.rent(done_policy={"after_turn": "release"})
         reader, writer = await asyncio.open_connection("127.0.0.1", rooms.http.base_url.port, limit=1024)
@@ -260,7 +288,7 @@ async def test_a_follower_that_takes_nothing_is_left(tmp_path: Path, monkeypatch
                 await rooms.get(room)
                 await asyncio.sleep(0.05)
             # It goes on for the others, who see all of it.
-            monkeypatch.setattr("gateway.rooms.endpoints.SLOW_SECONDS", 60.0)
+            monkeypatch.setattr("gateway.server.http.SLOW_SECONDS", 60.0)
             events = [event["event_type"] async for event in rooms.follow(room)]
             assert events[-1] == "room:released"
             # The server ended the connection without the end of the answer.

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, func, select
 
 from gateway.api.responses import response_store as kept
-from gateway.api.responses.response_store import Kept, Responses
+from gateway.api.responses.response_store import ResponseStore, Stored
 from gateway.app import PRUNES
 from gateway.config import Config, Model, Server
 from gateway.config.values import Ctx, Rooms
@@ -59,11 +59,11 @@ def count(connection: Connection, *tables: Any) -> list[int]:
 
 
 async def test_responses(store: Store, tmp_path: Path) -> None:
-    responses = Responses(store, days=30)
+    responses = ResponseStore(store, days=30)
 
-    def response(number: int) -> Kept:
+    def response(number: int) -> Stored:
         created = int(NOW - (29 if number % 2 else 28) * DAY)
-        return Kept({"id": f"r{number}", "created_at": created, "previous_response_id": None, "output": []}, [])
+        return Stored({"id": f"r{number}", "created_at": created, "previous_response_id": None, "output": []}, [])
 
     await asyncio.gather(*(responses.put(response(number), LOCAL) for number in range(500)))
     given = config(tmp_path, server=Server(responses_days=30))

@@ -7,11 +7,9 @@ from typing import Any
 from uuid import uuid4
 
 from gateway.errors import GatewayError, ProviderInvalidResponse
-from gateway.wire.chat import encode
 from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
 from gateway.wire.responses.custom import InputReader
 from gateway.wire.responses.request import CreateResponse, Item, ToolTable, seal
-from gateway.wire.sse import named_event
 
 Event = dict[str, Any]
 
@@ -23,10 +21,6 @@ RUNNING = ("queued", "in_progress")
 
 def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid4().hex}"
-
-
-def sse(event: Event) -> bytes:
-    return named_event(event["type"], encode(event))
 
 
 def response_object(

@@ -10,7 +10,7 @@ import httpx
 import ollama
 import pytest
 
-from tests.faces.asking import USAGE, WEATHER, call, said
+from tests.api.asking import USAGE, WEATHER, call, said
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams
 from tests.gateway.running import running
 from tests.patience import PATIENCE
@@ -66,7 +66,7 @@ def test_embed(client: ollama.Client) -> None:
     assert client.embeddings(model="vectors", prompt="one").embedding == pytest.approx(answer.embeddings[0])
 
 
-def test_what_there_is(client: ollama.Client, real: str) -> None:
+def test_listings(client: ollama.Client, real: str) -> None:
     assert [model.model for model in client.list().models] == ["tiny", "vectors", "echo"]
     shown = client.show("tiny")
     assert shown.capabilities == ["completion"]
@@ -136,20 +136,20 @@ async def test_whole() -> None:
     ],
     ids=["by the engine", "not at all", "as something else"],
 )
-async def test_how_long_a_whole_answer_took_is_the_engine_s_word(told: Any, durations: Json) -> None:
+async def test_durations_of_a_whole_answer_come_from_the_engine(told: Any, durations: Json) -> None:
     """Measured here it would be nothing for writing: all of it comes at once."""
     async with running(answers({**completion("Yes."), "usage": USAGE, "timings": told})) as gateway:
         answer = (await gateway.ask({"model": "m", "messages": [ASK], "stream": False}, "/api/chat")).json
     assert {name: answer[name] for name in answer if name.endswith("eval_duration")} == durations
 
 
-async def test_who_names_no_model_is_told_which_answered() -> None:
+async def test_the_answer_names_the_model_that_the_request_left_out() -> None:
     async with running(answers({**completion("Yes."), "usage": USAGE})) as gateway:
         answer = (await gateway.ask({"messages": [ASK], "stream": False}, "/api/chat")).json
     assert answer["model"] == "m"
 
 
-async def test_errors_are_a_text() -> None:
+async def test_errors_are_strings() -> None:
     """Ollama's clients show `error` as it stands; after a 200 it is a line."""
     async with running(streams(chunk("Hel"), done=False)) as gateway:
         missing = await gateway.ask({"model": "nobody", "messages": [ASK]}, "/api/chat")
@@ -171,7 +171,7 @@ async def test_errors_are_a_text() -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/messages"])
-async def test_arguments_too_deep_to_be_an_object(path: str) -> None:
+async def test_arguments_nested_too_deeply(path: str) -> None:
     """An engine that reads calls itself hands on what its model has written; both APIs want it as a value."""
     deep = '{"city": ' + "[" * 5000 + "]" * 5000 + "}"
     tools = TOOLS if path == "/api/chat" else [{"name": "get_weather", "input_schema": WEATHER}]

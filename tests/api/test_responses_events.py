@@ -13,7 +13,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from tests.faces.asking import USAGE_CHUNK, WEATHER, call, frames, said
+from tests.api.asking import USAGE_CHUNK, WEATHER, call, frames, said
 from tests.gateway.double import Json, Script, chunk, completion, streams
 from tests.gateway.running import running
 
@@ -167,6 +167,32 @@ async def test_a_call_whole() -> None:
     }
 
 
+async def test_usage_without_details() -> None:
+    """Not every engine says how many tokens were cached or reasoning."""
+    bare = {**USAGE_CHUNK, "usage": {"prompt_tokens": 11, "completion_tokens": 7}}
+    events = await asked(streams(chunk("Hi"), chunk(reason="stop"), bare))
+    assert events[-1]["response"]["usage"] == {
+        "input_tokens": 11,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 7,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 18,
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_verbosity_is_echoed(stream: bool) -> None:
+    for text, found in (
+        ({"verbosity": "low"}, {"format": {"type": "text"}, "verbosity": "low"}),
+        ({}, {"format": {"type": "text"}}),
+    ):
+        script = said(chunk("Hi")) if stream else streams_whole(completion("Hi"))
+        async with running(script) as gateway:
+            answer = await gateway.ask({"input": "Hi", "text": text, "stream": stream, "store": False}, "/v1/responses")
+        response = frames(answer)[-1][1]["response"] if stream else answer.json
+        assert response["text"] == found
+
+
 async def test_a_namespace_and_a_custom_tool_keep_their_names() -> None:
     (item,) = (await asked(CASES["a tool in a namespace"][0]))[-1]["response"]["output"]
     assert item.items() >= {"namespace": "agents", "name": "close"}.items()
@@ -183,7 +209,7 @@ async def test_a_limit() -> None:
     laws(events)
 
 
-async def test_an_engine_that_breaks_off() -> None:
+async def test_an_engine_whose_stream_breaks() -> None:
     """What had come is whole, then an `error` event, then the response as failed."""
     events = await asked(streams(chunk("Hel"), done=False))
     assert [named(event) for event in events[-5:]] == [
@@ -200,7 +226,7 @@ async def test_an_engine_that_breaks_off() -> None:
     assert all(value is not None for value in (events[-2]["code"], events[-2]["message"]))
 
 
-async def test_reasoning_goes_with_a_client_that_stores_nothing() -> None:
+async def test_a_client_that_stores_nothing_gets_sealed_reasoning() -> None:
     script = said(chunk(reasoning_content="Hm."), *call(0, "c", "now", "{}"), reason="tool_calls")
     events = await asked(script, store=False, include=["reasoning.encrypted_content"])
     reasoning, called = events[-1]["response"]["output"]

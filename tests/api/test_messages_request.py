@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.messages.request import CreateMessage, chat_fields
-from tests.faces.asking import WEATHER
+from tests.api.asking import WEATHER
 from tests.gateway.double import Json
 
 HI: Json = {"role": "user", "content": "Hi"}
@@ -150,7 +150,7 @@ def names(**fields: Any) -> list[str]:
     return [tool["function"]["name"] for tool in asked(**fields).get("tools", ())]
 
 
-def test_deferred_tools_are_shown_once_they_are_named() -> None:
+def test_deferred_tools_are_shown_once_named() -> None:
     tools = [TOOL, LATER, {"type": "web_search_20250305", "name": "web_search"}]
     assert names(tools=tools) == ["get_weather"]
     reference = {"type": "tool_reference", "tool_name": "later"}

@@ -1,4 +1,4 @@
-"""The description is complete, and nothing that fits it, or doesn't, makes the gateway fail."""
+"""The OpenAPI document is complete, and no request, valid or not, makes the gateway fail."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
+from uvicorn.importer import import_from_string
 
-from gateway.api.ollama import OllamaFace
+from gateway.api import chat, health, routes
 from gateway.api.openapi import description
-from gateway.app import FACES, build
+from gateway.app import build
 from gateway.config import Config, Model, Rooms
-from gateway.core import Gateway
-from gateway.services import Services
 from tests.gateway.running import LANE
 from tests.patience import PATIENCE
 from tests.provider.server import serve
@@ -52,16 +51,39 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield stack.enter_context(serve(build(config), lifespan="on", http=LANE))
 
 
-def test_every_path_of_a_face_is_described() -> None:
-    described = {path.partition("/{")[0] for path in description()["paths"]}
-    for prefix in FACES:
-        if prefix.startswith(("/v1/", "/api")) and prefix != "/api/user":
-            assert any(path.startswith(prefix) for path in described), prefix
-    config = Config(
-        source=Path("config.yaml"), active_model="echo", models={"echo": Model(name="echo", runtime="echo")}
-    )
-    of_ollama = {path for _, path, _ in OllamaFace(Services(Gateway(config))).rows()}
-    assert of_ollama == {path for path in described if path.startswith("/api/") and "/user/" not in path}
+def test_every_path_is_described_and_no_other() -> None:
+    described = {(method, re.sub(r"\{\w+\}", "{}", path)) for method, path in OPERATIONS}
+    tables = [routes.DIRECT, *(api.paths for api in routes.APIS)]
+    known = [(method, path) for table in tables for path, handlers in table.items() for method in handlers]
+    for method, path in known:
+        ways = {(method, re.sub(r"\{[\w:]+\}", "{}", spelling)) for spelling in routes.spellings(path)}
+        # The answer at `/` is for people.
+        assert len(ways & described) == (path != "[/v1]/"), (method, path)
+        described -= ways
+    assert described == set()
+
+
+@pytest.mark.parametrize("api", routes.APIS)
+def test_every_handler_can_be_imported(api: routes.API) -> None:
+    names = [api.errors, *(name for handlers in api.paths.values() for name in handlers.values())]
+    assert all(callable(import_from_string(name)) for name in names)
+
+
+def test_paths_answered_without_starlette_are_in_the_table() -> None:
+    direct = {spelling for path in routes.DIRECT for spelling in routes.spellings(path)}
+    assert direct == {*chat.PATHS, *health.PATHS}
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("/a", ["/a"]),
+        ("[/v1]/a", ["/v1/a", "/a"]),
+        ("[/v1]/a[/]", ["/v1/a/", "/v1/a", "/a/", "/a"]),
+    ],
+)
+def test_spellings(path: str, found: list[str]) -> None:
+    assert [*routes.spellings(path)] == found
 
 
 def test_every_reference_leads_somewhere() -> None:
@@ -71,7 +93,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def test_every_operation_is_there(url: str) -> None:
-    """A path that is described and unknown, or known by another method, would be a 404 or 405 of ours."""
+    """A described path that the router lacks would be a 404, one with other methods a 405."""
     for method, path in OPERATIONS:
         answer = httpx.request(method, url + re.sub(r"\{\w+\}", "x", path), content=b"{", timeout=PATIENCE)
         assert answer.status_code != 405, (method, path)

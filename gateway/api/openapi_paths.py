@@ -1,5 +1,4 @@
-"""The part of the OpenAPI description that tells of /v1 and of Ollama's API. Requests are described by the very types
-that read them."""
+"""The part of `/openapi.json` about /v1 and Ollama's API. Schemas of requests come from the types that parse them."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ REQUESTS: dict[str, type] = {
 
 
 def _object(required: str, **properties: Json) -> Json:
-    """required: names of fields that are always there, separated by spaces; all others may be left out."""
+    """required: the required fields, separated by spaces; all others are optional."""
     return {"type": "object", "required": required.split(), "properties": properties, "additionalProperties": True}
 
 
@@ -112,11 +111,11 @@ def operation(
     parameters: tuple[Json, ...] = (),
     tag: str = "OpenAI",
 ) -> Json:
-    """One method of a path. answer, request, error: names of schemas. stream: the media type of a streamed answer."""
+    """One method of a path. answer, request, error: names of schemas. stream: media type of a streamed answer."""
     content: Json = {"application/json": {"schema": _ref(answer)}}
     if stream is not None:
         content[stream] = {"schema": TEXT}
-    told: Json = {
+    described: Json = {
         "operationId": id,
         "summary": summary,
         "tags": [tag],
@@ -128,10 +127,10 @@ def operation(
         },
     }  # fmt: skip
     if request is not None:
-        told["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(request)}}}
+        described["requestBody"] = {"required": True, "content": {"application/json": {"schema": _ref(request)}}}
     if parameters:
-        told["parameters"] = list(parameters)
-    return told
+        described["parameters"] = list(parameters)
+    return described
 
 
 def parameter(name: str, place: str = "path", schema: Json = TEXT) -> Json:
@@ -166,30 +165,30 @@ _PAGE = (
 _NDJSON = "application/x-ndjson"
 
 PATHS: dict[str, Json] = {
-    "/health": {"get": operation("health", "Whether the gateway runs; asks for no key", "Health", tag="ctxgate")},
-    "/ready": {"get": operation("readyNow", "Whether the active model would answer at once", "Object", tag="ctxgate")},
+    "/health": {"get": operation("health", "Whether the gateway runs; needs no key", "Health", tag="ctxgate")},
+    "/ready": {"get": operation("readyNow", "Whether the active model can answer at once", "Object", tag="ctxgate")},
     "/ready/{name}": {
         "get": operation(
-            "modelReadyNow", "Whether a model would answer at once", "Object", parameters=_NAME, tag="ctxgate"
+            "modelReadyNow", "Whether a model can answer at once", "Object", parameters=_NAME, tag="ctxgate"
         )
     },
     "/metrics": {"get": _operations("metrics", "For Prometheus", stream="text/plain")},
-    "/-/status": {"get": _operations("status", "What the gateway does")},
+    "/-/status": {"get": _operations("status", "The state of the gateway")},
     "/-/requests": {"get": _operations("requests", "The last requests")},
     "/-/requests/{name}": {"get": _operations("request", "One of them", parameters=_NAME)},
     "/-/plan": {
-        "get": _operations("plan", "What the changed file would change"),
+        "get": _operations("plan", "What a reload of the file would change"),
         "post": {
             **_operations("planOf", "What another file would change"),
             "requestBody": {"required": True, "content": {"application/yaml": {"schema": TEXT}}},
         },
     },
-    "/-/reload": {"post": _operations("reload", "Reads the configuration again")},
-    "/openapi.json": {"get": _operations("openapi", "This description")},
+    "/-/reload": {"post": _operations("reload", "Reload the configuration")},
+    "/openapi.json": {"get": _operations("openapi", "This document")},
     "/v1/models": {"get": operation("models", "The models of config.yaml", "ModelList")},
     "/v1/models/{name}": {"get": operation("model", "One of them", "Model", parameters=_NAME)},
     "/v1/models/{name}/ready": {
-        "get": operation("ready", "Starts its engine; answers once it serves", "Ready", parameters=_NAME, tag="ctxgate")
+        "get": operation("ready", "Start its engine; answers once it serves", "Ready", parameters=_NAME, tag="ctxgate")
     },
     "/v1/chat/completions": {
         "post": operation(
@@ -197,50 +196,50 @@ PATHS: dict[str, Json] = {
         )
     },
     "/v1/completions": {
-        "post": operation("createCompletion", "A text goes on", "Completion", request="CreateCompletion", stream=_SSE)
+        "post": operation("createCompletion", "Continue a text", "Completion", request="CreateCompletion", stream=_SSE)
     },
     "/v1/embeddings": {"post": operation("createEmbedding", "Vectors", "EmbeddingList", request="CreateEmbedding")},
-    "/v1/rerank": {"post": operation("rerank", "Texts by their fit", "RerankList", request="CreateRerank", tag="Jina")},
+    "/v1/rerank": {"post": operation("rerank", "Ranked texts", "RerankList", request="CreateRerank", tag="Jina")},
     "/v1/responses": {
         "post": operation("createResponse", "A response", "Response", request="CreateResponse", stream=_SSE)
     },
     "/v1/responses/input_tokens": {
-        "post": operation("countInputTokens", "How long its prompt is", "InputTokens", request="CreateResponse")
+        "post": operation("countInputTokens", "Count the tokens of its prompt", "InputTokens", request="CreateResponse")
     },
     "/v1/responses/{response_id}": {
         "get": operation(
-            "getResponse", "One that was stored", "Response", stream=_SSE,
+            "getResponse", "A stored response", "Response", stream=_SSE,
             parameters=(
                 *_ID, parameter("stream", "query", FLAG), parameter("starting_after", "query", COUNT),
             ),
         ),
-        "delete": operation("deleteResponse", "Forgets it", "ResponseDeleted", parameters=_ID),
+        "delete": operation("deleteResponse", "Delete it", "ResponseDeleted", parameters=_ID),
     },
     "/v1/responses/{response_id}/cancel": {
-        "post": operation("cancelResponse", "Ends one in the background", "Response", parameters=_ID)
+        "post": operation("cancelResponse", "Cancel a background response", "Response", parameters=_ID)
     },
     "/v1/responses/{response_id}/input_items": {
-        "get": operation("listInputItems", "What it answered", "ItemList", parameters=_PAGE)
+        "get": operation("listInputItems", "The input of a response", "ItemList", parameters=_PAGE)
     },
     "/v1/messages": {"post": _anthropic("createMessage", "A message", "Message", _SSE)},
-    "/v1/messages/count_tokens": {"post": _anthropic("countTokens", "How long its prompt is", "InputTokens")},
+    "/v1/messages/count_tokens": {"post": _anthropic("countTokens", "Count the tokens of its prompt", "InputTokens")},
     "/api/chat": {"post": _ollama("ollamaChat", "A chat", "OllamaLine", "OllamaChat", _NDJSON)},
     "/api/generate": {"post": _ollama("ollamaGenerate", "A text", "OllamaLine", "OllamaGenerate", _NDJSON)},
     "/api/embed": {"post": _ollama("ollamaEmbed", "Vectors", "OllamaEmbeddings", "OllamaEmbed")},
     "/api/embeddings": {"post": _ollama("ollamaEmbeddings", "A vector", "OllamaEmbeddings", "OllamaEmbed")},
     "/api/tags": {"get": _ollama("ollamaTags", "The models", "OllamaModels")},
-    "/api/ps": {"get": _ollama("ollamaPs", "Those whose engines run", "OllamaModels")},
+    "/api/ps": {"get": _ollama("ollamaPs", "Models with running engines", "OllamaModels")},
     "/api/show": {"post": _ollama("ollamaShow", "One of them", "OllamaModel", "OllamaNamed")},
-    "/api/version": {"get": _ollama("ollamaVersion", "Of the API", "OllamaVersion")},
+    "/api/version": {"get": _ollama("ollamaVersion", "The version of the API", "OllamaVersion")},
 }  # fmt: skip
 
 
 def schemas() -> dict[str, Json]:
-    """Of requests and answers."""
+    """The schemas of requests and answers, by name."""
     found: dict[str, Json] = dict(ANSWERS)
     for name, type in REQUESTS.items():
         _, parts = msgspec.json.schema_components([type], ref_template=f"{SCHEMAS}{name}.{{name}}")
         for part, schema in parts.items():
-            # Fields that are not read are welcome.
+            # Unknown fields are allowed.
             found[name if part == type.__name__ else f"{name}.{part}"] = {**schema, "additionalProperties": True}
     return found

@@ -60,7 +60,7 @@ def test_n_of_the_real_engine(client: OpenAI) -> None:
     assert reasons == {choice.index: choice.finish_reason for choice in whole.choices}
 
 
-def test_choices_begin_in_their_order(client: OpenAI) -> None:
+def test_choices_begin_in_order_with_the_real_engine(client: OpenAI) -> None:
     """As `stream` of the openai package counts on, whichever llama.cpp comes to first."""
     asked: Any = {"model": "tiny", "messages": HELLO, "max_tokens": 4, "temperature": 0, "n": 2}
     with client.chat.completions.stream(**asked) as stream:
@@ -90,7 +90,7 @@ def probable(word: str) -> Json:
 
 
 @pytest.mark.parametrize("http", [LANE, "httptools"], ids=["lane", "asgi"])
-async def test_whole_answers_of_any_engine_pass_as_they_are(http: str) -> None:
+async def test_whole_choices_of_any_engine(http: str) -> None:
     body = completion()
     (choice,) = body["choices"]
     body["choices"] = [{**choice, "index": index, "logprobs": probable("Hello")} for index in range(2)]
@@ -101,7 +101,7 @@ async def test_whole_answers_of_any_engine_pass_as_they_are(http: str) -> None:
 
 
 @pytest.mark.parametrize("http", [LANE, "httptools"], ids=["lane", "asgi"])
-async def test_streams_of_any_engine_pass_as_they_are(http: str) -> None:
+async def test_streamed_choices_of_any_engine(http: str) -> None:
     chunks = []
     for word in ("Hel", "lo"):
         for index in range(2):

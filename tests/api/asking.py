@@ -1,4 +1,4 @@
-"""What the tests of the faces share: chunks of a scripted engine, and the frames of an answer."""
+"""Helpers of the API tests: chunks of a scripted engine, and the frames of an answer."""
 
 from __future__ import annotations
 

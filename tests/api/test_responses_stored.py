@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from gateway.wire.responses.request import CreateResponse, ToolTable, chat_fields
-from tests.faces.asking import frames, said
+from tests.api.asking import frames, said
 from tests.gateway.backend import RUNTIME
 from tests.gateway.client import Answer
 from tests.gateway.double import Json, Script, answers, chunk, completion, endless
@@ -65,7 +65,7 @@ async def test_looking_up_and_deleting() -> None:
         assert raised.value.code == "previous_response_not_found"
 
 
-async def test_a_stream_is_kept_before_its_end_is_told() -> None:
+async def test_a_stream_is_stored_before_its_last_event() -> None:
     async with running(said(chunk("Hello"))) as gateway:
         last = frames(await post(gateway, input="Hi", stream=True))[-1][1]["response"]
         assert (await get(gateway, f"/v1/responses/{last['id']}")).json() == last
@@ -84,7 +84,7 @@ async def test_pages_of_items() -> None:
         assert (await get(gateway, f"{path.replace('limit=2', 'limit=x')}")).status_code == 400
 
 
-async def test_what_is_not_to_be_stored_is_nowhere(tmp_path: Path) -> None:
+async def test_store_false_stores_nothing(tmp_path: Path) -> None:
     async with running(answers()) as gateway:
         made = (await post(gateway, input="Hello", store=False)).json
         assert made["store"] is False
@@ -100,7 +100,7 @@ async def wait_for(gateway: Running, id: str, *statuses: str) -> Json:
             await asyncio.sleep(0.02)
 
 
-async def test_the_background() -> None:
+async def test_a_background_response() -> None:
     async with running(said(chunk("Hel"), chunk("lo"))) as gateway:
         made = (await post(gateway, input="Hi", background=True)).json
         assert made["status"] in ("queued", "in_progress")
@@ -114,7 +114,7 @@ async def test_the_background() -> None:
         assert later == events[events.index("event: ", events.index('"sequence_number":3,')) :]
 
 
-async def test_a_stream_in_the_background() -> None:
+async def test_a_streamed_background_response() -> None:
     async with running(said(chunk("Hello"))) as gateway:
         events = frames(await post(gateway, input="Hi", background=True, stream=True))
         assert (events[0][0], events[-1][0]) == ("response.created", "response.completed")
@@ -135,7 +135,7 @@ async def test_cancelling() -> None:
         assert again.json()["status"] == "cancelled"
 
 
-async def test_deleting_what_is_being_made() -> None:
+async def test_deleting_a_running_response() -> None:
     """It stays deleted, however many ask for it at once."""
     async with running(endless) as gateway:
         made = (await post(gateway, input="Hi", background=True)).json
@@ -148,7 +148,7 @@ async def test_deleting_what_is_being_made() -> None:
         assert (await get(gateway, path)).status_code == 404
 
 
-async def test_cancelling_by_many_at_once() -> None:
+async def test_concurrent_cancellations() -> None:
     async with running(endless) as gateway:
         made = (await post(gateway, input="Hi", background=True)).json
         await gateway.engine.asked()
@@ -156,21 +156,21 @@ async def test_cancelling_by_many_at_once() -> None:
         assert {answer.json()["status"] for answer in await asyncio.gather(*asked)} == {"cancelled"}
 
 
-async def test_what_is_not_in_the_background_is_not_cancelled() -> None:
+async def test_only_background_responses_can_be_cancelled() -> None:
     async with running(answers()) as gateway:
         made = (await post(gateway, input="Hi")).json
         answer = await get(gateway, f"/v1/responses/{made['id']}/cancel", "POST")
         assert answer.status_code == 400
 
 
-async def test_the_background_tells_what_went_wrong() -> None:
+async def test_a_background_response_that_fails() -> None:
     async with running(answers({"error": {"message": "broken"}}, status=500)) as gateway:
         made = (await post(gateway, input="Hi", background=True)).json
         found = await wait_for(gateway, made["id"], "failed")
         assert "broken" in found["error"]["message"]
 
 
-async def test_a_bug_in_the_background_ends_it_for_whoever_follows(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_ends_a_background_response_for_its_followers(caplog: pytest.LogCaptureFixture) -> None:
     fail = {"fail": {"with": "bug", "at": "later"}}
     async with running(runtime=RUNTIME, base_url=None, defaults=fail) as gateway:
         events = frames(await post(gateway, input="Hi", background=True, stream=True))
@@ -268,23 +268,23 @@ async def test_strict_chat_templates_can_read_what_codex_sends() -> None:
 
 async def test_everybody_has_their_own(tmp_path: Path) -> None:
     """Another user's key finds nothing."""
-    from gateway.api.responses.response_store import Kept, Responses
+    from gateway.api.responses.response_store import ResponseStore, Stored
     from gateway.errors import ProviderInvalidRequest
     from gateway.server.principal import LOCAL, Principal
     from gateway.store import Store
 
     store = await Store.open(f"sqlite:///{tmp_path / 'store.db'}")
     try:
-        kept = Responses(store, days=1)
+        kept = ResponseStore(store, days=1)
         response = {"id": "resp_1", "created_at": 2**31, "previous_response_id": None, "output": []}
-        await kept.put(Kept(response, []), LOCAL)
+        await kept.put(Stored(response, []), LOCAL)
         assert (await kept.get("resp_1", LOCAL)).response == response
         other = Principal(tenant="local", user="other", scopes=frozenset({"*"}))
         for look in (kept.get, kept.conversation, kept.delete):
             with pytest.raises(ProviderInvalidRequest):
                 await look("resp_1", other)
         old = {**response, "id": "resp_0", "created_at": 1}
-        await kept.put(Kept(old, []), LOCAL)
+        await kept.put(Stored(old, []), LOCAL)
         with pytest.raises(ProviderInvalidRequest):
             await kept.get("resp_0", LOCAL)
     finally:

@@ -1,4 +1,4 @@
-"""Whatever a model is asked by, it stands in the request log once and is counted once, with its outcome."""
+"""Every API: each request has one entry in the request log and is counted once, with its outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STREAMING: dict[str, tuple[str, str, Json, Json]] = {
     "ollama, chat": ("ollama", "/api/chat", {"options": {"num_predict": 2}}, {"messages": HI}),
     "ollama, generate": ("ollama", "/api/generate", {"options": {"num_predict": 2}}, {"prompt": "Hi"}),
 }
-"""Face, path, settings, question; all of them stream."""
+"""API, path, settings, question; all of them stream."""
 
 WHOLE: dict[str, tuple[str, str, Json]] = {
     "embeddings": ("embeddings", "/v1/embeddings", {"input": "Hi"}),
@@ -42,7 +42,7 @@ FAILING: dict[str, tuple[str, str, str, Json]] = {
     "messages": ("messages", "tiny", "/v1/messages", {"messages": TOO_LONG, "max_tokens": 2}),
     "completions": ("completions", "tiny", "/v1/completions", {"prompt": LONG}),
     "completions, streamed": ("completions", "tiny", "/v1/completions", {"prompt": LONG, "stream": True}),
-    "completions of who has none": ("completions", "echo", "/v1/completions", {"prompt": "Hi"}),
+    "completions without an endpoint": ("completions", "echo", "/v1/completions", {"prompt": "Hi"}),
     "embeddings": ("embeddings", "vectors", "/v1/embeddings", {"input": LONG}),
     "rerank": ("rerank", "vectors", "/v1/rerank", {"query": "Hi", "documents": [LONG]}),
     "ollama": ("ollama", "tiny", "/api/chat", {"messages": TOO_LONG}),
@@ -51,10 +51,10 @@ FAILING: dict[str, tuple[str, str, str, Json]] = {
 
 
 def counts(url: str) -> dict[tuple[str, str, str], float]:
-    """By model, face and outcome."""
+    """By model, API and outcome."""
     text = httpx.get(f"{url}/metrics", timeout=PATIENCE).raise_for_status().text
     return {
-        (sample.labels["model"], sample.labels["face"], sample.labels["outcome"]): sample.value
+        (sample.labels["model"], sample.labels["api"], sample.labels["outcome"]): sample.value
         for family in families(text)
         for sample in family.samples
         if sample.name == "ctxgate_requests_total"
@@ -68,24 +68,25 @@ def entries(url: str) -> list[Json]:
 
 
 def asked(url: str, path: str, body: Json) -> tuple[int, Json]:
-    """The status of the answer, and the one entry that it left."""
+    """The status of the answer and its one entry."""
     before, log = counts(url), entries(url)
     status = httpx.post(f"{url}{path}", json=body, timeout=PATIENCE).status_code
     last = log[0]["id"] if log else 0
     (entry,) = [entry for entry in entries(url) if entry["id"] > last]
     after = counts(url)
-    key = entry["model"], entry["face"], entry["outcome"]
+    assert entry["api"] == entry["face"]
+    key = entry["model"], entry["api"], entry["outcome"]
     assert {key: after[key] - before.get(key, 0) for key in after if after[key] != before.get(key, 0)} == {key: 1}
     return status, entry
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", STREAMING)
-def test_streaming_faces(real: str, name: str, stream: bool) -> None:
-    face, path, settings, question = STREAMING[name]
+def test_streaming_apis(real: str, name: str, stream: bool) -> None:
+    api, path, settings, question = STREAMING[name]
     status, entry = asked(real, path, {"model": "tiny", "stream": stream, **settings, **question})
     assert status == 200
-    assert (entry["model"], entry["face"], entry["outcome"], entry["stream"]) == ("tiny", face, "ok", stream)
+    assert (entry["model"], entry["api"], entry["outcome"], entry["stream"]) == ("tiny", api, "ok", stream)
     assert (entry["first_seconds"] is not None) is stream
     if name != "completions" or not stream:  # which tells them if the client asks for them
         assert entry["prompt_tokens"] > 0
@@ -93,14 +94,14 @@ def test_streaming_faces(real: str, name: str, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_whole_faces(real: str, name: str) -> None:
-    face, path, body = WHOLE[name]
+def test_other_apis(real: str, name: str) -> None:
+    api, path, body = WHOLE[name]
     status, entry = asked(real, path, body)
-    assert (status, entry["face"], entry["outcome"], entry["stream"]) == (200, face, "ok", False)
+    assert (status, entry["api"], entry["outcome"], entry["stream"]) == (200, api, "ok", False)
     assert entry["prompt_tokens"] > 0
 
 
-def test_a_stream_that_was_asked_for_its_usage(real: str) -> None:
+def test_a_stream_with_usage(real: str) -> None:
     body = {"prompt": "Hi", "max_tokens": 2, "stream": True, "stream_options": {"include_usage": True}}
     _, entry = asked(real, "/v1/completions", body)
     assert entry["completion_tokens"] == 2
@@ -108,9 +109,9 @@ def test_a_stream_that_was_asked_for_its_usage(real: str) -> None:
 
 @pytest.mark.parametrize("name", FAILING)
 def test_errors(real: str, name: str) -> None:
-    face, model, path, body = FAILING[name]
+    api, model, path, body = FAILING[name]
     status, entry = asked(real, path, {"model": model, **body})
-    assert (status, entry["model"], entry["face"]) == (400, model, face)
+    assert (status, entry["model"], entry["api"]) == (400, model, api)
     assert entry["outcome"] == "provider_invalid_request"
 
 
@@ -139,11 +140,11 @@ async def test_a_stream_that_breaks(breaks: bool) -> None:
         assert b'"category":"provider_unavailable"' in rest
         assert rest.endswith(b"data: [DONE]\n\n")
         (entry,) = await asyncio.to_thread(entries, gateway.url)
-        told = entry["face"], entry["outcome"], entry["stream"]
-        assert told == ("completions", "provider_unavailable", True)
+        found = entry["api"], entry["outcome"], entry["stream"]
+        assert found == ("completions", "provider_unavailable", True)
 
 
-async def test_who_leaves_is_counted() -> None:
+async def test_a_client_that_leaves_is_counted() -> None:
     async with running(endless) as gateway:
         async with await gateway.connect() as client:
             await client.post({"prompt": "Hi", "stream": True}, "/v1/completions")
@@ -151,12 +152,12 @@ async def test_who_leaves_is_counted() -> None:
         async with asyncio.timeout(PATIENCE):
             await gateway.engine.requests[0].gone
         (entry,) = await asyncio.to_thread(entries, gateway.url)
-        assert (entry["face"], entry["outcome"]) == ("completions", "client_left")
+        assert (entry["api"], entry["outcome"]) == ("completions", "client_left")
 
 
-async def test_an_answer_that_can_not_be_read_is_one() -> None:
+async def test_an_unreadable_answer_is_counted() -> None:
     async with running(answers(b'{"data": "none"}'), role="embedding") as gateway:
         answer = await gateway.ask({"model": "m", "input": "Hi"}, "/v1/embeddings")
         assert answer.status == 502
         (entry,) = await asyncio.to_thread(entries, gateway.url)
-        assert (entry["face"], entry["outcome"]) == ("embeddings", "provider_invalid_response")
+        assert (entry["api"], entry["outcome"]) == ("embeddings", "provider_invalid_response")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from tests.faces.asking import USAGE, WEATHER, call, frames, said
+from tests.api.asking import USAGE, USAGE_CHUNK, WEATHER, call, frames, said
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams
 from tests.gateway.running import running
 
@@ -107,6 +107,14 @@ def named(event: Json) -> str:
     return f"{event['type']} {inner.get('type', '')}".strip()
 
 
+async def test_usage_without_details() -> None:
+    """Not every engine says how many tokens were cached."""
+    bare = {**USAGE_CHUNK, "usage": {"prompt_tokens": 11, "completion_tokens": 7}}
+    events = await asked(streams(chunk("Hi"), chunk(reason="stop"), bare))
+    usage = {"input_tokens": 11, "cache_read_input_tokens": 0, "output_tokens": 7}
+    assert events[-2]["usage"].items() >= usage.items()
+
+
 @pytest.mark.parametrize("name", CASES)
 async def test_order(name: str) -> None:
     fields, script, expected, stop_reason = CASES[name]
@@ -131,7 +139,7 @@ async def test_order(name: str) -> None:
             assert isinstance(json.loads("".join(parts) or "{}"), dict)
 
 
-async def test_an_engine_that_breaks_off() -> None:
+async def test_an_engine_whose_stream_breaks() -> None:
     events = await asked(streams(chunk("Hel"), done=False))
     assert named(events[-1]) == "error"
     assert events[-1]["error"]["type"] == "api_error"
@@ -188,7 +196,7 @@ async def test_errors(name: str) -> None:
     assert all(value is not None for value in answer.error.values())
 
 
-async def test_a_key_may_come_as_anthropic_sends_it() -> None:
+async def test_the_key_in_x_api_key() -> None:
     async with running(answers(), keys=("sk-test",)) as gateway:
         assert (await gateway.ask(body(), "/v1/messages", "x-api-key: sk-test\r\n")).status == 200
         assert (await gateway.ask(body(), "/v1/messages", "authorization: Bearer sk-test\r\n")).status == 200
@@ -199,7 +207,7 @@ async def test_a_key_may_come_as_anthropic_sends_it() -> None:
             assert (await client.answer(bodyless=True)).status == 200
 
 
-async def test_an_engine_with_no_room_is_overloaded() -> None:
+async def test_a_busy_engine_is_overloaded() -> None:
     async with running(answers({"error": {"message": "Loading model", "code": 503}}, status=503)) as gateway:
         answer = await gateway.ask(body(), "/v1/messages")
     assert (answer.status, answer.error["type"]) == (503, "overloaded_error")

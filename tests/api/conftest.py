@@ -1,4 +1,4 @@
-"""A gateway with the real engine and the project's real model, in its two roles."""
+"""A gateway with the real engine and the real test model in two roles."""
 
 from __future__ import annotations
 

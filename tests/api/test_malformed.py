@@ -1,4 +1,4 @@
-"""Every place of a request, with a value of another kind in it: an answer, or an error that is the client's."""
+"""Puts a value of another type at every place of a request: the answer is a 200 or an error of the client."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ GENERATE: Json = {"model": "m", "prompt": "x", "images": [PICTURE], "system": "s
 COMPLETION: Json = {"model": "m", "prompt": ["x"], "max_tokens": 3, "stop": ["x"], "stream": False, "n": 1}
 EMBEDDING: Json = {"model": "m", "input": ["x"], "encoding_format": "base64", "dimensions": 1}
 
-FACES: dict[str, tuple[str, Json]] = {
+REQUESTS: dict[str, tuple[str, Json]] = {
     "chat": ("/v1/chat/completions", CHAT),
     "chat, held": ("/v1/chat/completions", {**CHAT, "messages": [SAID_BY_USER], "response_format": BY_SCHEMA}),
     "responses": ("/v1/responses", RESPONSE),
@@ -116,7 +116,7 @@ FACES: dict[str, tuple[str, Json]] = {
     "Ollama, show": ("/api/show", {"model": "m"}),
     "completions": ("/v1/completions", COMPLETION),
 }
-EMBEDDING_FACES: dict[str, tuple[str, Json]] = {
+EMBEDDING_REQUESTS: dict[str, tuple[str, Json]] = {
     "embeddings": ("/v1/embeddings", EMBEDDING),
     "Ollama, embed": ("/api/embed", {"model": "m", "input": ["x"], "dimensions": 1}),
     "Ollama, embeddings": ("/api/embeddings", {"model": "m", "prompt": "x"}),
@@ -126,7 +126,7 @@ RUNTIMES = ("ollama", "llama.cpp", "mlx", "llama-cpp-python", "echo")
 
 
 async def engine(exchange: Exchange) -> None:
-    """Answers whatever it is asked."""
+    """Answers any request."""
     path, asked = exchange.path, exchange.json if exchange.body else {}
     if path == "/v1/embeddings":
         vectors = [{"index": at, "embedding": [0.5]} for at in range(len(asked["input"]))]
@@ -146,7 +146,7 @@ async def engine(exchange: Exchange) -> None:
 
 
 async def broken(gateway: Running, path: str, request: Json) -> list[str]:
-    """Asks with each mutation of a request; those that were answered by a bug of ours, or not at all."""
+    """Sends each mutation of a request; returns those answered by a 500 or not at all."""
     found: list[str] = []
     left = [*mutations(request)]
     while left:
@@ -165,19 +165,19 @@ async def broken(gateway: Running, path: str, request: Json) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", FACES)
-async def test_no_request_meets_a_bug(name: str) -> None:
-    path, request = FACES[name]
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_no_request_is_answered_500(name: str) -> None:
+    path, request = REQUESTS[name]
     async with running(engine) as gateway:
-        assert (await gateway.ask(request, path)).status == 200, "what is mutated is good"
+        assert (await gateway.ask(request, path)).status == 200, "the unchanged request is valid"
         assert await broken(gateway, path, request) == []
 
 
-@pytest.mark.parametrize("name", EMBEDDING_FACES)
-async def test_no_text_to_embed_meets_a_bug(name: str) -> None:
-    path, request = EMBEDDING_FACES[name]
+@pytest.mark.parametrize("name", EMBEDDING_REQUESTS)
+async def test_no_embedding_request_is_answered_500(name: str) -> None:
+    path, request = EMBEDDING_REQUESTS[name]
     async with running(engine, role="embedding") as gateway:
-        assert (await gateway.ask(request, path)).status == 200, "what is mutated is good"
+        assert (await gateway.ask(request, path)).status == 200, "the unchanged request is valid"
         assert await broken(gateway, path, request) == []
 
 
@@ -188,8 +188,8 @@ FORMATS: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-async def test_no_chat_meets_a_bug_whichever_engine_it_is_for(kind: str) -> None:
-    path, request = FACES["chat"]
+async def test_no_chat_is_answered_500_by_any_engine(kind: str) -> None:
+    path, request = REQUESTS["chat"]
     runtime, format = FORMATS[kind]
     async with running(engine, runtime=runtime, tool_call_format=format) as gateway:
         assert await broken(gateway, path, request) == []

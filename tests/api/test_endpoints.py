@@ -26,7 +26,7 @@ def post(url: str, body: Any) -> httpx.Response:
     return httpx.post(url, json=body, timeout=PATIENCE)
 
 
-def test_a_text_goes_on(client: OpenAI) -> None:
+def test_completions(client: OpenAI) -> None:
     whole = client.completions.create(model="tiny", prompt="The result is", max_tokens=8)
     assert whole.object == "text_completion"
     assert whole.usage is not None
@@ -36,13 +36,13 @@ def test_a_text_goes_on(client: OpenAI) -> None:
     assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
 
 
-def test_what_the_engine_would_pass_over_is_refused(client: OpenAI) -> None:
+def test_fields_that_engines_ignore_are_refused(client: OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="suffix"):
         client.completions.create(model="tiny", prompt="a", suffix="b")
 
 
 def test_embeddings(client: OpenAI) -> None:
-    """The package asks for base64 by itself, and reads it."""
+    """The package asks for base64 by default, and decodes it."""
     answer = client.embeddings.create(model="vectors", input=TEXTS)
     assert [one.index for one in answer.data] == [0, 1, 2]
     vectors = [one.embedding for one in answer.data]
@@ -57,7 +57,7 @@ def test_embeddings(client: OpenAI) -> None:
     assert math.hypot(*short.data[0].embedding) == pytest.approx(1)
 
 
-def test_rerank_by_likeness(real: str) -> None:
+def test_rerank_by_similarity(real: str) -> None:
     body = {"query": TEXTS[0], "documents": [TEXTS[2], {"text": TEXTS[1]}], "return_documents": True}
     answer = post(f"{real}/v1/rerank", body).raise_for_status().json()
     assert [one["index"] for one in answer["results"]] == [1, 0]
@@ -100,8 +100,8 @@ TOOLS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("path", TOOLS)
-def test_a_tool_on_every_face(real: str, path: str) -> None:
-    """Without a name it is refused by its place; a description that is null is none."""
+def test_tools_on_every_api(real: str, path: str) -> None:
+    """A tool without a name is refused by its place; a null description means none."""
     root, tool, place = TOOLS[path]
     said = {"input": TEXTS[0]} if path == "responses" else {"messages": [{"role": "user", "content": TEXTS[0]}]}
     body = {"model": "tiny", "max_tokens": 4, "stream": False, **said}
@@ -115,13 +115,13 @@ def test_a_tool_on_every_face(real: str, path: str) -> None:
     assert described.status_code == 200, described.text
 
 
-def test_another_method(real: str) -> None:
+def test_other_methods(real: str) -> None:
     answer = httpx.get(f"{real}/v1/embeddings", timeout=PATIENCE)
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-def test_tokens_are_counted_as_the_engine_counts_them(real: str) -> None:
-    """What /v1/messages/count_tokens tells is what the same request then uses."""
+def test_exact_token_counts(real: str) -> None:
+    """/v1/messages/count_tokens returns what the same request then uses."""
     tools = [{"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}]
     for more in ({}, {"tools": tools}, {"system": "Be brief."}):
         body = {"model": "tiny", "messages": [{"role": "user", "content": TEXTS[0]}], **more}
@@ -131,7 +131,7 @@ def test_tokens_are_counted_as_the_engine_counts_them(real: str) -> None:
         assert counted.json() == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
 
 
-def test_an_engine_that_does_not_count_is_estimated(real: str) -> None:
+def test_estimated_token_counts(real: str) -> None:
     body = {"model": "echo", "messages": [{"role": "user", "content": "word " * 100}]}
     counted = post(f"{real}/v1/messages/count_tokens", body).raise_for_status()
     assert counted.headers["x-ctxgate-estimate"] == "true"
@@ -147,6 +147,6 @@ def test_models(client: OpenAI, real: str) -> None:
     extra = listed["tiny"].model_extra or {}
     assert (extra["context_length"], extra["role"], extra["active"]) == (1024, "chat", True)
     assert "embeddings" in (listed["vectors"].model_extra or {})["capabilities"]
-    # Nothing that isn't known is there as null.
+    # Unknown values are left out, never null.
     assert "null" not in json.dumps(httpx.get(f"{real}/v1/models", timeout=PATIENCE).json())
     assert httpx.get(f"{real}/", timeout=PATIENCE).status_code == 200

@@ -1,4 +1,4 @@
-"""What goes on in a gateway, as plain values."""
+"""The state of the gateway, as plain values, for `/-/status`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gateway.core import Gateway, Route
 from gateway.core.reload import Reloader
 
 
-def status(gateway: Gateway, reloader: Reloader | None) -> dict[str, Any]:
-    """Taken at one moment; counts are since the start, sizes bytes, durations seconds."""
+def snapshot(gateway: Gateway, reloader: Reloader | None) -> dict[str, Any]:
+    """The state at one moment. Counts are since the start, sizes in bytes, durations in seconds."""
     return {
         "version": __version__,
         "pid": os.getpid(),
@@ -32,7 +32,7 @@ def status(gateway: Gateway, reloader: Reloader | None) -> dict[str, Any]:
 
 
 def _resident() -> int:
-    """Of this process alone; 0 where the system doesn't tell."""
+    """Of this process alone; 0 on systems without /proc."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
     except OSError:
@@ -55,7 +55,7 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
         "prompt_tokens": stats.prompt_tokens,
         "cached_tokens": stats.cached_tokens,
         "completion_tokens": stats.completion_tokens,
-        # Tokens, about: of streams also what is on its way.
+        # About as many tokens, those of running streams included.
         "generated": stats.generated + sum(run.answer.chunks for run in route.runs),
         "engine": engine,
         "replicas": [
