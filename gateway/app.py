@@ -52,7 +52,7 @@ BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
 async context manager. Imported only where it is wanted."""
 
 
-PRUNES = ("gateway.api.responses.response_store:prune", "gateway.rooms.retention:prune", "gateway.ctx.retention:prune")
+PRUNES = ("gateway.api.responses.response_store:prune", "gateway.rooms.expiry:prune", "gateway.ctx.journal:prune")
 """What removes from the store what is too old; see `gateway.store.retention`."""
 
 

@@ -72,7 +72,7 @@ async def _with_records(config: Config, tenant: str, work: Callable[[Records], A
 
     store = await Store.open(store_url(config))
     try:
-        return await work(records(config, store, tenant))
+        return await work(records(config.rooms.tools, store, tenant))
     finally:
         await store.aclose()
 

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -21,16 +21,21 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    delete,
     func,
     insert,
     select,
     update,
 )
 
+from gateway.config import Config
 from gateway.ctx.errors import Busy
 from gateway.ctx.frames import Scope, Send
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.events import Done, Error, Start, Status, line
+
+if TYPE_CHECKING:
+    from gateway.store import Store
 
 State = Literal["active", "idle", "error", "cancelled"]
 """Of a session: idle after an answer that ended well."""
@@ -76,6 +81,9 @@ event_table = Table(
     Column("run", Text),
     Column("frame", Text),
 )
+
+PRUNE_BATCH = 20
+"""Sessions that `prune` deletes in one transaction."""
 
 Event: TypeAlias = tuple[int, bytes]
 """A number and its frame; the event's id is `event-NUMBER`."""
@@ -282,3 +290,22 @@ def chat_message(answer: dict[str, Any]) -> dict[str, Any]:
             for call in calls
         ]
     return message
+
+
+async def prune(store: Store, config: Config, now: float) -> int:
+    """Deletes sessions without a message for `ctx.session_days`, with their runs and events. Returns how many."""
+    days = config.ctx.session_days
+    if days is None:
+        return 0
+    until = now - days * 86400
+    deleted = 0
+    while count := await store.write(lambda connection: _delete_idle(connection, until)):
+        deleted += count
+    return deleted
+
+
+def _delete_idle(connection: Connection, until: float) -> int:
+    table = session_table
+    old = select(table.c.id).where(table.c.state != "active", table.c.updated_at < until).limit(PRUNE_BATCH)
+    # ON DELETE CASCADE deletes their runs and events.
+    return int(connection.execute(delete(table).where(table.c.id.in_(old))).rowcount)

@@ -3,7 +3,6 @@
 from gateway.tools.base import (
     Access,
     Complete,
-    Signals,
     ToolContext,
     ToolError,
     ToolPolicy,
@@ -15,7 +14,6 @@ __all__ = [
     "Access",
     "Catalogue",
     "Complete",
-    "Signals",
     "ToolContext",
     "ToolError",
     "ToolPolicy",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
@@ -62,18 +63,6 @@ def _named(name: str, globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-class Signals(Protocol):
-    """What a turn's tools tell the room's worker; it acts once the turn has settled."""
-
-    def idle(self, reason: str) -> None:
-        """The room wants to sleep."""
-        ...
-
-    def release(self, mode: str) -> None:
-        """The room wants to be released; the modes are those of the tool's schema."""
-        ...
-
-
 class Complete(Protocol):
     async def __call__(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
         """The text that a model of the configuration answers, asked without tools and without the room's history.
@@ -90,10 +79,9 @@ class ToolContext:
 
     tenant: str
     user: str
-    room_id: str
+    folder: Path
     store: Store
     policy: ToolPolicy
-    signals: Signals
     complete: Complete
 
 

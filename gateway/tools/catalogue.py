@@ -6,12 +6,12 @@ import asyncio
 import logging
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any
 
-from gateway.config import Config
+from gateway.config import RoomTools
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.schema.objects import ObjectSchema
 from gateway.tools.base import Tool, ToolContext, ToolError, ToolPolicy, ToolRow
@@ -19,24 +19,23 @@ from gateway.tools.base import Tool, ToolContext, ToolError, ToolPolicy, ToolRow
 log = logging.getLogger(__name__)
 
 FAMILIES = (
-    "gateway.tools.lifecycle:tools",
     "gateway.tools.files:tools",
     "gateway.tools.curl:tools",
     "gateway.tools.data:tools",
 )
-"""Import strings of factories, `(Config) -> list[Tool]`."""
+"""Import strings of factories, `(RoomTools) -> list[Tool]`."""
 
 REDACTED = "[redacted]"
 HARMLESS = ("accept", "accept-language", "content-type", "if-modified-since", "if-none-match", "range", "user-agent")
 """Headers whose values are no secrets."""
 
 
-def catalogue(config: Config) -> Catalogue:
-    """Every tool, as this configuration bounds it."""
-    tools: list[Tool] = []
+def catalogue(settings: RoomTools, more: Sequence[Tool] = ()) -> Catalogue:
+    """Every tool within the bounds of the settings, behind `more`: tools that the caller brings."""
+    tools = [*more]
     for family in FAMILIES:
         module, _, attribute = family.partition(":")
-        tools += getattr(import_module(module), attribute)(config)
+        tools += getattr(import_module(module), attribute)(settings)
     return Catalogue(tools)
 
 
@@ -75,9 +74,9 @@ class Catalogue:
         tool = self._tools.get(name)
         if tool is None:
             known = ", ".join(row.name for row in self.rows(context.policy)) or "none"
-            raise ToolError("tool_unknown", f"there is no tool of that name; this room has: {known}")
+            raise ToolError("tool_unknown", f"no such tool; there are: {known}")
         if not context.policy.permits(tool.row):
-            raise ToolError("tool_denied", f"this room's tool_policy doesn't permit {name}")
+            raise ToolError("tool_denied", f"the tool policy doesn't permit {name}")
         if not isinstance(arguments, dict):
             raise ToolError("invalid_arguments", f"the arguments of {name} must be an object")
         if violation := await asyncio.to_thread(_violation, tool.row, arguments):

@@ -7,7 +7,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
-from gateway.config import Config, RoomTools
+from gateway.config import RoomTools
 from gateway.tools.base import Tool, ToolContext, ToolError, ToolRow
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ class Curl:
         return {**result, "truncated": truncated}
 
 
-def tools(config: Config) -> list[Tool]:
-    return Curl(config.rooms.tools).tools()
+def tools(settings: RoomTools) -> list[Tool]:
+    return Curl(settings).tools()
 
 
 def _row(name: str, description: str, properties: dict[str, Any]) -> ToolRow:

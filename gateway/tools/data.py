@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from gateway.config import Config
+from gateway.config import RoomTools
 from gateway.tools.base import Access, Tool, ToolContext, ToolError, ToolRow
 
 if TYPE_CHECKING:
@@ -34,15 +34,14 @@ _AGGREGATE = {
 Work = Callable[["Records", dict[str, Any], int], Awaitable[dict[str, Any]]]
 
 
-def records(config: Config, store: Store, tenant: str) -> Records:
-    """The tenant's models and records, with the configuration's bounds."""
+def records(settings: RoomTools, store: Store, tenant: str) -> Records:
+    """The tenant's models and records, within the bounds of the settings."""
     from gateway.tools.records import Records
 
-    tools = config.rooms.tools
-    return Records(store, tenant, most=tools.records_max_count, longest=tools.record_max_bytes)
+    return Records(store, tenant, most=settings.records_max_count, longest=settings.record_max_bytes)
 
 
-def tools(config: Config) -> list[Tool]:
+def tools(settings: RoomTools) -> list[Tool]:
     trashed = {"enum": ["exclude", "include", "only"], "description": "Default exclude."}
     limit = {"type": "integer", "minimum": 1, "maximum": 500, "description": "Default 50."}
     offset = {"type": "integer", "minimum": 0, "maximum": 1_000_000, "description": "Default 0."}
@@ -68,7 +67,7 @@ def tools(config: Config) -> list[Tool]:
         ("data.delete", "edit", "Put a record into the trash.", {"id": _ID}, ["id"], _delete),
     ]
     return [
-        Tool(ToolRow(name, description, _schema(properties, required), access), _runner(config, work))
+        Tool(ToolRow(name, description, _schema(properties, required), access), _runner(settings, work))
         for name, access, description, properties, required, work in table
     ]
 
@@ -82,10 +81,9 @@ def _schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     }
 
 
-def _runner(config: Config, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
+def _runner(settings: RoomTools, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
     async def run(context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        most = config.rooms.tools.max_result_chars
-        return await work(records(config, context.store, context.tenant), given, most)
+        return await work(records(settings, context.store, context.tenant), given, settings.max_result_chars)
 
     return run
 

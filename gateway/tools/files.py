@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import errno
-import hashlib
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -15,13 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.config import Config
+from gateway.config import RoomTools
 from gateway.tools.base import Access, Tool, ToolContext, ToolError, ToolRow
 
 if TYPE_CHECKING:
-    from gateway.tools.vfs import RoomFileSystem
+    from gateway.tools.vfs import JailedFileSystem
 
-Work = Callable[["RoomFileSystem", dict[str, Any], int], dict[str, Any]]
+Work = Callable[["JailedFileSystem", dict[str, Any], int], dict[str, Any]]
 """The files, the arguments, and the characters that a result may have."""
 
 ENTRIES = 500
@@ -52,23 +51,16 @@ _DEPTH = {"type": "integer", "minimum": 1, "maximum": 64, "description": "Folder
 _ALL = {"type": "boolean", "description": "Also names that begin with a dot. Default false."}
 
 
-def folder(config: Config, tenant: str, room_id: str) -> Path:
-    """Where a room's files lie; whoever lets a room have files puts them there."""
-    key = hashlib.sha256(f"{tenant}\0{room_id}".encode()).hexdigest()[:32]
-    return config.state_dir / "rooms" / "files" / key
+def file_system(settings: RoomTools, folder: Path) -> JailedFileSystem:
+    """The files below `folder`, within the quota of the settings. Creates the folder; blocks; raises OSError."""
+    from gateway.tools.vfs import JailedFileSystem, Limits
+
+    limits = Limits(settings.files_max_bytes, settings.files_max_count, settings.files_max_depth)
+    return JailedFileSystem(folder, limits)
 
 
-def file_system(config: Config, tenant: str, room_id: str) -> RoomFileSystem:
-    """A room's files with its quota. Blocks; raises OSError."""
-    from gateway.tools.vfs import Limits, RoomFileSystem
-
-    tools = config.rooms.tools
-    limits = Limits(tools.files_max_bytes, tools.files_max_count, tools.files_max_depth)
-    return RoomFileSystem(folder(config, tenant, room_id), limits)
-
-
-def tools(config: Config) -> list[Tool]:
-    most = config.rooms.tools.max_result_chars
+def tools(settings: RoomTools) -> list[Tool]:
+    most = settings.max_result_chars
     table: list[tuple[str, Access, str, dict[str, Any], list[str], Work]] = [
         (
             *("tool.ls", "read", "List the entries of a folder of the room's files."),
@@ -137,7 +129,7 @@ def tools(config: Config) -> list[Tool]:
         ),
     ]
     return [
-        Tool(ToolRow(name, description, _object(properties, required), access), _runner(config, work))
+        Tool(ToolRow(name, description, _object(properties, required), access), _runner(settings, work))
         for name, access, description, properties, required, work in table
     ]
 
@@ -146,12 +138,12 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _runner(config: Config, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
-    most = config.rooms.tools.max_result_chars
+def _runner(settings: RoomTools, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
+    most = settings.max_result_chars
 
     def blocking(context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
         try:
-            return work(file_system(config, context.tenant, context.room_id), given, most)
+            return work(file_system(settings, context.folder), given, most)
         except OSError as error:
             if error.errno not in CODES:
                 raise
@@ -164,7 +156,7 @@ def _runner(config: Config, work: Work) -> Callable[[ToolContext, dict[str, Any]
     return run
 
 
-def _ls(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _ls(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     path = given.get("path", "/")
     top = files.info(path)
     if top["type"] != "directory":
@@ -174,7 +166,7 @@ def _ls(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, An
     return {"path": _absolute(top), "entries": [_entry(info, given) for info in entries], "truncated": truncated}
 
 
-def _cat(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _cat(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     path, encoding = given["path"], given.get("encoding", "utf-8")
     most = given.get("max_chars", most)
     with files.open(path, "rb") as file:
@@ -193,7 +185,7 @@ def _cat(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, A
     return {**result, "truncated": cut or len(content) > most}
 
 
-def _glob(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _glob(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     cwd, kind = given.get("cwd", "/"), given.get("type", "any")
     pattern = _names(given["pattern"])
     if len(pattern) > 64:
@@ -212,7 +204,7 @@ def _glob(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, 
     return {"matches": [_absolute(info) for info in entries], "truncated": truncated}
 
 
-def _mkdir(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _mkdir(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     path = given["path"]
     if given.get("parents"):
         files.makedirs(path, exist_ok=True)
@@ -221,7 +213,7 @@ def _mkdir(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str,
     return {"path": "/" + "/".join(_names(path)), "created": True}
 
 
-def _rm(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _rm(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     path = given["path"]
     try:
         files.rm(path, recursive=given.get("recursive", False))
@@ -232,7 +224,7 @@ def _rm(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, An
     return {"path": "/" + "/".join(_names(path)), "removed": True}
 
 
-def _mv(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _mv(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     files.mv(given["source"], given["destination"])
     source, destination = ("/" + "/".join(_names(given[key])) for key in ("source", "destination"))
     return {"source": source, "destination": destination}
@@ -244,7 +236,7 @@ def _names(path: str) -> tuple[str, ...]:
     return names(path)
 
 
-def _visible(files: RoomFileSystem, path: str, depth: int, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _visible(files: JailedFileSystem, path: str, depth: int, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What is below a folder; without `all`, nothing whose path below it has a name with a dot before it."""
     top = len(_names(path))
     for seen, info in enumerate(files.below(path, depth)):

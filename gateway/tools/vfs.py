@@ -65,14 +65,14 @@ def names(path: str) -> Names:
     return found
 
 
-class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
+class JailedFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """Files below `root`, which is made where it isn't there. Calls block; they raise OSError.
 
     EPERM: a link, a hard link, `..`, another file system, or a file that is none (a pipe, a device).
     EDQUOT: `limits` would be passed. Changes take turns, between processes too; EBUSY where the turn doesn't come.
     """
 
-    protocol = "room"
+    protocol = "jail"
     cachable = False
 
     def __init__(self, root: Path, limits: Limits) -> None:

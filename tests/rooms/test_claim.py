@@ -33,6 +33,7 @@ async def test_rooms_are_claimed_again_and_their_turns_taken_up(tmp_path: Path, 
         room = await rooms.rent()
         await rooms.say(room)
         began = await rooms.until(room, "agent:turn_start")
+        await rooms.engine.asked()
         end(store)
         assert (await rooms.get(room))["status"] == "active"
         await rooms.until(room, "agent:output", began["seq"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.config import RoomTools
 from gateway.rooms.schemas import encode
 from gateway.rooms.transaction import sound
 from tests.gateway.double import answers, endless, silence
@@ -394,3 +396,33 @@ async def test_a_turn_that_is_cut_off_again_and_again_fails(tmp_path: Path) -> N
         await rooms.until(room, "room:failed")
         assert (await rooms.get(room))["last_error"]["code"] == "turn_cut_off"
         assert rooms.engine.requests == []
+
+
+async def test_a_read_that_was_cut_off_runs_again_as_the_second_attempt(tmp_path: Path) -> None:
+    asked, answering = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        with contextlib.suppress(ConnectionError):
+            if answering.is_set():
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nhi")
+            await reader.read()  # until the client has gone
+        writer.close()
+
+    async with asyncio.timeout(100), await asyncio.start_server(serve, "127.0.0.1", 0) as web:
+        host = f"127.0.0.1:{web.sockets[0].getsockname()[1]}"
+        tools = RoomTools(allow_hosts=(host,))
+        async with house(tmp_path, calls(("curl_get", {"url": f"http://{host}/"})), tools=tools) as rooms:
+            room = await rooms.rent(tool_policy={"access": "read"})
+            await rooms.say(room)
+            await asked.wait()
+        answering.set()
+        async with house(tmp_path, speaks("It says hi."), tools=tools) as rooms:
+            await rooms.until(room, "agent:output")
+            history = await rooms.history(room)
+    first, second = of_type(history, "tool:call")
+    assert first["call_id"] == second["call_id"]
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    (result,) = of_type(history, "tool:result")
+    assert (result["ok"], result["result"]["body"]) == (True, "hi")

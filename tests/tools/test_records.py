@@ -418,7 +418,7 @@ async def test_models_that_can_t_be(room: Room) -> None:
 async def test_each_tenant_has_its_own(room: Room) -> None:
     ids = await people(room)
     await room.records.save_filter("person", "all", {})
-    other = room.other(tenant="other", user="ann", room_id="room-1")
+    other = room.another("other", "room-1")
     calls: list[tuple[str, dict[str, Any], str]] = [
         ("describe.model_get", {}, "model_not_found"),
         ("find.records", {"query": {"trashed": "include"}}, "model_not_found"),
