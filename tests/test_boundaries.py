@@ -107,8 +107,6 @@ IMPURE_YET = {f"gateway.request.{name}" for name in ("checks", "constraints", "g
 CIRCLES_YET: set[tuple[str, ...]] = {
     ("benchmarks.normalizer", "benchmarks.normalizer_peers"),
     ("gateway.core.route", "gateway.core.run"),
-    ("gateway.ctx.drivers", "gateway.ctx.drivers.chat", "gateway.ctx.drivers.responses"),
-    ("gateway.ctx.runner", "gateway.ctx.terminal"),
     ("gateway.engines.engine", "gateway.engines.residency"),
     *{
         ("normalizers.base", "normalizers.read.arguments", "normalizers.read.json_object", "normalizers.values.coerce"),

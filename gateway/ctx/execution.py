@@ -14,7 +14,7 @@ from gateway.config.projection import projection
 from gateway.config.values import UseCase
 from gateway.core import Gateway
 from gateway.ctx import drivers
-from gateway.ctx.drivers import Answering, Ask, NotOffered
+from gateway.ctx.drivers.base import Answering, Ask, NotOffered
 from gateway.ctx.errors import NoDriver, NotConfigured, NotFound, code
 from gateway.ctx.objects import Triple
 from gateway.ctx.tree import Control, read_control

@@ -6,8 +6,8 @@ import os
 import socket
 from pathlib import Path
 
+from gateway.ctx.availability import OFFLINE
 from gateway.ctx.objects import ObjectName, name_at
-from gateway.ctx.status import OFFLINE
 from gateway.ctx.tree import EXEC_SOCKET, objects, read_control
 from gateway.errors import GatewayError
 

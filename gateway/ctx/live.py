@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from gateway.config import Config
 from gateway.config.projection import projection
+from gateway.ctx.availability import OFFLINE, READY, word
 from gateway.ctx.callog import CallLog
 from gateway.ctx.connection import Connection, RunnerConnection, Wire
 from gateway.ctx.errors import Busy, code
 from gateway.ctx.frames import MAX_EXEC_FRAME, MAX_FRAME
 from gateway.ctx.objects import Triple
-from gateway.ctx.status import OFFLINE, READY, word
 from gateway.ctx.sync import sync
 from gateway.ctx.tree import (
     EXEC_SOCKET,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gateway.ctx.availability import BUSY, OFFLINE, READY, UNCONFIGURED
 from gateway.ctx.drivers import DRIVERS
-from gateway.ctx.status import BUSY, OFFLINE, READY, UNCONFIGURED
 from gateway.engines.states import TABLE
 from tests.conftest import ROOT
 from tests.ctx.served import tree

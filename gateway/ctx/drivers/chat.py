@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from gateway.backends.echo import EchoBackend
 from gateway.config import Model
 from gateway.core import Gateway
-from gateway.ctx.drivers import Ask, NotOffered
+from gateway.ctx.drivers.base import Ask, NotOffered
 from gateway.ctx.errors import TooLong
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, encode

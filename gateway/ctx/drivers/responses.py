@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from gateway.backends.openai import OpenAIBackend
 from gateway.core import Gateway, RequestMeter, Route
-from gateway.ctx.drivers import Ask, NotOffered
+from gateway.ctx.drivers.base import Ask, NotOffered
 from gateway.ctx.errors import TooLong
 from gateway.engines import Engine
 from gateway.errors import (
