@@ -1,4 +1,4 @@
-"""The tools that a room's model may call: `catalogue(config)` has them all, the room's policy says which it gets."""
+"""Tools that a model may call: `catalogue(settings)` has them all, a policy selects among them."""
 
 from gateway.tools.base import (
     Access,

@@ -1,4 +1,4 @@
-"""All tools by name; calls checked, permitted, run, and answered."""
+"""All tools by name. Checks calls against schema and policy, runs them, and turns failures into results."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ FAMILIES = (
 
 REDACTED = "[redacted]"
 HARMLESS = ("accept", "accept-language", "content-type", "if-modified-since", "if-none-match", "range", "user-agent")
-"""Headers whose values are no secrets."""
+"""Headers whose values are never secret."""
 
 
 def catalogue(settings: RoomTools, more: Sequence[Tool] = ()) -> Catalogue:
-    """Every tool within the bounds of the settings, behind `more`: tools that the caller brings."""
+    """Every tool, within the bounds of the settings. more: the caller's own tools, listed first."""
     tools = [*more]
     for family in FAMILIES:
         module, _, attribute = family.partition(":")
@@ -40,23 +40,23 @@ def catalogue(settings: RoomTools, more: Sequence[Tool] = ()) -> Catalogue:
 
 
 class Catalogue:
-    """Tools by their names. Safe for any number of turns at once."""
+    """Tools by name. Any number of turns may share it."""
 
     def __init__(self, tools: list[Tool]) -> None:
         self._tools = {tool.row.name: tool for tool in tools}
 
     def rows(self, policy: ToolPolicy) -> list[ToolRow]:
-        """What a room with this policy may use, in the catalogue's order."""
+        """The tools that the policy permits, in the catalogue's order."""
         return [tool.row for tool in self._tools.values() if policy.permits(tool.row)]
 
     def known(self, glob: str) -> bool:
-        """Whether it names a tool."""
+        """Whether it matches a tool's name."""
         return any(fnmatchcase(name, glob) for name in self._tools)
 
     async def run(self, context: ToolContext, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The tool's result, or `{"error": {"code", "message"}}`: both are for the model. Raises nothing.
+        """Runs a tool; returns its result or `{"error": {"code", "message"}}`, for the model. Never raises.
 
-        Its length is bounded. Cancelling it ends the tool.
+        The result's length is bounded. Cancelling ends the tool.
         """
         try:
             return await self._run(context, name, arguments)
@@ -65,7 +65,7 @@ class Catalogue:
         except GatewayError as error:
             return ToolError(error.code, error.message).result()
         except Exception as error:  # noqa: BLE001 - a tool's failure is a result
-            # Its message may hold what the tool was given: the log has the places alone.
+            # The message may contain the arguments, so the log gets only the traceback's places.
             places = "".join(traceback.format_tb(error.__traceback__))
             log.error("the tool %s failed: %s\n%s", name, type(error).__name__, places)
             return ToolError("tool_failed", f"{name} failed inside the gateway").result()
@@ -84,15 +84,15 @@ class Catalogue:
         return await tool.run(context, arguments)
 
     def recorded(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments as history may keep them: a URL without its user, headers that may be secret without values."""
-        kept = dict(arguments)
-        if isinstance(url := kept.get("url"), str):
-            kept["url"] = re.sub(r"^([^/?#]*:?//)[^/?#]*@", rf"\1{REDACTED}@", url)
-        if isinstance(headers := kept.get("headers"), Mapping):
-            kept["headers"] = {
+        """The arguments as the record may have them: URLs without user and password, headers without secret values."""
+        shown = dict(arguments)
+        if isinstance(url := shown.get("url"), str):
+            shown["url"] = re.sub(r"^([^/?#]*:?//)[^/?#]*@", rf"\1{REDACTED}@", url)
+        if isinstance(headers := shown.get("headers"), Mapping):
+            shown["headers"] = {
                 name: value if str(name).lower() in HARMLESS else REDACTED for name, value in headers.items()
             }
-        return kept
+        return shown
 
 
 def _violation(row: ToolRow, arguments: dict[str, Any]) -> str | None:
@@ -101,5 +101,5 @@ def _violation(row: ToolRow, arguments: dict[str, Any]) -> str | None:
     except ProviderInvalidRequest as error:
         return error.message
     if violation is not None and violation.startswith("/headers"):
-        return "/headers: it must be an object of strings"  # and no more: they may be secrets
+        return "/headers: it must be an object of strings"  # the validator's message would quote their values
     return violation

@@ -1,4 +1,4 @@
-"""`describe.*`, `find.*`, `aggregate.*`, `data.*`: the tenant's models and records."""
+"""`describe.*`, `find.*`, `aggregate.*`, `data.*`: a tenant's models and records."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ async def _filter(records: Records, given: dict[str, Any], most: int) -> dict[st
 
 async def _aggregate(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
     groups, more = await records.aggregate(given["model"], given["query"])
-    kept = _fitting(groups, most)
-    return {"groups": kept, "truncated": more or len(kept) < len(groups)}
+    shown = _fitting(groups, most)
+    return {"groups": shown, "truncated": more or len(shown) < len(groups)}
 
 
 async def _get(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
@@ -132,17 +132,17 @@ async def _delete(records: Records, given: dict[str, Any], most: int) -> dict[st
 
 
 def _page(page: Page, offset: int, most: int) -> dict[str, Any]:
-    kept = _fitting(page.records, most)
-    if page.records and not kept:
-        raise ToolError("too_large", "the first record alone is too long for a result; select some of its fields")
-    result: dict[str, Any] = {"records": kept}
-    if page.more or len(kept) < len(page.records):
-        result["next_offset"] = offset + len(kept)
+    shown = _fitting(page.records, most)
+    if page.records and not shown:
+        raise ToolError("too_large", "the first record alone is too long for a result; select fewer fields")
+    result: dict[str, Any] = {"records": shown}
+    if page.more or len(shown) < len(page.records):
+        result["next_offset"] = offset + len(shown)
     return result
 
 
 def _fitting(items: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """As many of the first as fit."""
+    """The first items that fit into `most` characters of JSON."""
     for at, item in enumerate(items):
         most -= len(json.dumps(item, ensure_ascii=False))
         if most < 0:
@@ -152,5 +152,5 @@ def _fitting(items: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 
 def _bounded(result: dict[str, Any], most: int) -> dict[str, Any]:
     if len(json.dumps(result, ensure_ascii=False)) > most:
-        raise ToolError("too_large", f"it has more than {most} characters; find.records can select some of its fields")
+        raise ToolError("too_large", f"the result has over {most} characters; select fewer fields with find.records")
     return result

@@ -1,4 +1,4 @@
-"""`tool.*`: a room's files."""
+"""`tool.*`: list, read and change files in a jailed folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gateway.config import RoomTools
 from gateway.tools.base import Access, Tool, ToolContext, ToolError, ToolRow
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from gateway.tools.vfs import JailedFileSystem
 
 Work = Callable[["JailedFileSystem", dict[str, Any], int], dict[str, Any]]
-"""The files, the arguments, and the characters that a result may have."""
+"""(files, arguments, most characters of a result) → result."""
 
 ENTRIES = 500
-"""That one result lists."""
+"""Most entries of a result."""
 SEEN = 20_000
-"""Entries that one call looks at."""
+"""Most entries that a call reads."""
 
 CODES = {
     errno.ENOENT: ("not_found", "there is no such file or folder"),
@@ -37,14 +37,14 @@ CODES = {
     errno.EDQUOT: ("quota_exceeded", ""),
     errno.ENOSPC: ("quota_exceeded", "the disk is full"),
     errno.EPERM: ("path_refused", ""),
-    errno.EACCES: ("path_refused", "the gateway may not"),
-    errno.ELOOP: ("path_refused", "links aren't followed"),
-    errno.EXDEV: ("path_refused", "it is another file system"),
+    errno.EACCES: ("path_refused", "the gateway has no permission"),
+    errno.ELOOP: ("path_refused", "links are not followed"),
+    errno.EXDEV: ("path_refused", "it is on another file system"),
     errno.EINVAL: ("path_refused", ""),
     errno.ENAMETOOLONG: ("path_refused", "the path is too long"),
     errno.EBUSY: ("busy", ""),
 }
-"""What the model is told of an OSError; an empty message: the error's own, written in `vfs`."""
+"""OSError → code and message for the model. An empty message stands for the error's own, from `vfs`."""
 
 _PATH = {"type": "string", "maxLength": 4096, "description": "Path below the room's root, `/`."}
 _DEPTH = {"type": "integer", "minimum": 1, "maximum": 64, "description": "Folders to go down at most."}
@@ -60,8 +60,18 @@ def file_system(settings: RoomTools, folder: Path) -> JailedFileSystem:
 
 
 def tools(settings: RoomTools) -> list[Tool]:
+    return [
+        Tool(ToolRow(name, description, _object(properties, required), access), _runner(settings, work))
+        for name, access, description, properties, required, work in (*_reading(settings), *_EDITING)
+    ]
+
+
+_Row: TypeAlias = tuple[str, Access, str, dict[str, Any], list[str], Work]
+
+
+def _reading(settings: RoomTools) -> list[_Row]:
     most = settings.max_result_chars
-    table: list[tuple[str, Access, str, dict[str, Any], list[str], Work]] = [
+    return [
         (
             *("tool.ls", "read", "List the entries of a folder of the room's files."),
             {
@@ -99,38 +109,6 @@ def tools(settings: RoomTools) -> list[Tool]:
             ["pattern"],
             _glob,
         ),
-        (
-            *("tool.mkdir", "edit", "Make one folder among the room's files."),
-            {
-                "path": _PATH,
-                "parents": {
-                    "type": "boolean",
-                    "description": "Also make the folders above it, and let it be there already. Default false.",
-                },
-            },
-            ["path"],
-            _mkdir,
-        ),
-        (
-            *("tool.rm", "edit", "Remove one of the room's files or folders."),
-            {
-                "path": _PATH,
-                "recursive": {"type": "boolean", "description": "A folder with all that is in it. Default false."},
-                "force": {"type": "boolean", "description": "No error where there is nothing. Default false."},
-            },
-            ["path"],
-            _rm,
-        ),
-        (
-            *("tool.mv", "edit", "Rename or move one of the room's files or folders; it overwrites nothing."),
-            {"source": _PATH, "destination": {**_PATH, "description": "The new path, its own name included."}},
-            ["source", "destination"],
-            _mv,
-        ),
-    ]
-    return [
-        Tool(ToolRow(name, description, _object(properties, required), access), _runner(settings, work))
-        for name, access, description, properties, required, work in table
     ]
 
 
@@ -177,10 +155,10 @@ def _cat(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str,
         content = base64.b64encode(data).decode()
     else:
         try:
-            # Of a file that is cut, a character may be cut, too.
+            # Cutting a file may split its last character.
             content = data.decode(encoding, "strict" if not cut else "ignore")
         except UnicodeDecodeError:
-            raise ToolError("not_text", f"it isn't text in {encoding}; base64 reads any file") from None
+            raise ToolError("not_text", f"the file isn't {encoding} text; base64 reads any file") from None
     result = {"path": "/" + "/".join(_names(path)), "encoding": encoding, "size": size, "content": content[:most]}
     return {**result, "truncated": cut or len(content) > most}
 
@@ -237,17 +215,17 @@ def _names(path: str) -> tuple[str, ...]:
 
 
 def _visible(files: JailedFileSystem, path: str, depth: int, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What is below a folder; without `all`, nothing whose path below it has a name with a dot before it."""
+    """Yields what is below a folder; without `all`, not the hidden files and folders."""
     top = len(_names(path))
     for seen, info in enumerate(files.below(path, depth)):
         if seen >= SEEN:
-            raise ToolError("too_large", f"there are more than {SEEN} entries: name a folder below")
+            raise ToolError("too_large", f"more than {SEEN} entries: choose a folder further down")
         if given.get("all") or not any(name.startswith(".") for name in info["name"].split("/")[top:]):
             yield info
 
 
 def _first(infos: Iterator[dict[str, Any]], most: int) -> tuple[list[dict[str, Any]], bool]:
-    """As many as fit; and whether there are more."""
+    """The first entries that fit, and whether there are more."""
     entries: list[dict[str, Any]] = []
     for info in infos:
         most -= len(info["name"])
@@ -275,10 +253,10 @@ def _name_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    """Name by name; `**` stands for any number of names. The work is the product of the two lengths."""
+    """Matches name by name; `**` matches any number of names. Takes time in the product of the two lengths."""
     reached = {0}
     for name in (*path, None):
-        # `**` may also stand for no name.
+        # `**` also matches no name.
         for at in range(len(pattern)):
             if at in reached and pattern[at] == "**":
                 reached.add(at + 1)
@@ -292,3 +270,35 @@ def _matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
             if pattern[at] == "**" or _name_pattern(pattern[at]).match(name)
         }
     return len(pattern) in reached
+
+
+_EDITING: list[_Row] = [
+    (
+        *("tool.mkdir", "edit", "Make one folder among the room's files."),
+        {
+            "path": _PATH,
+            "parents": {
+                "type": "boolean",
+                "description": "Also make the folders above it, and let it be there already. Default false.",
+            },
+        },
+        ["path"],
+        _mkdir,
+    ),
+    (
+        *("tool.rm", "edit", "Remove one of the room's files or folders."),
+        {
+            "path": _PATH,
+            "recursive": {"type": "boolean", "description": "A folder with all that is in it. Default false."},
+            "force": {"type": "boolean", "description": "No error where there is nothing. Default false."},
+        },
+        ["path"],
+        _rm,
+    ),
+    (
+        *("tool.mv", "edit", "Rename or move one of the room's files or folders; it overwrites nothing."),
+        {"source": _PATH, "destination": {**_PATH, "description": "The new path, its own name included."}},
+        ["source", "destination"],
+        _mv,
+    ),
+]

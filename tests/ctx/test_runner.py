@@ -106,7 +106,7 @@ def test_json_that_is_no_request_is_text(echo: Tree) -> None:
         ("/ctx/model/debug/echo --text hello   there", "hello there\n", "", 0),
         ("echo hello | /ctx/model/debug/echo --text", "hello\n", "", 0),
         ("/ctx/model/debug/echo --text -- --text", "--text\n", "", 0),
-        ("/ctx/model/debug/echo --text ''", "", "EINVAL: input: there is nothing in it\n", 2),
+        ("/ctx/model/debug/echo --text ''", "", "EINVAL: input: it is empty\n", 2),
         ("/ctx/model/debug/echo hello | true", "", "", 0),
         ("/ctx/model/debug/echo hello > /dev/full", "", FULL, 1),
         ("/ctx/model/debug/echo --text hello > /dev/full", "", FULL, 1),
@@ -180,7 +180,7 @@ async def test_an_interrupt_cancels_and_the_second_one_ends(short: Path) -> None
                     made.process.send_signal(signal.SIGCONT)
                 assert process.stdout is not None
                 process.stdout.close()
-                # It is gone, so nobody is answered any more.
+                # The client is gone, so the engine's work is cancelled.
                 await double.requests[1].gone
 
 

@@ -1,4 +1,4 @@
-"""What is too old leaves the store. What time it is, is a value."""
+"""Pruning of expired rows. The time is a value."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def rent(connection: Connection, *, release: bool) -> str:
     return tx.id
 
 
-async def test_rooms_that_were_released(store: Store, tmp_path: Path) -> None:
+async def test_released_rooms(store: Store, tmp_path: Path) -> None:
     gone, stays = [await store.write(lambda c, release=release: rent(c, release=release)) for release in (True, False)]  # type: ignore[misc]
     given = config(tmp_path, rooms=Rooms(released_days=90))
     for room in (gone, stays):
@@ -111,7 +111,7 @@ def talk(connection: Connection, name: str, *, ends: bool) -> None:
         journal.finish(connection, begun.session, begun.run, [done], "error", None)
 
 
-async def test_sessions_without_a_message(store: Store, tmp_path: Path) -> None:
+async def test_idle_sessions(store: Store, tmp_path: Path) -> None:
     tables = journal.session_table, journal.run_table, journal.event_table
     for number in range(50):
         await store.write(lambda c, number=number: talk(c, f"s{number}", ends=number > 0))  # type: ignore[misc]
@@ -119,17 +119,19 @@ async def test_sessions_without_a_message(store: Store, tmp_path: Path) -> None:
     assert await journal.prune(store, config(tmp_path), NOW + 3650 * DAY) == 0
     assert await journal.prune(store, given, NOW + 89 * DAY) == 0
     assert await journal.prune(store, given, NOW + 91 * DAY) == 49
-    # The one that is being answered stays.
+    # The active one stays.
     assert await store.read(lambda c: count(c, *tables)) == [1, 1, 1]
 
 
-async def test_all_of_them_and_one_that_fails(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_that_fails_does_not_stop_the_others(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     await store.write(lambda c: rent(c, release=True))
     await store.write(lambda c: talk(c, "s", ends=True))
     given = config(tmp_path, rooms=Rooms(released_days=1), ctx=Ctx(session_days=1))
     failing = f"{__name__}:fails"
     assert await prune_all(store, given, (failing, *PRUNES), NOW + 2 * DAY) == 2
-    assert "what is too old can't be removed: a full disk" in caplog.text
+    assert "can't delete expired rows: a full disk" in caplog.text
 
 
 async def fails(store: Store, config: Config, now: float) -> int:
@@ -144,7 +146,7 @@ async def asks(store: Store, config: Config, now: float) -> int:
     return 0
 
 
-async def test_it_goes_on_while_the_store_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pruning_repeats_while_the_store_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "FIRST_SECONDS", 0)
     monkeypatch.setattr(retention, "EVERY_SECONDS", 0.01)
     async with asyncio.timeout(100), Gateway(config(tmp_path)) as gateway:
@@ -159,7 +161,7 @@ async def test_it_goes_on_while_the_store_is_open(tmp_path: Path, monkeypatch: p
         assert "remove what is too old" not in names
 
 
-async def test_who_gives_up_as_the_store_opens_leaves_it_to_the_others(tmp_path: Path) -> None:
+async def test_a_caller_that_gives_up_does_not_stop_the_opening(tmp_path: Path) -> None:
     async with asyncio.timeout(100), Gateway(config(tmp_path)) as gateway:
         services = Services(gateway)
         first = asyncio.create_task(services.store())

@@ -107,7 +107,7 @@ async def test_cat(arguments: dict[str, Any], told: dict[str, Any], room: Room, 
         assert result | told == result
 
 
-async def test_cat_reads_no_more_than_it_tells(make_room: Make) -> None:
+async def test_cat_reads_no_more_than_it_returns(make_room: Make) -> None:
     room = make_room(max_result_chars=1000)
     room.files.pipe_file("big", "ü".encode() * 100_000)
     result = await room.run("tool.cat", path="big")
@@ -486,7 +486,7 @@ async def test_changes_at_once_keep_the_quota(make_room: Make) -> None:
     assert sorted(codes, key=str) == [None] * 5 + ["quota_exceeded"] * 15
 
 
-def test_a_change_that_doesn_t_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_does_not_end_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = JailedFileSystem(tmp_path / "root", PLENTY)
     monkeypatch.setattr("gateway.tools.vfs.LOCK_SECONDS", 0.1)
     with files._changes():

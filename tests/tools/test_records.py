@@ -56,7 +56,7 @@ async def found(room: Room, query: dict[str, Any]) -> list[str]:
 
 
 WHERE: list[tuple[dict[str, Any], str]] = [
-    # names are told by their first letters
+    # names differ in their first letters
     ({}, "A b C D é"),
     ({"name": "Ann"}, "A"),
     ({"name": "ann"}, ""),
@@ -206,7 +206,7 @@ BAD_QUERIES: list[tuple[str, dict[str, Any], str]] = [
     ("find.records", {"wher": {}}, "query.wher: the keys are"),
     ("find.records", {"where": []}, "query.where: it must be an object"),
     ("find.records", {"where": {"a": {"$regex": "x"}}}, "query.where.a.$regex: the operators are"),
-    ("find.records", {"where": {"a": {}}}, "it has no operator"),
+    ("find.records", {"where": {"a": {}}}, "it needs an operator"),
     ("find.records", {"where": {"a": {"b": 1}}}, "query.where.a.b: the operators are"),
     ("find.records", {"where": {"a": [1]}}, "must be a text, a number"),
     ("find.records", {"where": {"a": {"$gt": None}}}, "query.where.a.$gt"),
@@ -230,7 +230,7 @@ BAD_QUERIES: list[tuple[str, dict[str, Any], str]] = [
     ("find.records", {"where": {"$or": []}}, "empty"),
     ("find.records", {"where": {"$or": {}}}, "a list"),
     ("find.records", {"where": {f"a{n}": 1 for n in range(101)}}, "at most 100"),
-    ("find.records", {"where": json.loads('{"$not":' * 9 + "{}" + "}" * 9)}, "8 deep"),
+    ("find.records", {"where": json.loads('{"$not":' * 9 + "{}" + "}" * 9)}, "8 levels deep"),
     ("find.records", {"order": ["a up"]}, "query.order"),
     ("find.records", {"order": [1]}, "query.order"),
     ("find.records", {"order": ["a"] * 6}, "at most 5"),
@@ -329,8 +329,8 @@ async def test_records_are_checked(room: Room) -> None:
         ({"age": 1}, "'name' is a required property"),
         ({"name": 1}, "/name: 1 is not of type 'string'"),
         ({"name": "x", "more": 1}, "'more' was unexpected"),
-        ({"name": "x", "id": "mine"}, "id is set by the gateway"),
-        ({"name": "x", "trashed_at": None}, "trashed_at is set"),
+        ({"name": "x", "id": "mine"}, "the gateway sets id"),
+        ({"name": "x", "trashed_at": None}, "sets trashed_at"),
         ({"name": "x\0"}, "NUL"),
         ({"name": "\ud800"}, "surrogate"),
         ({"name": "x", "at": {"\0": 1}}, "NUL"),
@@ -361,7 +361,7 @@ async def test_what_is_written_is_read(room: Room) -> None:
 
 async def test_models_and_filters(room: Room) -> None:
     assert await room.run("describe.model_get", model="person") == {
-        "error": {"code": "model_not_found", "message": "there is no such model; there are: none"}
+        "error": {"code": "model_not_found", "message": "no such model; there are: none"}
     }
     await people(room)
     assert await room.run("describe.model_get", model="person") == {
@@ -401,7 +401,7 @@ async def test_models_that_can_t_be(room: Room) -> None:
         ("m", {"type": "array"}, "object schema"),
         ("m", {"type": "object", "properties": {"a": {"type": "text"}}}, "not a valid JSON Schema"),
         ("m", {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1/x"}}}, "leads nowhere"),
-        ("m", {"type": "object", "properties": {"id": {}}}, "every record has id"),
+        ("m", {"type": "object", "properties": {"id": {}}}, "the schema can't define id"),
     ]
     for name, schema, told in bad:
         with pytest.raises(ToolError, match=told):

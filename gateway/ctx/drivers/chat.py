@@ -1,4 +1,4 @@
-"""`openai-chat`: this gateway, with all that it does for an answer. `debug`: its echo, without any engine."""
+"""`openai-chat`: asks through this gateway's chat path. `debug`: the built-in echo, without any engine."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ChatAnswering:
             try:
                 events = self._reader.feed(payloads) if payloads else self._reader.finish()
             except AnswerTooLong as error:
-                # What came with it is told first.
+                # The events before the failure go first.
                 self._failed = TooLong(str(error))
                 events = self._reader.take()
             self._ended = not payloads
