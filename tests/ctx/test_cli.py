@@ -212,4 +212,4 @@ def test_no_place_for_a_tree(echo: Tree) -> None:
         env=env, cwd=echo.folder, capture_output=True, text=True, timeout=40, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "neither --root, $CTX_ROOT, ctx.root of config.yaml, a writable /ctx nor $XDG_RUNTIME_DIR" in done.stderr
+    assert "set --root, $CTX_ROOT, ctx.root in config.yaml or $XDG_RUNTIME_DIR, or make /ctx writable" in done.stderr

@@ -217,7 +217,7 @@ def test_where_the_tree_is(given: str | None, environ: dict[str, str], named: st
 def test_nowhere() -> None:
     if os.access("/ctx", os.W_OK):
         pytest.skip("this machine has a /ctx that can be written")
-    with pytest.raises(ProviderInvalidRequest, match="there is no place"):
+    with pytest.raises(ProviderInvalidRequest, match="no place for the tree"):
         find_root(None, config("qwen"), {})
 
 

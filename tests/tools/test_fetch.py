@@ -512,9 +512,7 @@ async def test_long_heads_and_locations(make_room: Make, web: Web) -> None:
 # Results
 
 
-async def test_secrets_are_neither_in_results_nor_logged(
-    make_room: Make, web: Web, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_secrets_stay_out_of_results_and_log(make_room: Make, web: Web, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     web.page("/?token=hidden-query", b"body", "Set-Cookie: session=hidden-cookie", "X-Fine: yes")
     room = make_room(allow_hosts=("127.0.0.1:*",))

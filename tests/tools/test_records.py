@@ -244,14 +244,14 @@ BAD_QUERIES: list[tuple[str, dict[str, Any], str]] = [
     ("aggregate.query", {"aggregate": {}}, "query.aggregate"),
     ("aggregate.query", {"aggregate": {"n": {"$median": "a"}}}, "the functions are"),
     ("aggregate.query", {"aggregate": {"n": {"$sum": "*"}}}, "a field's name"),
-    ("aggregate.query", {"aggregate": {"n; --": {"$sum": "a"}}}, "such a name"),
-    ("aggregate.query", {"aggregate": {"a": {"$sum": "a"}}, "group_by": ["a"]}, "such a name"),
+    ("aggregate.query", {"aggregate": {"n; --": {"$sum": "a"}}}, "not a valid name"),
+    ("aggregate.query", {"aggregate": {"a": {"$sum": "a"}}, "group_by": ["a"]}, "not a valid name"),
     ("aggregate.query", {"group_by": ["a"] * 6}, "at most 5"),
-    ("aggregate.query", {"order": ["a"]}, "ordered by what they have: count"),
+    ("aggregate.query", {"order": ["a"]}, "results can be ordered by: count"),
 ]
 
 
-async def test_queries_that_are_none(room: Room) -> None:
+async def test_invalid_queries(room: Room) -> None:
     await people(room)
     for tool, query, told in BAD_QUERIES:
         error = (await room.run(tool, model="person", query=query)).get("error", {})
