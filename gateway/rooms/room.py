@@ -180,7 +180,7 @@ class LiveRoom:
 
     def _taken(self, found: Task | Rest) -> None:
         """Forgets what was asked of the turn before. A resumed turn keeps an interrupt that is already recorded."""
-        if not (isinstance(found, Task) and found.recorded):
+        if not (isinstance(found, Task) and found.resumed):
             self._interrupted = self._release_at_once = False
 
     def _resume(self, tx: Transaction, message_id: str) -> Task | None:

@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The input of a turn. past: the messages before this one. recorded: the turn's events before it was cut off."""
+    """The input of a turn. past: the messages before this one. recorded: the message's events so far."""
 
     room_id: str
     tenant: str
@@ -74,6 +74,11 @@ class Task:
     data: Data
     past: Sequence[Message]
     recorded: Sequence[Event]
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the turn began before and was cut off."""
+        return any(event.event_type == "agent:turn_start" for event in self.recorded)
 
 
 class Agent:
