@@ -35,7 +35,7 @@ BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
 context manager, imported only if wanted."""
 
 
-PRUNES = ("gateway.api.responses.response_store:prune", "gateway.rooms.retention:prune", "gateway.ctx.retention:prune")
+PRUNES = ("gateway.api.responses.response_store:prune", "gateway.rooms.expiry:prune", "gateway.ctx.journal:prune")
 """What removes from the store what is too old; see `gateway.store.retention`."""
 
 

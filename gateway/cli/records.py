@@ -112,7 +112,7 @@ async def _run(config: Path | None, tenant: str, work: Callable[[Records], Await
     loaded = configuration(config)
     store = await Store.open(store_url(loaded))
     try:
-        return await work(records(loaded, store, tenant))
+        return await work(records(loaded.rooms.tools, store, tenant))
     finally:
         await store.aclose()
 

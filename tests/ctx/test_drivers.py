@@ -279,7 +279,7 @@ def test_a_keychain_that_is_locked_is_noted(tmp_path: Path) -> None:
     assert config.models["m"].api_key is None
 
 
-async def test_not_configured_is_told_before_anything_is_asked(short: Path) -> None:
+async def test_a_missing_key_is_reported_before_any_request(short: Path) -> None:
     object = CtxModel(object="acme/m", credential="far-off")
     async with Double(streams(chunk("Hello"))).serve() as double, keeping(short, double, object=object) as kept:
         told, exit_code = await kept.execute("acme/m", "hello")

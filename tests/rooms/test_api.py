@@ -48,7 +48,7 @@ async def test_no_tenant_sees_another_s_rooms(tmp_path: Path, subtests: pytest.S
             with subtests.test(f"{method} {path}"):
                 refused = await rooms.call(method, path.format(id=room), 404, body, **bearer(theirs))
                 assert refused["code"] == "room_not_found"
-                # Nothing tells a room of others from one that there isn't.
+                # Another tenant's room looks like a missing one.
                 nobody = "00000000-0000-4000-8000-000000000000"
                 unknown = await rooms.call(method, path.format(id=nobody), 404, body, **bearer(theirs))
                 assert unknown == json.loads(json.dumps(refused).replace(room, nobody))
@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[str, str, Any, int, str, str]] = {
     "two agents of one name": ("POST", "", {"agents": [{}, {}]}, 400, "invalid_request", "agent_id of its own"),
     "agents and other actors": (
         *("POST", "", {"agents": [{"agent_id": "a"}], "actors": [{"agent_id": "b"}]}),
-        *(400, "invalid_request", "two names of one list"),
+        *(400, "invalid_request", "two names for one list"),
     ),
     "unknown model": ("POST", "", {"agents": [{"model": "gpt"}]}, 404, "model_not_found", "gpt"),
     "not for chat": ("POST", "", {"agents": [{"model": "vectors"}]}, 400, "wrong_role", "embedding"),
@@ -287,7 +287,7 @@ async def test_a_follower_that_takes_nothing_is_left(tmp_path: Path, monkeypatch
                 unmoved = unmoved + 1 if held == before else 0
                 await rooms.get(room)
                 await asyncio.sleep(0.05)
-            # It goes on for the others, who see all of it.
+            # The others still get every event.
             monkeypatch.setattr("gateway.server.http.SLOW_SECONDS", 60.0)
             events = [event["event_type"] async for event in rooms.follow(room)]
             assert events[-1] == "room:released"
@@ -310,7 +310,7 @@ def unread(port: int | None, client: asyncio.StreamWriter) -> int:
     return found
 
 
-async def test_two_gateways_keep_no_rooms_together(tmp_path: Path) -> None:
+async def test_two_gateways_do_not_share_rooms(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'rooms.db'}"
     async with house(tmp_path / "b", speaks("Hello."), store=store) as second:
         async with house(tmp_path / "a", endless, store=store) as first:
@@ -322,6 +322,6 @@ async def test_two_gateways_keep_no_rooms_together(tmp_path: Path) -> None:
             assert f"pid {os.getpid()} on " in refused["message"]
             assert "store: in config.yaml" in refused["message"]
             assert (await first.get(room))["status"] == "active"
-        # The first one has left its turn to whoever comes.
+        # The second gateway resumes the turn of the first.
         assert (await second.get(room))["status"] == "active"
         await second.until(room, "agent:output")

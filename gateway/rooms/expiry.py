@@ -1,4 +1,4 @@
-"""Released rooms leave the store, with all that was said in them, and their files."""
+"""Deletes rooms that were released long ago, with their messages, events and files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from sqlalchemy import Connection, delete, select
 
 from gateway.config import Config
 from gateway.rooms.tables import EVENTS, MESSAGES, ROOMS
-from gateway.rooms.transaction import written
-from gateway.tools.files import folder
+from gateway.rooms.transaction import timestamp
+from gateway.rooms.workspace import folder
 
 if TYPE_CHECKING:
     from gateway.store import Store
@@ -23,24 +23,24 @@ log = logging.getLogger("ctxgate")
 
 
 async def prune(store: Store, config: Config, now: float) -> int:
-    """Those that were released `rooms.released_days` ago, a transaction each; how many."""
+    """Deletes the rooms released more than `rooms.released_days` ago, one transaction each. Returns how many."""
     days = config.rooms.released_days
     if days is None:
         return 0
-    until = written(datetime.fromtimestamp(now - days * 86400, UTC))
-    gone = 0
+    until = timestamp(datetime.fromtimestamp(now - days * 86400, UTC))
+    deleted = 0
     while (found := await store.read(lambda connection: _oldest(connection, until))) is not None:
         tenant, room = found
-        # Files of a room that there is no more would never be found.
-        await asyncio.to_thread(shutil.rmtree, folder(config, tenant, room), onerror=_kept)
+        # Files first: once the row is deleted, nothing leads to them.
+        await asyncio.to_thread(shutil.rmtree, folder(config, tenant, room), onerror=_log_failure)
         await store.write(lambda connection, room=room: _delete(connection, room))  # type: ignore[misc]
-        gone += 1
-    return gone
+        deleted += 1
+    return deleted
 
 
-def _kept(_: object, path: str, error: tuple[type[BaseException], BaseException, TracebackType]) -> None:
+def _log_failure(_: object, path: str, error: tuple[type[BaseException], BaseException, TracebackType]) -> None:
     if not isinstance(error[1], FileNotFoundError):  # most rooms have no files
-        log.warning("a file of a room that is no more stays: %s: %s", path, error[1])
+        log.warning("can't delete a file of a deleted room: %s: %s", path, error[1])
 
 
 def _oldest(connection: Connection, until: str) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""The word in an object's `status` file."""
+"""The status word of an object."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from gateway.core import Gateway
 
 READY, BUSY, OFFLINE, UNCONFIGURED = "ready", "busy", "offline", "unconfigured"
-"""Besides, the state of an engine that isn't ready: stopped, starting, draining, stopping, failed.
+"""Other words are the states of an engine that isn't ready: stopped, starting, draining, stopping, failed.
 
-A stopped engine starts when it is asked; unconfigured is a model whose server's key is missing.
+A stopped engine starts on the next request. unconfigured: the key of the model's server is missing.
 """
 
 
 def word(gateway: Gateway, objects: Mapping[str, str | None], name: str) -> str:
-    """objects: of the projection. name: `provider/model`."""
+    """The word for an object. objects: those of the projection. name: `provider/model`."""
     config = gateway.config
     of = objects.get(name)
     if of is None:
