@@ -189,14 +189,10 @@ class Pythonic(Region):
         name = word.group()
         if end < size and text[end] in "'\"" and name.lower() in _PREFIXES:
             return self._open_string(text, pos, end, final)
-        return self._shift(self._kind(name), name, text, pos, end)
-
-    def _kind(self, word: str) -> str:
-        if word == "+":
-            return "PLUS"
-        char = word[0]
-        number = self._arguments.open and (char in "+-." or (char.isdecimal() and json_number(word) is not None))
-        return "NUMBER" if number else "NAME"
+        if name == "+":
+            return self._shift("PLUS", name, text, pos, end)
+        number = self._arguments.open and (char in "+-." or (char.isdecimal() and json_number(name) is not None))
+        return self._shift("NUMBER" if number else "NAME", name, text, pos, end)
 
     def _read_operator(self, text: str, pos: int, final: bool) -> int:
         for operator in ("**", "```"):
