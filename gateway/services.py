@@ -30,7 +30,7 @@ class Services:
         self.gateway = gateway
         self.reloader = reloader
         self.ending = asyncio.Event()
-        """Set once the server takes no more requests: streams without an end of their own end then."""
+        """Set once the server takes no more requests: endless streams end then."""
         self._opening: asyncio.Task[Store] | None = None
         self._prunes = prunes
         self._pruning: asyncio.Task[None] | None = None
@@ -49,12 +49,12 @@ class Services:
                 stack.push_async_callback(shared.aclose)
 
     async def store(self) -> Store:
-        """The one store of this process, its tables made. Raises ProviderUnavailable where it can't be opened."""
+        """The one store of this process, with its tables. Raises ProviderUnavailable if it can't be opened."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="open the store")
         opening = self._opening
         try:
-            # A caller that gives up doesn't end it for the others.
+            # A caller that gives up must not cancel the opening for the others.
             return await asyncio.shield(opening)
         except BaseException:
             failed = opening.done() and (opening.cancelled() or opening.exception() is not None)
@@ -68,7 +68,7 @@ class Services:
 
         store = await Store.open(store_url(self.gateway.config))
         pruning = keep_pruned(store, lambda: self.gateway.config, self._prunes)
-        self._pruning = asyncio.create_task(pruning, name="remove what is too old")
+        self._pruning = asyncio.create_task(pruning, name="prune the store")
         return store
 
     async def aclose(self) -> None:
@@ -83,5 +83,5 @@ class Services:
 
 
 def store_url(config: Config) -> str:
-    """Where the store is, as SQLAlchemy has it."""
+    """The store's URL for SQLAlchemy."""
     return config.store or f"sqlite:///{config.state_dir / 'ctxgate.db'}"

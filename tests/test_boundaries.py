@@ -303,6 +303,18 @@ def test_pure_parts_do_no_io(module: str) -> None:
     assert not wrong
 
 
+STRAIGHT = ("gateway.core", "gateway.request", "gateway.answer", "gateway.server", "gateway.backends")
+"""The path of a request: its functions stay short enough to read at a glance."""
+MAX_LINES = 60
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if part_of(module) in STRAIGHT])
+def test_functions_on_the_path_of_a_request_are_short(module: str) -> None:
+    functions = [node for node in nodes(MODULES[module]) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lengths = {node.name: (node.end_lineno or 0) - node.lineno + 1 for node in functions}
+    assert not {name: lines for name, lines in lengths.items() if lines > MAX_LINES}
+
+
 @pytest.mark.parametrize("module", WITHOUT)
 def test_heavy_modules_load_on_first_use(module: str) -> None:
     script = f"import sys, {module}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from gateway.api.operations.snapshot import snapshot
 from gateway.config import ConfigError
 from gateway.config.diff import Difference
-from gateway.core.reload import Reloader, told
+from gateway.core.reload import Reloader, describe
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.observe.request_log import Entry
 from gateway.server.asgi import ASGIApp, too_large
@@ -104,7 +104,7 @@ def _changes(difference: Difference) -> dict[str, Any]:
         ],
         "others": [str(change) for change in difference.others],
         "at_start": [str(change) for change in difference.at_start],
-        "lines": told(difference),
+        "lines": describe(difference),
     }
 
 
