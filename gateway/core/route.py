@@ -148,7 +148,8 @@ class Route:
         answer = kind(
             request, prepared.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs
         )
-        return Asked(reply, answer, backend, prepared.enforced(reply.by_grammar) if prepared.method else None)
+        enforced = prepared.enforced(reply.by_grammar) if prepared.method is not None else None
+        return Asked(reply, answer, backend, enforced)
 
     def ended(self, run: Run) -> None:
         """Books a closed run."""

@@ -131,14 +131,16 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities) -> Prep
     fields = settings.fields(request.fields)
     if not needs_capabilities(request):
         return Prepared(fields, can.reader)
-    free = request.tool_choice is None and not request.constrained
-    asked = _UNCONSTRAINED if free else _constraint_bytes(request)
-    terms = _terms(settings, can, request.tools, request.parallel_tool_calls, *asked)
-    for name in terms.drop:
-        fields.pop(name, None)
-    fields |= terms.replace
+    if request.tool_choice is None and request.response_format is None:
+        terms = _terms(settings, can, request.tools, request.parallel_tool_calls)
+    else:
+        terms = _terms(settings, can, request.tools, request.parallel_tool_calls, *_constraint_bytes(request))
+    if terms.drop or terms.replace:
+        for name in terms.drop:
+            fields.pop(name, None)
+        fields |= terms.replace
     repairs = NOTHING
-    if request.past_calls or terms.as_text or terms.system:
+    if request.past_calls or terms.system:
         repairs = _edit_messages(fields, terms, can, past=request.past_calls)
     return Prepared(fields, terms.reader, terms.raw, terms.method, terms.check, repairs)
 
@@ -178,9 +180,6 @@ def _constraint_bytes(request: ChatRequest) -> tuple[bytes, bytes]:
     return bytes(choice), bytes(format)
 
 
-_UNCONSTRAINED = b"", b""
-
-
 def _same_terms(tools: bytes | None, parallel: bool, choice: bytes, format: bytes) -> ChatRequest:
     """A request with these fields alone."""
     fields = {b"messages": b'[{"role":"user"}]', b"parallel_tool_calls": b"true" if parallel else b"false"}
@@ -191,7 +190,12 @@ def _same_terms(tools: bytes | None, parallel: bool, choice: bytes, format: byte
 
 @lru_cache(maxsize=256)
 def _terms(
-    settings: Settings, can: Capabilities, tools: bytes | None, parallel: bool, choice: bytes, format: bytes
+    settings: Settings,
+    can: Capabilities,
+    tools: bytes | None,
+    parallel: bool,
+    choice: bytes = b"",
+    format: bytes = b"",
 ) -> _Terms:
     request = _same_terms(tools, parallel, choice, format)
     wanted = constraint(request) if request.constrained else None

@@ -114,7 +114,7 @@ class ChatRequest:
         self.stream = bool(known.stream)
         options = known.stream_options
         self.include_usage = bool(options and options.include_usage)
-        self.tools = bytes(fields["tools"]) if known.tools else None
+        self.tools = b"".join((fields["tools"],)) if known.tools else None  # bytes() of a Raw costs four times as much
         self.parallel_tool_calls = known.parallel_tool_calls is not False
         self.tool_choice = known.tool_choice
         self.response_format = known.response_format

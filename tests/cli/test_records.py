@@ -31,7 +31,7 @@ def test_mistakes_are_reported(tmp_path: Path) -> None:
         ("define", "person", "none.json"): "none.json can't be read",
         ("define", "person", "-"): "- isn't JSON",
         ("find", "person", "--query", "[]"): "--query must be a JSON object",
-        ("find", "person"): "there is no such model; there are: none",
+        ("find", "person"): "no such model; there are: none",
     }
     for arguments, message in cases.items():
         done = ctxgate("records", *arguments, cwd=tmp_path)
