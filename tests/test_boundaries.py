@@ -109,7 +109,6 @@ CIRCLES_YET: set[tuple[str, ...]] = {
     ("gateway.core.route", "gateway.core.run"),
     ("gateway.ctx.drivers", "gateway.ctx.drivers.chat", "gateway.ctx.drivers.responses"),
     ("gateway.ctx.runner", "gateway.ctx.terminal"),
-    ("gateway.engines.engine", "gateway.engines.residency"),
     *{
         ("normalizers.base", "normalizers.read.arguments", "normalizers.read.json_object", "normalizers.values.coerce"),
         ("normalizers.read.auto", "normalizers.registry"),

@@ -228,7 +228,7 @@ class Engine:
             self.idle_since = time.monotonic()
             if self.state == "draining":
                 self._end()
-            elif self.residency.claims:
+            elif self.residency.short:
                 self.residency.schedule()
 
     async def ensure(self) -> Address:

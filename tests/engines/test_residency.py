@@ -17,10 +17,12 @@ from msgspec.structs import replace
 from gateway.config import Config, Engines, Model, Residence, load
 from gateway.core import Gateway, Run
 from gateway.engines import Engine, memory
+from gateway.engines.memory import Footprint
 from gateway.engines.recipe import Machine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit
 from gateway.wire.chat import ChatRequest
 from tests.conftest import ROOT
+from tests.engines.conftest import WINDOW
 
 EACH = 60 * memory.MB
 """More than one engine of the test model holds, by a third."""
@@ -239,6 +241,27 @@ async def test_idle_ones_are_unloaded_and_come_back(
         assert kept.state == "ready"
         assert b"chat.completion" in await whole(gateway, "idle")
         assert seen.started().count("idle") == 2
+
+
+async def test_an_idle_one_gives_way_to_one_that_needs_more_than_planned(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    limits = Engines(memory_budget=60 * memory.MB)
+    names = {"idle": Residence(), "busy": Residence()}
+    async with gateway_of(model, names, limits, xllamacpp, tmp_path) as (gateway, seen):
+        idle, busy = engine_of(gateway, "idle"), engine_of(gateway, "busy")
+        # Another context window is another entry among the learnt sizes.
+        idle.model = replace(idle.model, context_window=WINDOW // 2)
+        for engine in (idle, busy):
+            gateway.residency.learnt.saw(engine.model, Footprint(20 * memory.MB), 1.0)
+        await asyncio.gather(idle.join(), busy.join())
+        idle.leave()
+        while idle.state != "stopped":
+            await idle.changed()
+        assert busy.state == "ready"
+        busy.leave()
+        assert ("idle", "draining") in seen.changes
+        assert seen.counted > 60 * memory.MB
 
 
 # What can't be
