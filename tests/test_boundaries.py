@@ -83,7 +83,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.request": {"jsonschema", "msgspec", "referencing"},
     "gateway.answer": {"msgspec"},
     "gateway.observe": {"msgspec"},
-    "gateway.engines": {"mlx_lm", "msgspec", "xllamacpp"},
+    "gateway.engines": {"mlx_lm", "msgspec", "psutil", "xllamacpp"},
     "gateway.core": {"msgspec"},
     "gateway.agent": {"httpx"},
     "gateway.tools": {"bs4", "fsspec", "httpx", "markdownify", "msgspec", "sqlalchemy"},
@@ -126,6 +126,7 @@ HEAVY = {
     "mlx_lm",
     "openai",
     "prometheus_client",
+    "psutil",
     "sqlalchemy",
     "xllamacpp",
 }

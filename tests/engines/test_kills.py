@@ -7,13 +7,15 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
 from gateway.config import Model
-from gateway.engines import Engine
+from gateway.engines import Engine, pidfile
 from gateway.engines.pidfile import PidFiles
 from tests.engines.conftest import alive, gone, stand_still
 from tests.engines.served import served
@@ -139,7 +141,7 @@ def test_a_pid_file_that_says_nothing(tmp_path: Path, text: str, caplog: pytest.
     (tmp_path / "7.json").write_text(text)
     assert PidFiles(tmp_path).reap() == []
     assert not list(tmp_path.iterdir())
-    assert "says nothing of an engine" in caplog.text
+    assert "is not a valid pid file" in caplog.text
 
 
 def test_another_process_with_the_pid_is_left_alone(tmp_path: Path) -> None:
@@ -147,3 +149,19 @@ def test_another_process_with_the_pid_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "7.json").write_text(json.dumps(entry))
     assert PidFiles(tmp_path).reap() == []
     assert not list(tmp_path.iterdir())
+
+
+def test_start_times_tell_processes_apart() -> None:
+    """Also the way that is used where there is no /proc."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        for start_time in (pidfile.start_time, pidfile._portable_start_time):
+            mine = start_time(os.getpid())
+            assert mine is not None
+            assert start_time(os.getpid()) == mine
+            assert start_time(other.pid) not in (None, mine)
+        os.kill(other.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # a zombie, until it is waited for
+        assert pidfile.start_time(other.pid) is None
+        assert pidfile._portable_start_time(other.pid) is None
+    assert pidfile.start_time(other.pid) is None
+    assert pidfile._portable_start_time(other.pid) is None

@@ -61,7 +61,7 @@ async def test_an_engine_that_can_t_be_written_down_serves(
     (tmp_path / "engines").write_text("a file, where the folder of pid files should be")
     engine = Engine(model, residency=Residency(state_dir=tmp_path), machine=xllamacpp)
     await engine.ensure()
-    assert "the engine of model tiny can't be written down" in caplog.text
+    assert "can't write the pid file of model tiny's engine" in caplog.text
     await engine.stop()
 
 

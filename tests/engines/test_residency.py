@@ -189,7 +189,7 @@ async def test_who_no_longer_waits_takes_nobodys_place(
             with pytest.raises(asyncio.CancelledError):
                 await other
             assert b"chat.completion" in await waiting
-            assert (one.state, one.pid, two.state, two.queue) == ("ready", pid, "stopped", [])
+            assert (one.state, one.pid, two.state, len(two.queue)) == ("ready", pid, "stopped", 0)
         assert not one.in_flight
         assert not gateway.residency.claims
 

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.config import Engines, Model, Residence
 from gateway.core import Run
-from gateway.engines import Engine, engine, memory
+from gateway.engines import Engine, memory, supervisor
 from gateway.engines.recipe import Machine
 from gateway.engines.watchdog import Signs, Watchdog
 from gateway.errors import GatewayError, ProviderUnavailable
@@ -83,7 +83,7 @@ QUICK = Residence(stall_timeout_seconds=STALLED)
 @pytest.fixture
 def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks ten times a second, so that a second is long enough for a test."""
-    monkeypatch.setattr(engine, "TICK_SECONDS", 0.1)
+    monkeypatch.setattr(supervisor, "TICK_SECONDS", 0.1)
 
 
 async def frozen(engine: Engine) -> int:

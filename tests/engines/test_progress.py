@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway.backends.prompt_progress import Prefill
-from gateway.engines.status import Progress, Waiting
+from gateway.engines.request_queue import Progress, Waiting
 from gateway.server.keepalive import KEEP_ALIVE
 from tests.conftest import ROOT
 from tests.engines.served import served
