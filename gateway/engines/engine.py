@@ -410,33 +410,10 @@ class Engine:
             await self._crashed(process, supervisor.stuck)
 
     async def measure(self, *, with_gpu: bool = True) -> None:
-        """Learns what the running engine needs; more than planned can make others give way.
-
-        with_gpu: asks the GPU's tool too, which takes up to a second.
-        """
-        pid, budget = self.pid, self.residency.budget
-        if pid is None or self.model.path is None or self.state == "starting":
-            return
-        usage = await asyncio.to_thread(memory.usage, pid)
-        if usage is None:
-            return
-        on_gpu = 0
-        if budget is not None and budget.gpu is not None:
-            on_gpu = self.held.gpu
-            if with_gpu:
-                from gateway.engines import gpu
-
-                on_gpu = (await asyncio.to_thread(gpu.by_process)).get(pid, 0)
-        # With a GPU, weights mapped from the file are read once and needed no more.
-        seen = Footprint(usage.anonymous if on_gpu else usage.peak, on_gpu)
-        try:
-            self.residency.learnt.saw(self.model, seen, self.load_seconds)
-        except OSError:
-            return  # the weights were removed meanwhile
-        if self.model.residence.memory is None and self.state in ("ready", "draining"):
-            before, self.held = self.held, self.held.largest(seen)
-            if before != self.held:
-                self.residency.schedule()
+        """Learns what the running engine needs; see `Residency.measure`."""
+        pid = self.pid
+        if pid is not None and self.state != "starting":
+            await self.residency.measure(self, pid, with_gpu=with_gpu)
 
     def reconfigure(self, model: Model) -> Backend | None:
         """Takes over settings that need no other process.

@@ -153,7 +153,7 @@ def _of(
     layers = layers or 24
     heads = heads if isinstance(heads, int) and heads else 16
     if not isinstance(kv_heads, list):
-        # A list has a number for each layer: 0 where a layer keeps no cache.
+        # A list has a number for each layer: 0 for a layer without cache.
         kv_heads = [kv_heads or heads] * layers
     key, value = key or width // heads, value or width // heads
     cache = sum(kv_heads) * (key + value) * KV_BYTES

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.config import Engines, Model
-from gateway.engines import admission
+from gateway.engines import admission, memory
 from gateway.engines.admission import Plan, Resident, Snapshot
 from gateway.engines.learnt import Learnt
 from gateway.engines.memory import Budget, Footprint, estimate, machine_budget
@@ -122,6 +122,32 @@ class Residency:
         """The process of `engine` has ended; call `schedule` next."""
         if engine in self.residents:
             self.residents.remove(engine)
+
+    async def measure(self, engine: Loadable, pid: int, *, with_gpu: bool) -> None:
+        """Learns what the process of `engine` needs; more than planned can make others give way.
+
+        with_gpu: runs the GPU's tool too, which takes up to a second.
+        """
+        usage = await asyncio.to_thread(memory.usage, pid)
+        if usage is None:
+            return
+        on_gpu = 0
+        if self.budget is not None and self.budget.gpu is not None:
+            on_gpu = engine.held.gpu
+            if with_gpu:
+                from gateway.engines import gpu
+
+                on_gpu = (await asyncio.to_thread(gpu.by_process)).get(pid, 0)
+        # With a GPU, weights mapped from the file are read once and needed no more.
+        seen = Footprint(usage.anonymous if on_gpu else usage.peak, on_gpu)
+        try:
+            self.learnt.saw(engine.model, seen, engine.load_seconds)
+        except OSError:
+            return  # the weights were removed meanwhile
+        if engine.model.residence.memory is None and engine.state in ("ready", "draining"):
+            before, engine.held = engine.held, engine.held.largest(seen)
+            if before != engine.held:
+                self.schedule()
 
     def schedule(self) -> None:
         """Plans again and carries the plan out. Call it after any change."""

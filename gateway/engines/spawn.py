@@ -17,7 +17,7 @@ log = logging.getLogger("ctxgate")
 async def spawn(
     model: str, recipe: Recipe, *, state_dir: Path | None, pid_files: PidFiles | None, grace: float
 ) -> Process:
-    """Logs to `state_dir` and writes a pid file where these are given; the pid file goes when the process ends.
+    """Logs to `state_dir` and writes a pid file, if these are given; the pid file goes when the process ends.
 
     Raises ProviderUnavailable if the system can't start a process.
     """

@@ -261,6 +261,6 @@ def test_a_broken_file_is_learnt_anew(
     path.write_bytes(text)
     learnt = Learnt(path)
     assert learnt.peak(model) is None
-    assert "is learnt anew" in caplog.text
+    assert "starts it anew" in caplog.text
     learnt.saw(model, Footprint(MB), 1.0)
     assert Learnt(path).peak(model) is not None

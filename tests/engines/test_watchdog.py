@@ -26,7 +26,7 @@ STALL, PATIENCE = 10.0, 100.0
 
 @dataclass(frozen=True)
 class Case:
-    """Signs of each second from 0 on: what was heard last, told, and the processor time used so far."""
+    """Signs of each second from 0 on."""
 
     name: str
     signs: Callable[[int], Signs]
@@ -36,12 +36,15 @@ class Case:
 
 CASES = [
     Case("tokens come", lambda now: Signs(heard=now), None),
-    Case("it tells of progress", lambda now: Signs(heard=0, told=("prompt", now // 4)), None),
+    Case("it tells of progress", lambda now: Signs(heard=0, progress=("prompt", now // 4)), None),
     Case(
-        "tells the same, computes", lambda now: Signs(heard=0, told=("x",), cpu=now), 100, "made no progress for 100 s"
+        "tells the same, computes",
+        lambda now: Signs(heard=0, progress=("x",), cpu=now),
+        100,
+        "made no progress for 100 s",
     ),
     Case("computes and tells nothing", lambda now: Signs(heard=0, cpu=now), 100, "made no progress for 100 s"),
-    Case("does nothing", lambda now: Signs(heard=0, told=("x",), cpu=7), 10, "did nothing for 10 s"),
+    Case("does nothing", lambda now: Signs(heard=0, progress=("x",), cpu=7), 10, "did nothing for 10 s"),
     Case("nothing is known of it", lambda now: Signs(heard=0), 10, "did nothing for 10 s"),
     Case("breathes, no more", lambda now: Signs(heard=0, cpu=now / 100), 10, "did nothing for 10 s"),
     Case("stops after a while", lambda now: Signs(heard=min(now, 50)), 60, "did nothing for 10 s"),
