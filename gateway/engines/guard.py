@@ -30,9 +30,12 @@ def main() -> NoReturn:
     for number in (signal.SIGCHLD, *ENDINGS):
         signal.signal(number, _note)
 
+    # Until the child has its own handlers, a SIGTERM must wait: ours would swallow it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     pid = os.fork()
     if pid == 0:
         _become(argv)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
     # The child does it too. Whichever is first, the group exists before the gateway learns of it.
     with suppress(OSError):
         os.setpgid(pid, pid)
@@ -68,6 +71,7 @@ def _become(argv: list[str]) -> NoReturn:
         os.setpgid(0, 0)
         for number in (signal.SIGCHLD, *ENDINGS, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.execvp(argv[0], argv)  # noqa: S606 - there is no shell on purpose

@@ -44,6 +44,13 @@ async def test_stop_ends_the_process() -> None:
     await process.stop()
 
 
+async def test_a_stop_at_once_is_not_swallowed_by_the_start() -> None:
+    for _ in range(5):
+        process = await started("import time; time.sleep(60)")
+        await process.stop()
+        assert process.ending() == "was killed by SIGTERM"
+
+
 async def test_one_that_ignores_sigterm_is_killed_after_the_grace() -> None:
     process = await started(
         f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{UP}\nwhile True: signal.pause()", grace=0.3
