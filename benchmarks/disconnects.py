@@ -28,6 +28,8 @@ from benchmarks.harness import proc, report
 from benchmarks.harness.stacks import STACKS, Place
 
 LIMIT_MS = 100.0
+WITHIN = 60.0
+"""Seconds for any one wait."""
 STALLED_MB = 3.0
 """Goal for each stalled client: what is held at both ends of it, below the kernel's buffers."""
 
@@ -114,7 +116,7 @@ async def _ask(kind: Leaving, number: int, port: int, engine: Engine) -> asyncio
     text = f"{kind.does} {number} {'x' * kind.prompt}"
     body = json.dumps({"stream": kind.stream, "messages": [{"role": "user", "content": text}]}).encode()
     writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WITHIN):
         await engine.asked[number]
         if kind.does != "nothing":
             await reader.readuntil(b"Hello")
@@ -129,7 +131,7 @@ async def leave(kind: Leaving, count: int, port: int, engine: Engine) -> list[fl
     for number, writer in clients.items():
         left = time.perf_counter()
         writer.transport.abort()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WITHIN):
             took.append(await engine.gone[number] - left)
     return took
 
@@ -140,14 +142,14 @@ async def stall(count: int, port: int, engine: Engine, gateway: proc.Server) -> 
     before, first, sent = proc.rss_mb(gateway.pids()), len(engine.asked), engine.sent
     clients = [await _ask(kind, number, port, engine) for number in range(first, first + count)]
     last = -1
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WITHIN):
         while last != engine.sent:  # until back-pressure has reached the engine
             last = engine.sent
             await asyncio.sleep(0.5)
     grown = (proc.rss_mb(gateway.pids()) - before) / count
     for writer in clients:
         writer.transport.abort()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WITHIN):
         await asyncio.gather(*(engine.gone[number] for number in range(first, first + count)))
     return grown, (engine.sent - sent) / count / 1e6
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.commands import SECONDS
 from tests.cli.test_commands import answering
+from tests.llama_server import pinned
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +34,7 @@ def install(clone: Path, what: str, programs: Path, **environment: str) -> subpr
     """`scripts/install` with no other Python on the PATH than `programs` has."""
     env = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": str(clone), "PIP_CONFIG_FILE": os.devnull, **environment}
     argv: list[str | Path] = [clone / "scripts/install", what]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=200, check=False)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def program(path: Path, script: str) -> None:
@@ -42,14 +43,14 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-@pytest.mark.parametrize("script", ["check", "clients", "install", "lock", "test"])
+@pytest.mark.parametrize("script", ["check", "clients", "install", "llama-server", "lock", "test"])
 def test_help_is_told_and_nothing_done(script: str, tmp_path: Path) -> None:
     place = tmp_path / "scripts" / script
     place.parent.mkdir()
     shutil.copy(ROOT / "scripts" / script, place)
     for argument in ("--help", "-h"):
         done = subprocess.run(
-            [f"scripts/{script}", argument], cwd=tmp_path, capture_output=True, text=True, timeout=10, check=False
+            [f"scripts/{script}", argument], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert f"scripts/{script}" in done.stdout
@@ -66,7 +67,6 @@ def test_an_old_python_is_refused(clone: Path) -> None:
     assert not (clone / ".venv").exists()
 
 
-@pytest.mark.timeout(240)
 def test_offline_it_fails_and_says_why(clone: Path) -> None:
     program(clone / "bin/python3", f'exec {sys.executable} "$@"')
     index = f"http://127.0.0.1:{free_port()}/simple"
@@ -102,6 +102,40 @@ def test_it_installs_what_is_locked_once(clone: Path) -> None:
         assert len(installs(clone, "slow")) == 2
 
 
+def test_a_llama_server_that_was_built_is_told_at_once(clone: Path) -> None:
+    script = clone / "scripts/llama-server"
+    shutil.copy(ROOT / "scripts/llama-server", script)
+    env = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(clone / "cache")}
+    place = clone / "cache/ctxgate/llama-server" / pinned() / "llama-server"
+    program(place, "exit 0")
+    done = subprocess.run([script], env=env, capture_output=True, text=True, timeout=10, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{place}\n", "")
+
+
+@pytest.mark.timeout(240)
+def test_a_llama_server_that_can_t_be_fetched(clone: Path) -> None:
+    """It tells beforehand what it will take, and leaves nothing that looks like a program."""
+    shutil.copy(ROOT / "scripts/llama-server", clone / "scripts/llama-server")
+    program(clone / "bin/c++", "exit 0")
+    # What scripts/install leaves behind.
+    program(clone / "scripts/install", "exit 0")
+    program(clone / ".venv/bin/python", f'exec {sys.executable} "$@"')
+    env = {
+        "PATH": f"{clone / 'bin'}:/usr/bin:/bin",
+        "XDG_CACHE_HOME": str(clone / "cache"),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": f"http://127.0.0.1:{free_port()}/simple",
+        "PIP_RETRIES": "0",
+    }
+    script = [clone / "scripts/llama-server"]
+    done = subprocess.run(script, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode != 0
+    first, _, rest = done.stderr.partition("\n")
+    assert first.endswith("this happens once and takes 6 minutes on two cores")
+    assert "cmake" in rest
+    assert not [*clone.rglob("llama-server/*/llama-server")]
+
+
 def test_locked_versions_carry_hashes_and_no_index() -> None:
     for lock in (ROOT / "requirements").iterdir():
         text = lock.read_text("utf-8")
@@ -121,12 +155,12 @@ def test_serve_serves_and_ends_when_told() -> None:
     with subprocess.Popen(argv, env={**os.environ, "CTXGATE_VENV": sys.prefix}) as process:
         try:
             with answering(port):
-                answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=request, timeout=SECONDS)
+                answer = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=request, timeout=PATIENCE)
             assert answer.json()["model"] == "ctxgate-test-tools"
         finally:
             process.terminate()
             try:
-                process.wait(SECONDS)
+                process.wait(PATIENCE)
             finally:
                 process.kill()
     assert process.returncode in (0, -15)

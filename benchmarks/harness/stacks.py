@@ -1,13 +1,17 @@
 """The proxies to compare, each in front of one OpenAI upstream: where they come from, how they start."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from benchmarks.harness.answers import MODEL
 from benchmarks.harness.proc import free_port
@@ -45,7 +49,7 @@ class Stack:
     overrides: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     ready: str = "/health"
-    start_timeout: float = 20.0
+    start_timeout: float = 60.0
     effort: float = 1.0
 
     @property
@@ -192,19 +196,39 @@ def install(venv: Path, packages: tuple[str, ...], *, overrides: tuple[str, ...]
     if done.exists() and done.read_text() == wanted:
         return
     name = alone or packages[0]
-    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
-    if uv is None:
-        raise Unavailable(f"{name} is installed with uv, which is missing: pip install uv")
-    venv.parent.mkdir(parents=True, exist_ok=True)
-    lifted = venv.parent / f"{venv.name}.overrides"
-    lifted.write_text("\n".join(overrides))
-    into = [uv, "pip", "install", "--quiet", "--python", str(venv / "bin/python")]
-    for command in (
-        [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(venv)],
-        [*into, "--override", str(lifted), *packages],
-        *([[*into, "--no-deps", alone]] if alone else []),
-    ):
-        run = subprocess.run(command, capture_output=True, text=True, timeout=900)
-        if run.returncode:
-            raise Unavailable(f"{name} can't be installed: {run.stderr.strip()[-400:]}")
+
+    def run(*command: str | Path) -> str:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=900)
+        if ran.returncode:
+            raise Unavailable(f"{name} can't be installed: {ran.stderr.strip()[-400:]}")
+        return ran.stdout
+
+    python = venv / "bin/python"
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    run(sys.executable, "-m", "venv", "--clear", venv)
+    if overrides:
+        # pip lifts no pins by itself: the packages come alone, and then what they require.
+        run(*pip, "--no-deps", *packages)
+        named = [(package, run(python, "-c", REQUIRES, Requirement(package).name)) for package in packages]
+        packages = tuple(need for package, told in named for need in lifted(json.loads(told), package, overrides))
+    run(*pip, *packages)
+    if alone:
+        run(*pip, "--no-deps", alone)
     done.write_text(wanted)
+
+
+REQUIRES = "import importlib.metadata, json, sys; print(json.dumps(importlib.metadata.requires(sys.argv[1]) or []))"
+
+
+def lifted(requires: Iterable[str], package: str, overrides: tuple[str, ...]) -> list[str]:
+    """What `package`, with its extras, requires on this machine: of the `overrides` any version."""
+    extras = ("", *Requirement(package).extras)
+    found = []
+    for line in requires:
+        requirement = Requirement(line)
+        marker, requirement.marker = requirement.marker, None
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
+            if requirement.name in overrides:
+                requirement.specifier = SpecifierSet()
+            found.append(str(requirement))
+    return found

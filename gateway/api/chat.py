@@ -8,11 +8,11 @@ the scope, the messages and a task for each request.
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
-from gateway.core import Gateway, Run, Tap
-from gateway.errors import GatewayError, InternalError
+from gateway.core import Gateway, Run
+from gateway.errors import GatewayError
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, read_body, until_gone
+from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client, respond_error
 from gateway.server.keepalive import SSE_HEADERS, KeepAlive
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.sse import DONE, event, events
@@ -20,30 +20,11 @@ from gateway.wire.sse import DONE, event, events
 FOREVER = 1e8
 """Seconds; for comments that never come."""
 
+__all__ = ["INTERNAL", "JSON_TYPE", "ASGIClient", "Client", "respond_error"]
+
 PATHS = ("/v1/chat/completions", "/chat/completions")
 
 log = logging.getLogger("ctxgate")
-
-JSON_TYPE = (b"content-type", b"application/json")
-INTERNAL = InternalError("ctxgate failed; its log tells why")
-
-
-class Client(Protocol):
-    """Where an answer goes. `write` waits while the client lags. spoke: set by each write of a stream."""
-
-    spoke: bool
-
-    async def whole(self, status: int, headers: Headers, body: bytes) -> None: ...
-
-    async def start(self, headers: Headers) -> None: ...
-
-    async def write(self, data: bytes) -> None: ...
-
-    async def end(self, data: bytes) -> None: ...
-
-    def tap(self) -> Tap | None:
-        """A way to write without waiting, where the server has one."""
-        ...
 
 
 class Chat:
@@ -87,8 +68,8 @@ class Chat:
             with await self.gateway.chat(request) as run:
                 payloads = await run.payloads()
                 await pulse.speak((*SSE_HEADERS, *stand_in(run)) if run.fallback is not None else SSE_HEADERS)
-                if (tap := client.tap()) is not None:
-                    run.tap(tap)
+                if (sink := client.sink()) is not None:
+                    run.push_to(sink)
                 while payloads:
                     if pulse.busy:
                         await pulse.rest()
@@ -133,34 +114,6 @@ def stand_in(run: Run) -> Headers:
     """Says which model answers, where it isn't the one that was asked. A chat's stream tells it in the `ctxgate` field
     of its last chunk as well."""
     return () if run.fallback is None else ((b"x-ctxgate-fallback", run.fallback.encode()),)
-
-
-async def respond_error(client: Client, error: GatewayError) -> None:
-    await client.whole(error.status, (JSON_TYPE, *error.headers()), encode(error.body()))
-
-
-class ASGIClient:
-    def __init__(self, send: Send) -> None:
-        self.spoke = False
-        self._send = send
-
-    async def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        head = [*headers, (b"content-length", b"%d" % len(body))]
-        await self._send({"type": "http.response.start", "status": status, "headers": head})
-        await self._send({"type": "http.response.body", "body": body})
-
-    async def start(self, headers: Headers) -> None:
-        await self._send({"type": "http.response.start", "status": 200, "headers": list(headers)})
-
-    async def write(self, data: bytes) -> None:
-        self.spoke = True
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def end(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data})
-
-    def tap(self) -> None:
-        return None
 
 
 async def chat_asgi(chat: Chat, scope: Scope, receive: Receive, send: Send) -> None:

@@ -43,6 +43,8 @@ class API:
         background: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
     ) -> None:
         self.chat = Chat(gateway)
+        self.hot_paths = frozenset(path.encode() for path in PATHS)
+        self.answer_hot = self.chat.answer
         self._factories = faces or {}
         self._faces: dict[str, Face] = {}
         self._background = background
@@ -54,6 +56,10 @@ class API:
             from gateway.server import cors
 
             self._app = cors.allowing(origins, self._answer)
+
+    @property
+    def max_body(self) -> int:
+        return self.chat.max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

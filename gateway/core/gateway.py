@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from random import random
 from types import TracebackType
 from typing import Self
 
 from gateway.config import Config, Model, Role
 from gateway.config.diff import Difference, difference, launch
+from gateway.core.fallbacks import open_with_fallbacks
 from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.engines import Residency, for_model
-from gateway.errors import GatewayError, ProviderModelNotLoaded
 from gateway.observe.request_log import RequestLog
 from gateway.request.token_estimate import TokenCount, estimate
 from gateway.wire.chat import ChatRequest
 
 log = logging.getLogger("ctxgate")
-
-RETRY_SECONDS, RETRY_SECONDS_MOST = 0.25, 5.0
-"""Before the first retry, doubled for each further one; an engine may say how long, up to the most."""
 
 
 class Gateway:
@@ -111,40 +107,8 @@ class Gateway:
             route = self._asked[request.model] = self.route(request.model, "chat")
         model = route.model
         if model.retries or model.fallbacks:
-            return self._insist(request)
+            return open_with_fallbacks(model, lambda name: self.routes.get(name), request)
         return route.open(request)
-
-    async def _insist(self, request: ChatRequest) -> Run:
-        """As `chat`, with the model's retries and then its fallbacks, as long as what fails may pass.
-
-        Returns once the first byte of the answer is there: what comes before it can still be asked elsewhere.
-        """
-        asked = self.route(request.model, "chat").model
-        last: GatewayError | None = None
-        for name in (asked.name, *asked.fallbacks):
-            for attempt in range(1 + asked.retries):
-                if attempt and last is not None:
-                    pause = last.retry_after or RETRY_SECONDS * 2 ** (attempt - 1)
-                    await asyncio.sleep(min(pause, RETRY_SECONDS_MOST) * (0.75 + random() / 2))  # noqa: S311
-                # A change of the configuration may have replaced or ended it meanwhile.
-                if (route := self.routes.get(name)) is None:
-                    break
-                try:
-                    request.fallback = name if name != asked.name else None
-                    run = await route.open(request)
-                    try:
-                        await run.begin()
-                    except BaseException as error:
-                        run.__exit__(type(error), error, None)
-                        raise
-                    return run
-                except GatewayError as error:
-                    if not error.transient:
-                        raise
-                    last = error
-        if last is None:
-            raise ProviderModelNotLoaded(f"model {asked.name!r} has just been taken away", retry_after=1)
-        raise last
 
     async def count_tokens(self, request: ChatRequest) -> TokenCount:
         """How long the request's prompt is; an estimate where no engine tells it."""

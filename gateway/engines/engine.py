@@ -9,18 +9,20 @@ race.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import ClassVar
 from weakref import WeakSet
+
+from msgspec.structs import replace
 
 from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.config import Model
 from gateway.config.values import STARTABLE
 from gateway.engines import memory
-from gateway.engines.back_off import BackOff
-from gateway.engines.launch import adopted, check_weights, last_words, launched
+from gateway.engines.launch import adopted, check_weights, cure, last_words, launched
 from gateway.engines.lifecycle import Lifecycle
 from gateway.engines.machine import this_machine
 from gateway.engines.memory import Footprint, Usage
@@ -32,10 +34,14 @@ from gateway.engines.snapshot import EngineSnapshot
 from gateway.engines.spawn import spawn
 from gateway.engines.states import Event, State
 from gateway.engines.supervisor import Supervisor
-from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+
+log = logging.getLogger("ctxgate")
 
 DEATH_SECONDS = 1.0
 """From the moment that an engine's socket closes to the end of its process."""
+BACK_OFF = Backoff(0.25, 60.0)
+"""After the second failure in a row and later ones. After the first, the engine starts again at once."""
 WAITED_SECONDS = 5.0
 """Requests wait for a back-off up to this long; a longer one answers them with the failure."""
 USAGE_SECONDS = 0.25
@@ -80,10 +86,13 @@ class Engine:
         self._machine = machine
         self._grace = grace
         self._lifecycle = Lifecycle()
-        self._back_off = BackOff()
+        self._failures_in_a_row = 0
+        self._not_before = 0.0
         self._address: Address | None = None
         self._backend: Backend | None = None
         self._process: Process | None = None
+        self._plan: Recipe | None = None
+        """What started the last process; None if the server isn't ours."""
         self._usage_seen: tuple[float, Usage | None] = (0.0, None)
         self._phase: Waiting | None = None
         """What the running start waits for."""
@@ -176,6 +185,7 @@ class Engine:
             crashes=self.crashes,
             pinned=self.model.residence.pinned,
             failure=str(self.failure) if self.failure is not None else None,
+            note=self._plan.note if self._plan is not None else None,
         )
 
     def on_change(self, watcher: Callable[[Engine], None]) -> None:
@@ -326,7 +336,7 @@ class Engine:
 
     async def _wait_for_next_try(self) -> None:
         """Raises the last failure if the back-off takes long."""
-        left = self._back_off.left(time.monotonic())
+        left = self._not_before - time.monotonic()
         failure = self.failure
         if left > WAITED_SECONDS and failure is not None:
             raise type(failure)(
@@ -339,14 +349,14 @@ class Engine:
         """Where a server answers: the user's own at the fixed address, else one that is started once memory is free."""
         address = self._free_fixed()
         if address is not None and await adopted(self.model, address):
-            self._process = None
+            self._process = self._plan = None
             self._lifecycle.to("admit")
             return address
         check_weights(self.model)
         await self.residency.admit(self, since)
         free = self._free_fixed()
         port = free.port if free is not None else None
-        return await launched(self.model, self._machine(), port, self._spawn)
+        return await launched(self.model, self._fit_machine, port, self._spawn)
 
     def admitted(self, footprint: Footprint) -> None:
         """`residency` granted its memory: it starts."""
@@ -359,11 +369,23 @@ class Engine:
         process = await spawn(
             self.name, recipe, state_dir=residency.state_dir, pid_files=residency.pid_files, grace=self._grace
         )
+        process.on_end(lambda: self._check_fitness(process, recipe))
         self._process = process
+        self._plan = recipe
         self._usage_seen = (0.0, None)
         self.starts += 1
         self._alive.add(self)
         return process
+
+    def _check_fitness(self, process: Process, recipe: Recipe) -> None:
+        """Remembers a program that was built for another processor, and says so once."""
+        program = recipe.argv[0]
+        if process.illegal_instruction and program not in self.residency.unfit:
+            self.residency.unfit.add(program)
+            log.warning("%s %s%s", program, process.ending(), cure(process, recipe))
+
+    def _fit_machine(self) -> Machine:
+        return replace(self._machine(), unfit=frozenset(self.residency.unfit))
 
     def _came(self, address: Address) -> None:
         """The server answers."""
@@ -384,13 +406,18 @@ class Engine:
         if self.state not in ("starting", "stopped", "failed"):
             return
         if self.state == "starting":
-            self._back_off.failed(time.monotonic())
+            self._back_off()
             if self._process is not None:
                 # It runs if it answers but its backend can't be made.
                 await self._process.stop()
         self.failure = error
         await self._gone("broke")
         self.queue.turn_away(error)
+
+    def _back_off(self) -> None:
+        """Counts a failure, and puts the next start off."""
+        self._failures_in_a_row += 1
+        self._not_before = time.monotonic() + BACK_OFF.delay(self._failures_in_a_row - 1)
 
     def _free_fixed(self) -> Address | None:
         """The address that config.yaml names, unless another engine of this gateway holds its port."""
@@ -514,9 +541,11 @@ class Engine:
         """The process ended by itself, or was killed because it was stuck."""
         self.crashes += 1
         if self._served:
-            self._back_off.reset()
-        self._back_off.failed(time.monotonic())
-        what = f"{stuck}, and was ended" if stuck is not None else process.ending()
+            self._failures_in_a_row = 0
+        self._back_off()
+        assert self._plan is not None
+        ended = f"{process.ending()}{cure(process, self._plan)}"
+        what = f"{stuck}, and was ended" if stuck is not None else ended
         self.failure = ProviderUnavailable(f"model {self.name!r}: its engine {what}{last_words(process)}", status=502)
         in_use = self.in_flight > 0
         self._watching = None

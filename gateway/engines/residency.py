@@ -81,6 +81,8 @@ class Residency:
         """Engines that hold memory."""
         self.short = False
         """Claims wait, or engines hold more than the budget: call `schedule` when an engine becomes idle."""
+        self.unfit: set[str] = set()
+        """Programs that SIGILL killed: they were built for another processor. Engines start others if they can."""
         self._machine_budget = budget
         self._machine: Budget | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -15,6 +15,7 @@ class EngineSnapshot(Struct, frozen=True):
     none runs. expected_bytes: its share of the budget, measured earlier or else estimated; None before its first start.
     in_flight: answers that it works on. waiting: requests in the queue. waits_for: why they wait; None if none does.
     since: seconds in this state. starts and crashes: since the gateway started. failure: why the state is failed.
+    note: why the program that was started last isn't the usual one.
     """
 
     name: str
@@ -35,3 +36,4 @@ class EngineSnapshot(Struct, frozen=True):
     crashes: int
     pinned: bool
     failure: str | None
+    note: str | None

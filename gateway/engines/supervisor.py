@@ -106,9 +106,8 @@ class Supervisor:
         now = asyncio.get_running_loop().time
         watchdog, pid = self._watchdog, self._process.pid
         backend = self._engine.current_backend
-        heard = getattr(backend, "heard", None)
-        last = heard() if heard is not None else None
-        if last is None or pid is None:
+        last = backend.heard() if backend is not None else None
+        if backend is None or last is None or pid is None:
             watchdog.rest()
             return None
         watchdog.limits(*self._patience())
@@ -119,14 +118,10 @@ class Supervisor:
         usage = await asyncio.to_thread(memory.usage, pid)
         return watchdog.stuck(now(), Signs(last, progress, usage.cpu if usage is not None else None))
 
-    async def _progress(self, backend: Backend | None, seconds: float) -> Hashable | None:
+    async def _progress(self, backend: Backend, seconds: float) -> Hashable | None:
         """What the engine itself reports; None if it reports nothing in time."""
-        ask = getattr(backend, "progress", None)
-        if ask is None:
-            return None
         try:
             async with asyncio.timeout(seconds):
-                progress: Hashable = await ask()
-                return progress
+                return await backend.progress()
         except (GatewayError, TimeoutError):
             return None

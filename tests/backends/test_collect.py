@@ -20,6 +20,7 @@ from gateway.engines import Engine
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
 from tests.engines.suite import ASK, HELLO, WEATHER
+from tests.patience import PATIENCE
 
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
@@ -75,7 +76,7 @@ def engine(test_model: Path) -> Any:
 async def test_as_the_engine_says_it_whole(engine: Any, name: str) -> None:
     address, model = engine
     asked = {"model": "tiny", "temperature": 0, "max_tokens": 30, **REQUESTS[name]}
-    async with httpx.AsyncClient(base_url=str(address), timeout=30) as client:
+    async with httpx.AsyncClient(base_url=str(address), timeout=PATIENCE) as client:
         direct = (await client.post("/v1/chat/completions", json=asked)).json()
     backend = backends.load("llama.cpp")(model, address)
     try:

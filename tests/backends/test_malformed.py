@@ -13,16 +13,18 @@ from msgspec import Raw
 
 from gateway import backends
 from gateway.answer.normalize import Answer, EngineError
-from gateway.backends import Backend, RawText
+from gateway.backends import Backend
 from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.backends.openai import MAX_MESSAGE, OpenAIBackend
 from gateway.config import Model
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
+from gateway.wire.engine import RawText
 from normalizers import registry
 from tests.gateway.client import chat
 from tests.gateway.double import DONE, Double, Exchange, Json, chunk, chunked, completion
 from tests.gateway.mutations import mutations
+from tests.patience import PATIENCE
 
 CALL: Json = {"index": 0, "id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
 LINE: Json = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "done": False}
@@ -73,7 +75,7 @@ class Engine:
 @asynccontextmanager
 async def served(runtime: str) -> AsyncIterator[tuple[Engine, Backend]]:
     engine = Engine()
-    async with asyncio.timeout(100), Double(engine.answer).serve() as double:
+    async with asyncio.timeout(PATIENCE), Double(engine.answer).serve() as double:
         backend = backends.load(runtime)(Model(name="m", runtime=runtime), double.address)
         try:
             yield engine, backend

@@ -12,7 +12,6 @@ from benchmarks import engines
 
 @pytest.mark.slow
 @pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp is not installed")
-@pytest.mark.timeout(180)
 def test_each_figure_is_measured() -> None:
     found = asyncio.run(engines.measure(1, 2))
     assert {title: len(took) for title, took in found.items()} == {

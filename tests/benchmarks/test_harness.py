@@ -11,7 +11,9 @@ import pytest
 from benchmarks import throughput
 from benchmarks.harness import answers, proc, report
 from benchmarks.harness.answers import BadAnswer, Script
+from benchmarks.harness.stacks import lifted
 from benchmarks.instructions import __main__ as instructions
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 SCRIPT = Script(chunks=5)
@@ -142,7 +144,7 @@ def test_the_cpu_clock_of_another_process_counts_its_work() -> None:
         process.stdout.readline()
         used = proc.cpu_seconds([process.pid])
         ticks = sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
-        process.communicate(b"\n", timeout=30)
+        process.communicate(b"\n", timeout=PATIENCE)
     assert used >= 0.3
     assert used == pytest.approx(ticks / os.sysconf("SC_CLK_TCK"), abs=0.03)
 
@@ -151,7 +153,7 @@ def test_a_server_that_ends_at_once_is_reported_with_its_last_words(tmp_path: Pa
     port = free_port()
     server = proc.Server.start([sys.executable, "-c", "raise SystemExit('no such model')"], port, tmp_path / "log")
     with pytest.raises(proc.Failed, match="no such model"):
-        server.wait_ready("/health", 20.0)
+        server.wait_ready("/health", PATIENCE)
     server.stop()
 
 
@@ -189,3 +191,19 @@ def test_tokens_are_read_from_the_usage_at_the_end() -> None:
     for broken in (body.replace(b"data: [DONE]", b""), body.replace(b"usage", b"other"), b""):
         with pytest.raises(BadAnswer):
             throughput.completion_tokens(broken)
+
+
+def test_pins_are_lifted_of_what_is_overridden_alone() -> None:
+    requires = [
+        "httpx>=0.28",
+        "certifi>=2099.1; python_version >= '3.8'",
+        "tomli; python_version < '3'",
+        "rich>=9; extra == 'proxy'",
+        "more-extras==2; extra == 'proxy'",
+        "uvicorn[standard]>=1; extra == 'proxy'",
+        "boto3; extra == 'cloud'",
+    ]
+    overrides = ("certifi", "more-extras", "uvicorn")
+    kept = ["httpx>=0.28", "certifi"]
+    assert lifted(requires, "peer==1.0", overrides) == kept
+    assert lifted(requires, "peer[proxy]==1.0", overrides) == [*kept, "rich>=9", "more-extras", "uvicorn[standard]"]

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks.harness import load, proc
 from benchmarks.harness.answers import Script
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,7 @@ def upstream(tmp_path: Path) -> Iterator[int]:
     command = [sys.executable, "-m", "benchmarks.harness.upstream", "--port", str(port)]
     server = proc.Server.start(command, port, tmp_path / "log", cwd=ROOT)
     try:
-        server.wait_ready("/v1/models", 40.0)
+        server.wait_ready("/v1/models", PATIENCE)
         yield port
     finally:
         server.stop()
@@ -31,7 +32,7 @@ def upstream(tmp_path: Path) -> Iterator[int]:
 
 async def test_the_upstream_answers_what_the_clients_check(upstream: int) -> None:
     clock = iter([1.0, 3.0])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await load.check(upstream)
         cost = await load.streams(upstream, upstream, lambda: next(clock), count=4, script=Script(20, 2.0))
         await load.one_by_one(upstream, upstream, Script(10))
@@ -43,7 +44,7 @@ async def test_the_upstream_answers_what_the_clients_check(upstream: int) -> Non
 
 async def test_paced_streams_keep_their_pace(upstream: int) -> None:
     loop = asyncio.get_running_loop()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         begun = loop.time()
         await load.streams(upstream, upstream, lambda: 0.0, count=2, script=Script(40, 5.0))
     assert loop.time() - begun >= 0.2
@@ -53,7 +54,7 @@ async def test_paced_streams_keep_their_pace(upstream: int) -> None:
 def test_nginx_is_measured_and_reported(tmp_path: Path) -> None:
     readings = tmp_path / "readings.json"
     command = [sys.executable, "benchmarks/overhead.py", "--stacks", "nginx", "--quick", "--json", str(readings)]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 0, run.stderr
     assert "| nginx 1." in run.stdout
     assert "MISSED" not in run.stdout

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = sorted(path.stem for path in PROGRAMS.glob("*_*.py"))
-LIMIT = 90
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.clients
 
 
 def run(command: list[str | Path], environment: dict[str, str]) -> str:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

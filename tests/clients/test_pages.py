@@ -14,6 +14,7 @@ import yaml
 from gateway.cli.contracts import ADDRESS, CONTRACTS, snippet
 from tests.clients import pages
 from tests.clients.pages import blocks, configured, here
+from tests.patience import PATIENCE
 
 NAMES = sorted(path.stem for path in pages.FOLDER.glob("*.md") if path.stem != "README")
 SHOWN = [name for name in NAMES if any(kind == "text" for _, kind, _ in blocks(name)) and name != "cline"]
@@ -40,7 +41,6 @@ def test_what_it_tells_to_write_can_be_read(name: str) -> None:
 
 
 @pytest.mark.clients
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", SHOWN)
 def test_what_it_shows_comes(
     name: str, real: str, clients: Path, home: Path, environment: dict[str, str], tmp_path: Path
@@ -52,7 +52,7 @@ def test_what_it_shows_comes(
     program = tmp_path / "program.py"
     code = "\n\n".join(text for _, kind, text in blocks(name) if kind == "python")
     program.write_text(here(code, real, "tiny"), "utf-8")
-    done = subprocess.run([python, program], env=environment, capture_output=True, text=True, timeout=90)
+    done = subprocess.run([python, program], env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     (expected,) = [text for _, kind, text in blocks(name) if kind == "text"]
     assert done.stdout == expected

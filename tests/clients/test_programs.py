@@ -22,10 +22,9 @@ from tests.clients.pages import configured
 from tests.faces.asking import said
 from tests.gateway.double import Exchange, Json, Script, chunk
 from tests.gateway.running import running
+from tests.patience import PATIENCE
 
-LIMIT = 75
-
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.clients
 
 TOLD = "hello-from-tool"
 
@@ -101,7 +100,7 @@ async def run(command: list[str], environment: dict[str, str], folder: Path) -> 
         start_new_session=True,
     )
     try:
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(PATIENCE):
             out, errors = await process.communicate()
     finally:
         with suppress(ProcessLookupError):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import ConfigError, cache, load
+from tests.patience import PATIENCE
 
 TEXT = """\
 active_model: one
@@ -37,8 +38,12 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The folders are those of the process; the values of variables come from this mapping."""
+    variables = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return variables
 
 
 def entries(environ: dict[str, str]) -> list[Path]:
@@ -52,7 +57,9 @@ def test_a_second_start_imports_no_validation(file: Path, environ: dict[str, str
     )
     command = [sys.executable, "-c", script, str(file)]
     said = [
-        subprocess.run(command, env=os.environ | environ, capture_output=True, text=True, timeout=50, check=True).stdout
+        subprocess.run(
+            command, env=os.environ | environ, capture_output=True, text=True, timeout=PATIENCE, check=True
+        ).stdout
         for _ in range(2)
     ]
     assert said == ["0.5 True True\n", "0.5 False False\n"]
@@ -134,8 +141,8 @@ def test_an_entry_that_can_t_be_trusted_is_not_read(
     assert cache.load(file, environ).active_model == "one"
 
 
-def test_no_folder_to_keep_it_in(file: Path, environ: dict[str, str]) -> None:
-    environ["XDG_CACHE_HOME"] = "/proc/nowhere"
+def test_no_folder_to_keep_it_in(file: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert cache.load(file, environ) == cache.load(file, environ)
 
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from gateway.config import ConfigError, Engines, Model, PullSource, Residence, Role, Runtime, Server, find, load
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
+from tests.patience import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -506,12 +507,12 @@ def test_resolve(write: Any) -> None:
         config.resolve("c")
 
 
-def test_find(tmp_path: Path) -> None:
+def test_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     below = tmp_path / "project" / "a" / "b"
     below.mkdir(parents=True)
-    environ = {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     with pytest.raises(ConfigError) as caught:
-        find(below, environ)
+        find(below)
     assert str(below) in str(caught.value)
     assert str(tmp_path / "xdg" / "ctxgate" / "config.yaml") in str(caught.value)
     assert "--config" in str(caught.value)
@@ -519,11 +520,11 @@ def test_find(tmp_path: Path) -> None:
     own = tmp_path / "xdg" / "ctxgate" / "config.yaml"
     own.parent.mkdir(parents=True)
     own.touch()
-    assert find(below, environ) == own
+    assert find(below) == own
     project = tmp_path / "project" / "_models" / "config.yaml"
     project.parent.mkdir()
     project.touch()
-    assert find(below, environ) == project
+    assert find(below) == project
 
 
 @pytest.mark.parametrize("keys", ["", ', api_keys: ["${EMPTY}", "${NONE:-}"]'])
@@ -545,5 +546,5 @@ def test_unsafe_servers() -> None:
 def test_values_are_light() -> None:
     """What only reads the values must not pay for YAML and pydantic."""
     code = "import sys, gateway.config; print([m for m in ('yaml', 'pydantic', 'httpx', 'lark') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "[]"

@@ -16,8 +16,7 @@ from gateway.core import Gateway
 from gateway.ctx.live import LiveTree
 from gateway.services import Services
 from tests.gateway.double import Double
-
-SECONDS = 40
+from tests.patience import PATIENCE
 
 
 @dataclass
@@ -63,7 +62,7 @@ async def keeping(
     tree = LiveTree(services)
     running = asyncio.create_task(tree.run())
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             await tree.ready.wait()
         yield Kept(folder / "t", services.gateway)
     finally:
@@ -75,7 +74,7 @@ async def keeping(
 
 async def eventually(met: Callable[[], bool]) -> None:
     """Waits for what nobody tells."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         while not met():  # noqa: ASYNC110 - it is a file that changes
             await asyncio.sleep(0.05)
 
@@ -102,7 +101,7 @@ class Client:
         await self.writer.drain()
 
     async def frame(self) -> dict[str, Any]:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             line = await self.reader.readline()
         assert line.endswith(b"\n"), line
         return dict(json.loads(line))
@@ -121,5 +120,5 @@ class Client:
         return str(frame["code"])
 
     async def rest(self) -> bytes:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             return await self.reader.read()

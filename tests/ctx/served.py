@@ -18,10 +18,8 @@ from typing import Any, Self
 import yaml
 
 from tests.cli.commands import environment
+from tests.patience import PATIENCE
 from tests.ports import free_port
-
-SECONDS = 90.0
-"""For anything that is waited for."""
 
 
 @dataclass
@@ -49,14 +47,14 @@ class Tree:
         """A line of shell, in which /ctx is the root."""
         return subprocess.run(
             ["sh", "-c", command.replace("/ctx/", f"{self.root}/")],
-            env=self.env | env, cwd=self.folder, capture_output=True, text=True, timeout=SECONDS, check=False,
+            env=self.env | env, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     def ctxgate(self, *args: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "gateway", *map(str, args)],
-            env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=SECONDS, check=False,
+            env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=PATIENCE, check=False,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
@@ -70,7 +68,7 @@ class Tree:
         self.wait(lambda: (self.root / "status").is_file() and (self.root / "status").read_text() == "ready\n")
 
     def wait(self, met: Any) -> None:
-        end = time.monotonic() + SECONDS
+        end = time.monotonic() + PATIENCE
         while not met():
             assert self.process is None or self.process.poll() is None, self.log()
             assert time.monotonic() < end, self.log()
@@ -79,7 +77,7 @@ class Tree:
     def kill(self, number: int = signal.SIGKILL) -> None:
         assert self.process is not None
         self.process.send_signal(number)
-        self.process.wait(SECONDS)
+        self.process.wait(PATIENCE)
         self.process = None
 
     def log(self) -> str:
@@ -112,7 +110,7 @@ def tree(folder: Path, config: Mapping[str, Any], *, start: bool = True, **extra
         if made.process is not None:
             made.process.terminate()
             try:
-                made.process.wait(SECONDS)
+                made.process.wait(PATIENCE)
             finally:
                 made.process.kill()
                 made.process.wait()
@@ -123,7 +121,7 @@ class Client:
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(SECONDS)
+        self._socket.settimeout(PATIENCE)
         try:
             self._socket.connect(os.fspath(path))
         except OSError:

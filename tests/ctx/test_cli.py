@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.ctx.served import Tree, text, tree
+from tests.patience import PATIENCE
 
 CONFIG = {"active_model": "echo", "models": {"echo": {"runtime": "echo"}, "other": {"runtime": "echo"}}}
 
@@ -33,7 +34,7 @@ def test_help(echo: Tree) -> None:
     done = echo.ctxgate("ctx", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     for action in ("sync", "ls", "cat", "run", "export", "doctor"):
-        assert f"\n    {action} " in done.stdout
+        assert f"\n  {action} " in done.stdout
         assert f"ctxgate ctx {action}" in done.stdout
         assert echo.ctxgate("ctx", action, "--help").returncode == 0
 
@@ -209,7 +210,7 @@ def test_no_place_for_a_tree(echo: Tree) -> None:
 
     done = subprocess.run(
         [sys.executable, "-m", "gateway", "ctx", "ls", "--config", str(echo.config)],
-        env=env, cwd=echo.folder, capture_output=True, text=True, timeout=40, check=False,
+        env=env, cwd=echo.folder, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert "neither --root, $CTX_ROOT, ctx.root of config.yaml, a writable /ctx nor $XDG_RUNTIME_DIR" in done.stderr

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.ctx.served import SECONDS, Tree, text, tree, types
+from tests.ctx.served import Tree, text, tree, types
 from tests.gateway.double import Double, Exchange, chunk
+from tests.patience import PATIENCE
 
 ECHO = {"active_model": "echo", "models": {"echo": {"runtime": "echo"}}}
 
@@ -50,12 +51,11 @@ async def frames(reader: asyncio.StreamReader) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.timeout(240)
 async def test_two_hundred_clients(short: Path) -> None:
     with tree(short, ECHO) as made:
         path = made.object("debug/echo.sock")
         book: list[dict[str, Any]] = []
-        async with asyncio.timeout(60), connected(path) as (reader, writer):
+        async with asyncio.timeout(PATIENCE), connected(path) as (reader, writer):
             for turn in range(TURNS):
                 send = {"op": "send", "id": f"m{turn}", "session": "book", "input": words(turn, LONG)}
                 writer.write(json.dumps(send).encode() + b"\n")
@@ -101,7 +101,7 @@ async def test_two_hundred_clients(short: Path) -> None:
             if scope != "temp":
                 assert [frame["id"] for frame in told] == [f"event-{at + 1}" for at in range(len(told))]
 
-        async with asyncio.timeout(150):
+        async with asyncio.timeout(PATIENCE):
             slow = [asyncio.create_task(read_slowly(number)) for number in range(READERS)]
             slow += [asyncio.create_task(talk(100 + at, "temp", LONG, slowly=True)) for at in range(TALKERS)]
             fast = [
@@ -155,7 +155,6 @@ def with_engine(double: Double) -> dict[str, Any]:
     }
 
 
-@pytest.mark.timeout(240)
 async def test_killed_in_mid_session(short: Path) -> None:
     engine = Words()
     sessions = 10
@@ -173,7 +172,7 @@ async def test_killed_in_mid_session(short: Path) -> None:
                     while line := await reader.readline():
                         seen[number].append(json.loads(line))
 
-            async with asyncio.timeout(SECONDS * 2):
+            async with asyncio.timeout(PATIENCE):
                 talks = [asyncio.create_task(talk(number)) for number in range(sessions)]
                 await double.asked(sessions)
                 released = 0
@@ -237,7 +236,7 @@ async def test_stopped_in_mid_session(short: Path) -> None:
     async with Double(engine.script).serve() as double:
         with tree(short, with_engine(double), start=False) as made:
             await asyncio.to_thread(made.start)
-            async with asyncio.timeout(SECONDS), connected(made.object("acme/m.sock")) as (reader, writer):
+            async with asyncio.timeout(PATIENCE), connected(made.object("acme/m.sock")) as (reader, writer):
                 writer.write(b'{"op":"send","id":"m1","input":"go"}\n')
                 await reader.readline()
                 engine.permits.release()
@@ -246,7 +245,7 @@ async def test_stopped_in_mid_session(short: Path) -> None:
                 made.process.terminate()
                 told = [json.loads(line) for line in (await reader.read()).splitlines()]
             assert [frame.get("code", frame["type"]) for frame in told] == ["EINTR", "done"]
-            await asyncio.to_thread(made.process.wait, SECONDS)
+            await asyncio.to_thread(made.process.wait, PATIENCE)
             made.process = None
             assert not made.object("acme/m.sock").exists()
             assert made.object("acme/m.d/status").read_text() == "offline\n"

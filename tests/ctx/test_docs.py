@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from gateway.ctx.drivers import DRIVERS
 from gateway.ctx.status import BUSY, OFFLINE, READY, UNCONFIGURED
 from gateway.engines.states import TABLE
@@ -40,7 +38,6 @@ def test_the_page_shows_all_three_ways() -> None:
         assert way in commands
 
 
-@pytest.mark.timeout(240)
 def test_examples(short: Path, small: dict[str, Any]) -> None:
     programs = short / "bin"
     programs.mkdir()

@@ -18,7 +18,8 @@ from gateway.ctx.errors import code
 from gateway.ctx.frames import MAX_FRAME, Cancel, Exec, Ping, Resume, Send, parse, parse_exec
 from gateway.errors import GatewayError
 from gateway.wire.jsonl import TOO_LONG, LineReader
-from tests.ctx.kept import SECONDS, keeping
+from tests.ctx.kept import keeping
+from tests.patience import PATIENCE
 
 
 def outcome(frame: bytes | Any) -> str:
@@ -203,16 +204,16 @@ def kept(module_short: Path) -> Iterator[Path]:
     thread = threading.Thread(target=asyncio.run, args=(keep(),))
     thread.start()
     try:
-        assert ready.wait(SECONDS)
+        assert ready.wait(PATIENCE)
         yield module_short / "t"
     finally:
         stop.set()
-        thread.join(SECONDS)
+        thread.join(PATIENCE)
 
 
 async def answers(path: Path, pieces: list[bytes]) -> list[dict[str, Any]]:
     """What comes back for the pieces, each a write of its own, and their end."""
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_unix_connection(path)
         try:
             for piece in pieces:
@@ -274,7 +275,7 @@ async def test_a_megabyte_and_one(kept: Path) -> None:
     ids=lambda frame: repr(frame[:30]),
 )
 async def test_the_runner_s_socket_refuses_what_isn_t_the_runner_s(frame: bytes, kept: Path) -> None:
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_unix_connection(kept / ".ctxgate/exec.sock")
         writer.write(frame + b"\n")
         lines = (await reader.read()).splitlines()

@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.ctx.served import SECONDS, Tree, tree
+from tests.ctx.served import Tree, tree
 from tests.ctx.test_clients import Words, with_engine
 from tests.engines.conftest import stand_still
 from tests.gateway.double import Double, answers, chunk, streams
+from tests.patience import PATIENCE
 
 MODELS = {
     "echo": {"runtime": "echo"},
@@ -148,7 +149,7 @@ async def test_an_interrupt_cancels_and_the_second_one_ends(short: Path) -> None
     engine.permits.release()
     async with Double(engine.script).serve() as double:
         with tree(short, with_engine(double), start=False) as made:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(PATIENCE):
                 await asyncio.to_thread(made.start)
                 process, _ = await executed(made, double)
                 process.send_signal(signal.SIGINT)
@@ -216,7 +217,7 @@ def terminal(made: Tree, *arguments: str) -> Iterator[int]:
 def until(descriptor: int, expected: bytes, rest: list[bytes]) -> bytes:
     """What comes up to the expected text; what came with it and follows is kept in `rest` for the next call."""
     found = rest.pop() if rest else b""
-    end = time.monotonic() + SECONDS
+    end = time.monotonic() + PATIENCE
     while expected not in found:
         assert select.select([descriptor], [], [], max(0, end - time.monotonic()))[0], found
         try:
@@ -260,7 +261,7 @@ def test_the_runner_imports_next_to_nothing(echo: Tree) -> None:
         "sys.stderr.write(' '.join(sorted(sys.modules))); sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script], env=echo.env, capture_output=True, text=True, timeout=SECONDS
+        [sys.executable, "-I", "-S", "-c", script], env=echo.env, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0
     assert not set(HEAVY) & set(done.stderr.split())
@@ -279,11 +280,11 @@ def test_a_python_in_a_folder_with_a_space(short: Path) -> None:
     made = subprocess.run(
         [sys.executable, "-c", script, str(ROOT), str(folder / "python")],
         capture_output=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=True,
     )
     runner = short / "runner"
     runner.write_bytes(made.stdout)
     runner.chmod(0o500)
-    done = subprocess.run([runner], capture_output=True, text=True, timeout=SECONDS, check=False)
+    done = subprocess.run([runner], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stderr) == (2, f"usage: {runner} OBJECT [INPUT ...]\n")

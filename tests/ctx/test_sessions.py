@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from gateway.config.values import CtxModel
 from gateway.ctx.connection import MAX_FOLLOWING
 from gateway.ctx.sync import sync
-from tests.ctx.kept import SECONDS, eventually, keeping
+from tests.ctx.kept import eventually, keeping
 from tests.ctx.served import text, types
 from tests.ctx.test_clients import Words
 from tests.gateway.double import Double, Exchange, chunk, streams
+from tests.patience import PATIENCE
 from tests.store.postgresql import Server, start
 
 
@@ -135,7 +136,7 @@ async def test_cancelled_from_another_connection(short: Path) -> None:
         done = await other.frame()
         assert (done["type"], done["status"], done["run"]) == ("done", "cancelled", run)
         assert (await one.until())[-1] == done
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             await double.requests[0].gone
         assert await other.refused(op="cancel", id=run) == "ENOENT"
         await other.ask(op="send", id="m1", input="go")
@@ -189,7 +190,7 @@ async def test_who_leaves_a_temporary_session_ends_it(short: Path) -> None:
             await client.ask(op="cancel", id="m2")
             assert (await client.frame())["status"] == "cancelled"
             assert await client.refused(op="cancel", id="m2") == "ENOENT"
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             await double.requests[0].gone
             await double.requests[1].gone
 
@@ -277,7 +278,7 @@ async def test_a_second_gateway_leaves_the_tree_alone(short: Path, caplog: pytes
 
     async with keeping(short) as kept:
         other = LiveTree(Services(kept.gateway))
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(PATIENCE):
             await other.run()
         assert f"another gateway keeps {kept.root}" in caplog.text
         async with kept.connect("debug/echo") as client:

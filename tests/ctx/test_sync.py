@@ -18,6 +18,7 @@ from gateway.ctx.sync import sync
 from gateway.ctx.tree import MAX_ROOT, find_root, objects
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from tests.conftest import ROOT
+from tests.patience import PATIENCE
 
 
 def config(*names: str, **ctx: Any) -> Config:
@@ -132,7 +133,7 @@ def test_killed_in_the_middle(after: int, root: Path) -> None:
     """The next one finishes what was begun, and takes all of it for its own."""
     sync(root, config("qwen", "mine"))
     command = [sys.executable, "-c", SYNC, str(root), str(after), "gpt", "mine", "gemma"]
-    subprocess.run(command, cwd=ROOT, timeout=30, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    subprocess.run(command, cwd=ROOT, timeout=PATIENCE, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert all(path.read_bytes() for path in root.glob("model/*/*") if path.is_file())
     report = sync(root, config("gpt", "mine", "gemma"))
     assert report.kept == []
@@ -146,7 +147,7 @@ def test_two_at_once(root: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     both = [subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE) for _ in range(2)]
     for process in both:
-        _, told = process.communicate(timeout=40)
+        _, told = process.communicate(timeout=PATIENCE)
         assert (process.returncode, told) == (0, b"")
     assert sync(root, config(*(f"qwen{number}" for number in range(20)))).made == []
 

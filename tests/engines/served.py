@@ -16,9 +16,8 @@ import yaml
 
 from tests.conftest import ROOT
 from tests.gateway.running import NO_COMMENTS
+from tests.patience import PATIENCE
 from tests.ports import free_port
-
-STARTED_WITHIN = 40.0
 
 
 @dataclass(frozen=True)
@@ -50,17 +49,17 @@ def served(config: Mapping[str, object], folder: Path, **environment: str) -> It
         finally:
             process.terminate()
             try:
-                process.wait(40)
+                process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
 
 
 def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + STARTED_WITHIN
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            httpx.get(f"{url}/health").raise_for_status()
+            httpx.get(f"{url}/health", timeout=PATIENCE).raise_for_status()
         except httpx.TransportError:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, "the gateway did not come up"

@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx
 
+from tests.patience import PATIENCE
+
 Json = dict[str, Any]
 
 WEATHER: Json = {
@@ -46,7 +48,7 @@ class Server:
     def __init__(self, url: str, model: str) -> None:
         self.model = model
         # llama-server closes idle connections after 5 s; a request could meet one that just went.
-        self._http = httpx.Client(base_url=url, timeout=60.0, limits=httpx.Limits(max_keepalive_connections=0))
+        self._http = httpx.Client(base_url=url, timeout=PATIENCE, limits=httpx.Limits(max_keepalive_connections=0))
 
     def close(self) -> None:
         self._http.close()

@@ -16,6 +16,7 @@ from gateway.config import Engines, Model, Residence
 from gateway.engines import Engine, Residency
 from gateway.engines.admission import CURE, STAY_SECONDS, Claim, Plan, Resident, Snapshot, plan
 from gateway.engines.memory import MB, Budget, Footprint
+from tests.patience import PATIENCE
 
 NOW = 1000.0
 
@@ -310,7 +311,7 @@ async def test_claims_of_the_same_moment_are_two() -> None:
     assert [each.engine for each in residency.claims] == [first]
     residency.freed(holder)
     residency.schedule()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         await waiting[0]
     assert (residency.residents, first.state, second.state) == ([first], "starting", "stopped")
     assert not residency.claims

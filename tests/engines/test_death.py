@@ -88,7 +88,6 @@ async def test_llama_cpp(model: Model, machine: str, request: pytest.FixtureRequ
         await dies_in_its_answer(gateway, route, WIDE)
 
 
-@pytest.mark.timeout(180)
 async def test_mlx_whose_answers_have_no_length(mlx_python: str, mlx_model: Path) -> None:
     model = Model(name="tiny", runtime="mlx", path=mlx_model, context_window=WINDOW)
 

@@ -22,6 +22,7 @@ import pytest
 from tests.backends.ollama_double import OllamaDouble
 from tests.conftest import ROOT
 from tests.engines.served import served
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 Json = dict[str, Any]
@@ -197,7 +198,7 @@ def behind(config: Mapping[str, Any], folder: Path, **environment: str) -> Itera
     model = {"tool_call_format": "pythonic", **config}
     with (
         served({"active_model": "tiny", "models": {"tiny": model}}, folder, **environment) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=60) as http,
+        httpx.Client(base_url=gateway.url, timeout=PATIENCE) as http,
     ):
         yield Client(http)
 
@@ -230,7 +231,6 @@ def test_llama_cpp_python(llama_cpp_python: str, test_model: Path, tmp_path: Pat
         held_in_docs("llama_cpp.server", observe(client))
 
 
-@pytest.mark.timeout(180)
 def test_mlx(mlx_python: str, mlx_model: Path, tmp_path: Path) -> None:
     script = ROOT / "gateway/engines/mlx_server.py"
     args = ["-P", str(script), "--model", "{model_path}", "--port", "{port}"]

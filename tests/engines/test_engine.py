@@ -24,6 +24,7 @@ from gateway.engines.recipe import Machine
 from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
 from tests.engines.conftest import WINDOW, alive, gone
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 HELLO = ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}')
@@ -158,7 +159,7 @@ async def test_after_a_crash_the_next_request_starts_it_again(model: Model, mach
         assert pid is not None
         assert engine._watching is not None
         os.kill(pid, signal.SIGKILL)
-        await asyncio.wait_for(asyncio.shield(engine._watching), 30)
+        await asyncio.wait_for(asyncio.shield(engine._watching), PATIENCE)
         assert (engine.state, engine.address) == ("failed", None)
         assert "was killed by SIGKILL" in str(engine.failure)
         assert await answers(engine)
@@ -359,7 +360,7 @@ async def test_a_bug_in_a_backend_does_not_hide_the_end_of_its_engine(
 ) -> None:
     Broken.asked = asyncio.Event()
     own = replace(model, runtime="tests.engines.test_engine:Broken", engine=BY_COMMAND)
-    async with stopped(Engine(own)) as engine, asyncio.timeout(100):
+    async with stopped(Engine(own)) as engine, asyncio.timeout(PATIENCE):
         await engine.join()
         await Broken.asked.wait()
         assert engine.pid is not None
@@ -371,13 +372,11 @@ async def test_a_bug_in_a_backend_does_not_hide_the_end_of_its_engine(
         assert await answers(engine)
 
 
-@pytest.mark.timeout(180)
 async def test_mlx(mlx_python: str, mlx_model: Path) -> None:
     async with stopped(mlx_engine(mlx_python, mlx_model)) as engine:
         assert await answers(engine)
 
 
-@pytest.mark.timeout(180)
 async def test_mlx_that_cannot_load_its_model_ends(mlx_python: str, mlx_model: Path, tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((mlx_model / name).read_bytes())

@@ -22,6 +22,7 @@ from tests.engines.served import served
 from tests.gateway.client import Client, chat
 from tests.gateway.running import LANE
 from tests.gateway.test_engine_killed import ask, pytestmark, real
+from tests.patience import PATIENCE
 
 __all__ = ["pytestmark"]
 
@@ -98,7 +99,7 @@ def test_the_gateway_and_the_guard_killed_then_the_next_start_ends_the_engine(te
     folder = tmp_path / "state/engines"
     hello = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
     with served(config, tmp_path) as first:
-        httpx.post(f"{first.url}/v1/chat/completions", json=hello, timeout=30).raise_for_status()
+        httpx.post(f"{first.url}/v1/chat/completions", json=hello, timeout=PATIENCE).raise_for_status()
         (entry,) = folder.glob("*.json")
         engine = int(entry.stem)
         guard = parent(engine)
@@ -112,7 +113,7 @@ def test_the_gateway_and_the_guard_killed_then_the_next_start_ends_the_engine(te
     with served(config, tmp_path) as second:
         assert gone(engine)
         assert not list(folder.glob("*.json"))
-        httpx.post(f"{second.url}/v1/chat/completions", json=hello, timeout=30).raise_for_status()
+        httpx.post(f"{second.url}/v1/chat/completions", json=hello, timeout=PATIENCE).raise_for_status()
         (entry,) = folder.glob("*.json")
         other = int(entry.stem)
     assert gone(other)

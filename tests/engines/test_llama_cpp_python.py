@@ -19,7 +19,7 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest
 from tests.engines.conftest import WINDOW
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def asked(**more: Any) -> ChatRequest:

@@ -20,6 +20,7 @@ import pytest
 from gateway.engines.process import LINE_CHARS, TAIL_LINES, Process
 from tests.conftest import ROOT
 from tests.engines.conftest import alive, gone
+from tests.patience import PATIENCE
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -91,7 +92,7 @@ async def test_a_child_of_a_process_that_ended_by_itself_goes_too() -> None:
         """
     )
     child = await process.announced("child")
-    assert await process.wait(30)
+    assert await process.wait(PATIENCE)
     assert process.ending() == "exited with code 3"
     assert gone(child)
 
@@ -106,7 +107,7 @@ async def test_a_child_of_a_process_that_ended_by_itself_goes_too() -> None:
 )
 async def test_how_it_ended(code: str, ending: str) -> None:
     process = await started(code)
-    assert await process.wait(30)
+    assert await process.wait(PATIENCE)
     assert process.ending() == ending
     assert process.pid is not None
     with pytest.raises(EOFError):
@@ -115,7 +116,7 @@ async def test_how_it_ended(code: str, ending: str) -> None:
 
 async def test_a_program_that_is_not_there() -> None:
     process = await Process.start(["/nowhere/llama-server"], {})
-    assert await process.wait(30)
+    assert await process.wait(PATIENCE)
     assert process.returncode == 127
     assert list(process.tail) == ["/nowhere/llama-server: No such file or directory"]
 
@@ -183,7 +184,7 @@ async def test_output_is_kept_bounded_and_whole_at_its_end() -> None:
         print("no newline at the end", end="")
         """
     )
-    assert await process.wait(30)
+    assert await process.wait(PATIENCE)
     assert len(process.tail) == TAIL_LINES
     assert process.tail[-1] == "no newline at the end"
     assert process.tail[-2] == f"line {TAIL_LINES * 2 - 1}"
@@ -192,7 +193,7 @@ async def test_output_is_kept_bounded_and_whole_at_its_end() -> None:
 
 async def test_a_line_that_only_looks_like_an_announcement_is_output() -> None:
     process = await started("""print('{"ctxgate": 5}'); print('{"ctxgate"')""")
-    assert await process.wait(30)
+    assert await process.wait(PATIENCE)
     assert list(process.tail) == ['{"ctxgate": 5}', '{"ctxgate"']
 
 
@@ -210,7 +211,7 @@ async def test_a_grandchild_that_left_and_holds_the_output_open() -> None:
         """
     )
     child = await process.announced("child")
-    assert await process.wait(30)
+    assert await process.wait(PATIENCE)
     assert process.ending() == "exited with code 0"
     os.kill(child, signal.SIGKILL)
 
@@ -227,7 +228,7 @@ async def test_no_engine_outlives_its_guard() -> None:
     await process.announced("up")
     assert process.pid is not None
     os.kill(process._guard.pid, signal.SIGKILL)
-    assert await process.wait(30)
+    assert await process.wait(PATIENCE)
     assert gone(process.pid)
     assert process.ending() == "was killed by SIGKILL"
 
@@ -263,10 +264,10 @@ def test_no_engine_outlives_the_gateway(number: signal.Signals, test_model: Path
         assert alive(pids["engine"])
         before = time.monotonic()
         gateway.send_signal(number)
-        gateway.wait(30)
+        gateway.wait(PATIENCE)
         assert gone(pids["engine"])
         assert gone(pids["guard"])
         print(f"{number.name}: engine gone {time.monotonic() - before:.3f} s after the signal")
     finally:
         gateway.kill()
-        gateway.communicate(timeout=10)
+        gateway.communicate(timeout=PATIENCE)

@@ -18,6 +18,7 @@ from gateway.engines.request_queue import Progress, Waiting
 from gateway.server.keepalive import KEEP_ALIVE
 from tests.conftest import ROOT
 from tests.engines.served import served
+from tests.patience import PATIENCE
 
 DOCS = ROOT / "docs/guarantees.md"
 PROMPT = "What is the weather? " * 190
@@ -28,7 +29,7 @@ SERVER = {"progress_after_seconds": 0.005, "keep_alive_seconds": 0.005}
 def events(url: str, text: str, **fields: Any) -> tuple[int, list[str]]:
     """Status, comments and payloads of a stream, in order."""
     body = {"messages": [{"role": "user", "content": text}], "stream": True, "max_tokens": 4, **fields}
-    response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=100)
+    response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE)
     return response.status_code, [event for event in response.text.split("\n\n") if event]
 
 
@@ -85,7 +86,6 @@ def test_llama_server_reads_batch_by_batch(llama_server: Path, test_model: Path,
         the_prompt_is_seen_being_read(url, tools=[tool])
 
 
-@pytest.mark.timeout(180)
 def test_mlx_reads(mlx_python: str, mlx_model: Path, tmp_path: Path) -> None:
     args = ["-P", str(ROOT / "gateway/engines/mlx_server.py"), "--model", "{model_path}", "--port", "{port}"]
     args += ["--context-window", "{context_window}", "--max-tokens", "{context_window}"]
@@ -97,7 +97,7 @@ def test_mlx_reads(mlx_python: str, mlx_model: Path, tmp_path: Path) -> None:
 def test_the_examples_in_the_docs() -> None:
     prefill = Prefill()
     prefill.comment(b": keepalive 2048/7210")
-    said = (str(Progress("load", 1, 1, 0.4)), prefill.standing(), KEEP_ALIVE)
+    said = (str(Progress("load", 1, 1, 0.4)), prefill.progress(), KEEP_ALIVE)
     assert "\n".join(f": ctxgate {text}" for text in said) in DOCS.read_text("utf-8")
 
 

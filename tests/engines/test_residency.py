@@ -23,6 +23,7 @@ from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLim
 from gateway.wire.chat import ChatRequest
 from tests.conftest import ROOT
 from tests.engines.conftest import WINDOW
+from tests.patience import PATIENCE
 
 EACH = 60 * memory.MB
 """A third more than one engine of the test model holds."""
@@ -73,7 +74,7 @@ async def gateway_of(
     config = Config(
         source=Path("config.yaml"), active_model=next(iter(names)), models=models, engines=limits, state_dir=state_dir
     )
-    async with asyncio.timeout(100), Gateway(config) as gateway:
+    async with asyncio.timeout(PATIENCE), Gateway(config) as gateway:
         engines = [route.engine for route in gateway.routes.values() if route.engine is not None]
         seen = Seen(engines)
         for engine in engines:
@@ -258,7 +259,7 @@ async def test_an_idle_engine_gives_way_to_one_that_needs_more_than_planned(
         await asyncio.gather(idle.join(), busy.join())
         while idle.held.ram + busy.held.ram <= 60 * memory.MB:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        assert idle.state == busy.state == "ready"  # both have answers to give
+        assert (idle.state, busy.state) == ("ready", "ready")  # both have answers to give
         idle.leave()
         while idle.state != "stopped":
             await idle.changed()

@@ -12,6 +12,7 @@ import pytest
 
 from tests.engines.conftest import gone
 from tests.engines.served import served
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
@@ -22,10 +23,10 @@ def test_a_killed_gateway_leaves_no_engine(number: signal.Signals, test_model: P
     port = free_port()
     model = {"runtime": "llama.cpp", "path": str(test_model), "context_window": 512, "port": port}
     with served({"active_model": "tiny", "models": {"tiny": model}}, tmp_path) as gateway:
-        httpx.post(f"{gateway.url}/v1/chat/completions", json=CHAT, timeout=30).raise_for_status()
+        httpx.post(f"{gateway.url}/v1/chat/completions", json=CHAT, timeout=PATIENCE).raise_for_status()
         engine = _listener(port)
         gateway.process.send_signal(number)
-        gateway.process.wait(40)
+        gateway.process.wait(PATIENCE)
         assert gone(engine)
 
 

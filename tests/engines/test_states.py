@@ -24,6 +24,7 @@ from gateway.engines.states import RESIDENT, TABLE, Event, ImpossibleTransition,
 from gateway.errors import GatewayError
 from tests.conftest import ROOT
 from tests.engines.conftest import WINDOW, gone
+from tests.patience import PATIENCE
 
 STATES: tuple[State, ...] = get_args(State)
 EVENTS: tuple[Event, ...] = get_args(Event)
@@ -69,7 +70,6 @@ def test_from_every_state_a_way_leads_to_ready_and_one_to_stopped() -> None:
 BUDGET = 130 * memory.MB
 NAMES = ("a", "b", "c")
 """Two of them fit."""
-BOUND = 60.0
 
 
 def machine() -> Machine:
@@ -82,7 +82,7 @@ class Engines_(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.residency = Residency(Engines(memory_budget=BUDGET, drain_timeout_seconds=BOUND))
+        self.residency = Residency(Engines(memory_budget=BUDGET, drain_timeout_seconds=PATIENCE))
         self.engines = {name: self.engine(name) for name in NAMES}
         self.waiting: dict[str, list[asyncio.Task[Any]]] = {name: [] for name in NAMES}
         self.joined = dict.fromkeys(NAMES, 0)
@@ -107,7 +107,7 @@ class Engines_(RuleBasedStateMachine):
 
     def run(self, action: Callable[[], Awaitable[Any]]) -> Any:
         async def bounded() -> Any:
-            async with asyncio.timeout(BOUND):
+            async with asyncio.timeout(PATIENCE):
                 return await action()
 
         return self.runner.run(bounded())

@@ -16,6 +16,7 @@ from gateway.config import Config, Model, Runtime
 from tests.gateway.client import chat
 from tests.gateway.double import Json, answers, chunk, completion, streams
 from tests.gateway.running import LANE, running
+from tests.patience import PATIENCE
 from tests.provider.server import serve
 
 HELLO: Any = [{"role": "user", "content": "Say hello."}]
@@ -39,7 +40,7 @@ def client(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     config = Config(source=state / "config.yaml", active_model="tiny", models={"tiny": model}, state_dir=state)
     with (
         serve(build(config), lifespan="on", http=LANE) as url,
-        OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=30) as client,
+        OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=PATIENCE) as client,
     ):
         yield client
 

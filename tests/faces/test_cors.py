@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from gateway.app import build
 from gateway.config import Config, Model, Server
 from gateway.server import cors
+from tests.patience import PATIENCE
 from tests.provider.server import serve
 
 APP = "https://app.example"
@@ -31,7 +32,7 @@ def gateway(*origins: str) -> Iterator[httpx.Client]:
     with ExitStack() as stack:
         url = stack.enter_context(serve(build(config), lifespan="on", http="httptools"))
         key = {"authorization": "Bearer sk-test"}
-        yield stack.enter_context(httpx.Client(base_url=url, headers=key, timeout=20))
+        yield stack.enter_context(httpx.Client(base_url=url, headers=key, timeout=PATIENCE))
 
 
 ORIGINS: dict[str, tuple[tuple[str, ...], str, bool]] = {

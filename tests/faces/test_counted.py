@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families as families
 
 from tests.gateway.double import Exchange, answers, endless
 from tests.gateway.running import running
+from tests.patience import PATIENCE
 
 Json = dict[str, Any]
 
@@ -51,7 +52,7 @@ FAILING: dict[str, tuple[str, str, str, Json]] = {
 
 def counts(url: str) -> dict[tuple[str, str, str], float]:
     """By model, face and outcome."""
-    text = httpx.get(f"{url}/metrics", timeout=40).raise_for_status().text
+    text = httpx.get(f"{url}/metrics", timeout=PATIENCE).raise_for_status().text
     return {
         (sample.labels["model"], sample.labels["face"], sample.labels["outcome"]): sample.value
         for family in families(text)
@@ -62,14 +63,14 @@ def counts(url: str) -> dict[tuple[str, str, str], float]:
 
 def entries(url: str) -> list[Json]:
     """The newest first."""
-    found: list[Json] = httpx.get(f"{url}/-/requests", timeout=40).raise_for_status().json()["requests"]
+    found: list[Json] = httpx.get(f"{url}/-/requests", timeout=PATIENCE).raise_for_status().json()["requests"]
     return found
 
 
 def asked(url: str, path: str, body: Json) -> tuple[int, Json]:
     """The status of the answer, and the one entry that it left."""
     before, log = counts(url), entries(url)
-    status = httpx.post(f"{url}{path}", json=body, timeout=40).status_code
+    status = httpx.post(f"{url}{path}", json=body, timeout=PATIENCE).status_code
     last = log[0]["id"] if log else 0
     (entry,) = [entry for entry in entries(url) if entry["id"] > last]
     after = counts(url)
@@ -147,7 +148,7 @@ async def test_who_leaves_is_counted() -> None:
         async with await gateway.connect() as client:
             await client.post({"prompt": "Hi", "stream": True}, "/v1/completions")
             await client.reader.readuntil(b"data: ")
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE):
             await gateway.engine.requests[0].gone
         (entry,) = await asyncio.to_thread(entries, gateway.url)
         assert (entry["face"], entry["outcome"]) == ("completions", "client_left")

@@ -11,17 +11,19 @@ import openai
 import pytest
 from openai import OpenAI
 
+from tests.patience import PATIENCE
+
 TEXTS = ["What is the weather in Paris in celsius?", "What is the weather in Rome in celsius?", "Send an email."]
 
 
 @pytest.fixture
 def client(real: str) -> Any:
-    with OpenAI(base_url=f"{real}/v1", api_key="unused", max_retries=0, timeout=40) as client:
+    with OpenAI(base_url=f"{real}/v1", api_key="unused", max_retries=0, timeout=PATIENCE) as client:
         yield client
 
 
 def post(url: str, body: Any) -> httpx.Response:
-    return httpx.post(url, json=body, timeout=40)
+    return httpx.post(url, json=body, timeout=PATIENCE)
 
 
 def test_a_text_goes_on(client: OpenAI) -> None:
@@ -84,7 +86,7 @@ WRONG: dict[str, tuple[str, Any, int, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_errors(real: str, name: str) -> None:
     path, body, status, code = WRONG[name]
-    answer = post(f"{real}/v1/{path}", body) if body is not None else httpx.get(f"{real}/v1/{path}", timeout=40)
+    answer = post(f"{real}/v1/{path}", body) if body is not None else httpx.get(f"{real}/v1/{path}", timeout=PATIENCE)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
 
 
@@ -114,7 +116,7 @@ def test_a_tool_on_every_face(real: str, path: str) -> None:
 
 
 def test_another_method(real: str) -> None:
-    answer = httpx.get(f"{real}/v1/embeddings", timeout=40)
+    answer = httpx.get(f"{real}/v1/embeddings", timeout=PATIENCE)
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
@@ -146,5 +148,5 @@ def test_models(client: OpenAI, real: str) -> None:
     assert (extra["context_length"], extra["role"], extra["active"]) == (1024, "chat", True)
     assert "embeddings" in (listed["vectors"].model_extra or {})["capabilities"]
     # Nothing that isn't known is there as null.
-    assert "null" not in json.dumps(httpx.get(f"{real}/v1/models", timeout=40).json())
-    assert httpx.get(f"{real}/", timeout=40).status_code == 200
+    assert "null" not in json.dumps(httpx.get(f"{real}/v1/models", timeout=PATIENCE).json())
+    assert httpx.get(f"{real}/", timeout=PATIENCE).status_code == 200

@@ -6,18 +6,26 @@ Each event is also validated against the types of the `anthropic` package, which
 from __future__ import annotations
 
 import json
+from functools import cache
 from itertools import groupby
 from typing import Any
 
 import pytest
-from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from tests.faces.asking import USAGE, WEATHER, call, frames, said
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams
 from tests.gateway.running import running
 
-EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+
+@cache
+def published(name: str) -> TypeAdapter[Any]:
+    """A type of the specification."""
+    # Importing it takes seconds; at the top of the file each worker of pytest-xdist would pay them.
+    from anthropic import types
+
+    return TypeAdapter(getattr(types, name))
+
 
 TOOLS: list[Json] = [
     {"name": "get_weather", "description": "Weather.", "input_schema": WEATHER},
@@ -89,7 +97,7 @@ async def asked(script: Script, **fields: Any) -> list[Json]:
     for name, event in frames(answer):
         assert event["type"] == name
         if name not in ("ping", "error"):  # these two the package handles before its types
-            EVENT.validate_python(event)
+            published("RawMessageStreamEvent").validate_python(event)
         found.append(event)
     return found
 
@@ -146,7 +154,7 @@ async def test_whole() -> None:
     }
     async with running(answers(whole)) as gateway:
         message = (await gateway.ask(body(tools=TOOLS, **THINKING), "/v1/messages")).json
-    Message.model_validate(message)
+    published("Message").validate_python(message)
     thinking, text, use = message["content"]
     assert (thinking["type"], thinking["thinking"], text) == (
         "thinking",

@@ -13,6 +13,7 @@ import pytest
 from tests.faces.asking import USAGE, WEATHER, call, said
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams
 from tests.gateway.running import running
+from tests.patience import PATIENCE
 
 TOOLS: list[Json] = [
     {"type": "function", "function": {"name": "get_weather", "description": "Weather.", "parameters": WEATHER}}
@@ -22,7 +23,7 @@ ASK = {"role": "user", "content": "What is the weather in Paris in celsius?"}
 
 @pytest.fixture
 def client(real: str) -> Iterator[ollama.Client]:
-    with ollama.Client(host=real, timeout=30) as client:
+    with ollama.Client(host=real, timeout=PATIENCE) as client:
         yield client
 
 
@@ -72,7 +73,7 @@ def test_what_there_is(client: ollama.Client, real: str) -> None:
     assert shown.modelinfo is not None
     assert shown.modelinfo["llama.cpp.context_length"] == 1024
     assert client.ps().models[0].model == "tiny"
-    assert httpx.get(f"{real}/api/version", timeout=40).json()["version"].count(".") == 2
+    assert httpx.get(f"{real}/api/version", timeout=PATIENCE).json()["version"].count(".") == 2
     with pytest.raises(ollama.ResponseError, match="there is no model"):
         client.show("nobody")
 

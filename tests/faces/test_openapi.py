@@ -21,6 +21,7 @@ from gateway.config import Config, Model, Rooms
 from gateway.core import Gateway
 from gateway.services import Services
 from tests.gateway.running import LANE
+from tests.patience import PATIENCE
 from tests.provider.server import serve
 
 EXAMPLES = 4
@@ -72,7 +73,7 @@ def test_every_reference_leads_somewhere() -> None:
 def test_every_operation_is_there(url: str) -> None:
     """A path that is described and unknown, or known by another method, would be a 404 or 405 of ours."""
     for method, path in OPERATIONS:
-        answer = httpx.request(method, url + re.sub(r"\{\w+\}", "x", path), content=b"{", timeout=30)
+        answer = httpx.request(method, url + re.sub(r"\{\w+\}", "x", path), content=b"{", timeout=PATIENCE)
         assert answer.status_code != 405, (method, path)
         if answer.status_code == 404:
             assert "no such endpoint" not in answer.text, (method, path)
@@ -89,7 +90,7 @@ def check(url: str, method: str, path: str, examples: int) -> None:
         suppress_health_check=[*HealthCheck],
     )
     def fits(case: Any) -> None:
-        case.call_and_validate(timeout=30, checks=[not_a_server_error])
+        case.call_and_validate(timeout=PATIENCE, checks=[not_a_server_error])
 
     given(case=schema[path][method].as_strategy())(fits)()
 
@@ -100,7 +101,6 @@ def test_no_server_error(url: str, method: str, path: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("method", "path"), OPERATIONS)
 def test_full(url: str, method: str, path: str) -> None:
     check(url, method, path, FULL)

@@ -17,6 +17,7 @@ from tests.gateway.backend import RUNTIME
 from tests.gateway.client import Answer
 from tests.gateway.double import Json, Script, answers, chunk, completion, endless
 from tests.gateway.running import Running, running
+from tests.patience import PATIENCE
 
 TOOLS: list[Json] = [{"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}]
 
@@ -26,7 +27,7 @@ async def post(gateway: Running, **fields: Any) -> Answer:
 
 
 async def get(gateway: Running, path: str, method: str = "GET") -> httpx.Response:
-    async with httpx.AsyncClient(timeout=40) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE) as client:
         return await client.request(method, gateway.url + path)
 
 
@@ -91,7 +92,7 @@ async def test_what_is_not_to_be_stored_is_nowhere(tmp_path: Path) -> None:
 
 
 async def wait_for(gateway: Running, id: str, *statuses: str) -> Json:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE):
         while True:
             found: Json = (await get(gateway, f"/v1/responses/{id}")).json()
             if found["status"] in statuses:
@@ -127,7 +128,7 @@ async def test_cancelling() -> None:
         await wait_for(gateway, made["id"], "in_progress")
         cancelled = (await get(gateway, f"/v1/responses/{made['id']}/cancel", "POST")).json()
         assert cancelled["status"] == "cancelled"
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE):
             await exchange.gone
         assert (await get(gateway, f"/v1/responses/{made['id']}")).json()["status"] == "cancelled"
         again = await get(gateway, f"/v1/responses/{made['id']}/cancel", "POST")
@@ -142,7 +143,7 @@ async def test_deleting_what_is_being_made() -> None:
         path = f"/v1/responses/{made['id']}"
         asked = [get(gateway, path, "DELETE") for _ in range(4)]
         assert sorted(answer.status_code for answer in await asyncio.gather(*asked)) == [200, 404, 404, 404]
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(PATIENCE):
             await exchange.gone
         assert (await get(gateway, path)).status_code == 404
 

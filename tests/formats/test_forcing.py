@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
-from gateway.request.grammars import forced, raw_text
+from gateway.request.grammars import forced_tools, raw_text
 from normalizers import registry
 from tests.formats.asking import ASK, WEATHER, Json, ask, chat_request, tool
 from tests.formats.conftest import Serve, config, external
@@ -34,7 +34,6 @@ CALL: Json = {"id": "c1", "type": "function", "function": {"name": "calendar.cre
 FORMATS = [
     name for name in registry.names() if name not in ("native_json", "auto", "harmony", "functiongemma", "gemma4")
 ]
-SAMPLES = 100
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -56,15 +55,17 @@ async def test_a_required_call_is_the_right_one_where_the_model_knows_it(llama_c
     assert said.parsed[0] == ("get_weather", {"city": "Paris", "unit": "celsius"})
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.parametrize("samples", [30, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("format", ["pythonic", "hermes", "qwen3_coder"])
-async def test_samples_fit_their_schemas(serve: Serve, test_model: Path, format: str, record_property: Any) -> None:
+async def test_samples_fit_their_schemas(
+    serve: Serve, test_model: Path, format: str, samples: int, record_property: Any
+) -> None:
     """Random tools at temperature 1.2. Counted and passed over: answers that max_tokens cut, and those where the
     model strung bytes together that are no UTF-8: llama.cpp's grammars take them for one character.
     """
     cut, called, bytes_only = 0, 0, 0
     async with Gateway(config(external(serve("xllamacpp", test_model), format))) as gateway:
-        for seed in range(SAMPLES):
+        for seed in range(samples):
             random = Random(f"{format}{seed}")
             tools = [random_tool(random, name) for name in ("run-x", "a.b_c")[: random.randint(1, 2)]]
             said = await ask(
@@ -84,7 +85,7 @@ async def test_samples_fit_their_schemas(serve: Serve, test_model: Path, format:
     counts = {"cut": cut, "not UTF-8": bytes_only, "calls": called}
     print(format, counts)
     record_property("counts", counts)
-    assert cut + bytes_only <= SAMPLES // 3
+    assert cut + bytes_only <= samples // 3
 
 
 @pytest.mark.parametrize("format", ["pythonic", "olmo3", "hermes", "mistral", "qwen3_coder", "kimi_k2"])
@@ -156,7 +157,7 @@ async def test_a_strict_tool_is_called_by_its_schema_though_the_model_decides(ll
     ids=["auto", "required", "named", "allowed", "allowed and required"],
 )
 def test_what_is_forced(choice: Any, tools: tuple[str, ...] | None) -> None:
-    assert forced(chat_request(tools=TOOLS, tool_choice=choice)) == tools
+    assert forced_tools(chat_request(tools=TOOLS, tool_choice=choice)) == tools
 
 
 def test_a_tool_that_is_not_declared_is_refused() -> None:
@@ -179,13 +180,15 @@ def test_a_tool_that_is_not_declared_is_refused() -> None:
 )
 def test_a_choice_that_names_no_tool_is_refused(choice: Any) -> None:
     with pytest.raises(ProviderInvalidRequest, match="tool_choice: it names no tool; write") as caught:
-        forced(chat_request(tools=TOOLS, tool_choice=choice))
+        forced_tools(chat_request(tools=TOOLS, tool_choice=choice))
     assert caught.value.param == "tool_choice"
 
 
 def test_tools_whose_names_are_none_are_not_declared() -> None:
     with pytest.raises(ProviderInvalidRequest, match="there is no tool 'f'"):
-        forced(chat_request(tools=[{"type": "custom", "name": ["f"]}], tool_choice={"type": "function", "name": "f"}))
+        forced_tools(
+            chat_request(tools=[{"type": "custom", "name": ["f"]}], tool_choice={"type": "function", "name": "f"})
+        )
 
 
 def test_a_tool_of_another_kind_is_not_strict() -> None:

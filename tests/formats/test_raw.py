@@ -17,6 +17,7 @@ from normalizers.write.grammar import literal
 from tests.formats.asking import ASK, WEATHER, Json, Said, ask, chat_request, tool
 from tests.formats.conftest import BUILDS, Serve, config, external
 from tests.gateway.double import Double, Exchange, completion
+from tests.patience import PATIENCE
 
 TOOLS = [tool(WEATHER)]
 PARIS = ("get_weather", {"city": "Paris"})
@@ -145,10 +146,10 @@ async def test_errors_are_those_of_the_chat_endpoint(llama_cpp: str) -> None:
 async def test_a_client_that_leaves_frees_the_slot(llama_cpp: str) -> None:
     # A slow grammar: the answer would go on for 900 tokens.
     request = chat_request(tools=TOOLS, stream=True, max_tokens=900, grammar='root ::= "a"*')
-    async with Gateway(config(external(llama_cpp, "pythonic"))) as gateway, httpx.AsyncClient(timeout=40) as http:
+    async with Gateway(config(external(llama_cpp, "pythonic"))) as gateway, httpx.AsyncClient(timeout=PATIENCE) as http:
         with await gateway.chat(request) as run:
             assert await run.payloads()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while any(slot["is_processing"] for slot in (await http.get(f"{llama_cpp}/slots")).json()):
             assert time.monotonic() < deadline
 

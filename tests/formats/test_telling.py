@@ -12,6 +12,7 @@ import pytest
 from normalizers.write.grammar import literal
 from tests.engines.served import served
 from tests.formats.asking import ASK, Json, tool
+from tests.patience import PATIENCE
 
 START, END = "<|tool_call_start|>", "<|tool_call_end|>"
 EVENT: Json = {
@@ -48,7 +49,7 @@ def body(text: str, **fields: Any) -> Json:
 @pytest.mark.parametrize("name", SAID)
 def test_a_whole_answer(gateway: str, name: str) -> None:
     text, mended = SAID[name]
-    response = httpx.post(gateway, json=body(text), timeout=60).raise_for_status()
+    response = httpx.post(gateway, json=body(text), timeout=PATIENCE).raise_for_status()
     assert response.headers["x-ctxgate-mended"] == mended
     assert "x-ctxgate-healed" not in response.headers
     assert response.json().get("ctxgate", {}).get("mended", "none") == mended
@@ -57,7 +58,7 @@ def test_a_whole_answer(gateway: str, name: str) -> None:
 @pytest.mark.parametrize("name", SAID)
 def test_a_streamed_answer(gateway: str, name: str) -> None:
     text, mended = SAID[name]
-    response = httpx.post(gateway, json=body(text, stream=True), timeout=60).raise_for_status()
+    response = httpx.post(gateway, json=body(text, stream=True), timeout=PATIENCE).raise_for_status()
     events = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
     assert events.pop() == "[DONE]"
     chunks = [json.loads(event) for event in events]
@@ -70,6 +71,6 @@ def test_a_streamed_answer(gateway: str, name: str) -> None:
 def test_a_healed_past(gateway: str) -> None:
     call = {"id": "x", "type": "function", "function": {"name": "create_event", "arguments": "{'days': 3}"}}
     past = [{"role": "assistant", "content": None, "tool_calls": [call, call]}, {"role": "tool", "content": "ok"}]
-    response = httpx.post(gateway, json=body("Fine.", messages=[ASK, *past, ASK]), timeout=60).raise_for_status()
+    response = httpx.post(gateway, json=body("Fine.", messages=[ASK, *past, ASK]), timeout=PATIENCE).raise_for_status()
     assert response.headers["x-ctxgate-healed"] == "arguments=2, ids=2"
     assert response.json()["ctxgate"] == {"healed": {"arguments": 2, "ids": 2}}

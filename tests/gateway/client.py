@@ -9,8 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-LIMIT = 30.0
-"""Seconds for any one wait."""
+from tests.patience import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Client:
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(PATIENCE):
             await self.writer.drain()
 
     async def post(self, body: dict[str, Any] | bytes, path: str = "/v1/chat/completions", head: str = "") -> None:
@@ -68,7 +67,7 @@ class Client:
         return await self.answer()
 
     async def head(self) -> tuple[str, int, dict[str, str]]:
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(PATIENCE):
             raw = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = raw.removesuffix("\r\n\r\n").split("\r\n")
         version, status, _ = first.split(" ", 2)
@@ -81,7 +80,7 @@ class Client:
 
     async def answer(self, *, bodyless: bool = False) -> Answer:
         version, status, headers = await self.head()
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(PATIENCE):
             if bodyless or status < 200:
                 body = b""
             elif headers.get("transfer-encoding") == "chunked":
@@ -95,7 +94,7 @@ class Client:
     async def parts(self) -> Any:
         """The chunks of a chunked body, to its end."""
         while True:
-            async with asyncio.timeout(LIMIT):
+            async with asyncio.timeout(PATIENCE):
                 size = int((await self.reader.readuntil(b"\r\n")).strip(), 16)
                 part = await self.reader.readexactly(size + 2)
             assert part.endswith(b"\r\n")
@@ -112,7 +111,7 @@ class Client:
 
     async def closed(self) -> bool:
         """Whether the server has ended the connection, with nothing more to say."""
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(PATIENCE):
             return await self.reader.read() == b""
 
     def leave(self) -> None:

@@ -13,13 +13,12 @@ from typing import Any, cast
 import httptools
 
 from gateway.backends import Address
+from tests.patience import PATIENCE
 
 Json = dict[str, Any]
 
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
-SECONDS = 30.0
-"""For anything that is waited for."""
 
 
 class Exchange:
@@ -114,13 +113,13 @@ class Double:
 
     async def asked(self, count: int = 1) -> Exchange:
         """The last request, once `count` have come."""
-        async with asyncio.timeout(SECONDS), self._changed:
+        async with asyncio.timeout(PATIENCE), self._changed:
             await self._changed.wait_for(lambda: len(self.requests) >= count)
         return self.requests[-1]
 
     async def count_open(self, count: int) -> None:
         """Waits until so many connections stand."""
-        async with asyncio.timeout(SECONDS), self._changed:
+        async with asyncio.timeout(PATIENCE), self._changed:
             await self._changed.wait_for(lambda: len(self.open) == count)
 
     async def run(self, exchange: Exchange) -> None:

@@ -15,6 +15,7 @@ from gateway.app import build
 from gateway.config import Config, Model, Server
 from tests.gateway.client import Answer, Client
 from tests.gateway.double import Double, Script
+from tests.patience import PATIENCE
 from tests.provider.server import serve
 
 LANE = "gateway.server.fast_protocol:FastProtocol"
@@ -58,7 +59,7 @@ async def running(
     progress: the server's settings of a stream's comments; else there are none, however slow the machine is. idle:
     seconds until a connection is closed that nobody uses.
     """
-    async with asyncio.timeout(100), Double(*scripts).serve() as double:
+    async with asyncio.timeout(PATIENCE), Double(*scripts).serve() as double:
         server = Server(api_keys=tuple(map(SecretStr, keys)), max_body_bytes=max_body, **(progress or NO_COMMENTS))
         settings = {"runtime": "openai", "base_url": f"http://127.0.0.1:{double.address.port}", **model}
         models = {"m": Model(name="m", **settings), "echo": Model(name="echo", runtime="echo")}

@@ -30,6 +30,7 @@ from tests.gateway.double import (
     streams,
 )
 from tests.gateway.running import Running, running
+from tests.patience import PATIENCE
 
 HELLO = streams(chunk("", role="assistant"), chunk("Hel"), chunk("lo"), chunk(reason="stop"))
 
@@ -450,7 +451,7 @@ async def test_a_head_that_never_comes_is_not_waited_for_for_ever(said: bytes, m
     async with running(slow) as gateway, await gateway.connect() as client:
         assert (await gateway.ask(chat())).status == 200, "who has asked is let alone"
         await client.send(said)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             assert await client.reader.read() == b""
 
 

@@ -20,6 +20,7 @@ from gateway.config import Config, Model, Server
 from tests.conftest import ROOT
 from tests.gateway.backend import RUNTIME
 from tests.gateway.running import LANE, NO_COMMENTS
+from tests.patience import PATIENCE
 from tests.provider.server import serve
 
 pytestmark = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp is not installed")
@@ -55,7 +56,7 @@ def base_url(request: pytest.FixtureRequest, test_model: Path) -> Iterator[str]:
 
 @pytest.fixture
 def client(base_url: str) -> Iterator[OpenAI]:
-    with OpenAI(base_url=base_url, api_key=KEY, max_retries=0, timeout=50) as client:
+    with OpenAI(base_url=base_url, api_key=KEY, max_retries=0, timeout=PATIENCE) as client:
         yield client
 
 
@@ -239,7 +240,7 @@ def test_an_error_in_mid_stream(client: OpenAI) -> None:
 
 def test_it_retries_what_may_pass(base_url: str) -> None:
     """By its own rules: 429 and 5xx, after the time that the gateway names."""
-    with OpenAI(base_url=base_url, api_key=KEY, max_retries=1, timeout=50) as client:
+    with OpenAI(base_url=base_url, api_key=KEY, max_retries=1, timeout=PATIENCE) as client:
         with pytest.raises(openai.RateLimitError) as raised:
             fail(client, **failing("provider_rate_limit", retry_after=1))
         assert raised.value.request.headers["x-stainless-retry-count"] == "1"

@@ -24,20 +24,21 @@ from gateway.server.asgi import Message, Receive, Scope, Send
 from tests.gateway.client import Client, chat
 from tests.gateway.double import Double, Exchange, Script, chunk, completion, endless
 from tests.gateway.running import NO_COMMENTS
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 
 @asynccontextmanager
 async def process(script: Script, folder: Path) -> AsyncIterator[tuple[proc.Server, Double]]:
     stack = STACKS["ctxgate"]
-    async with asyncio.timeout(100), Double(script).serve() as double:
+    async with asyncio.timeout(PATIENCE), Double(script).serve() as double:
         place = Place(double.address.port, free_port(), folder, folder)
         command = stack.command(place)
         with (folder / "config.yaml").open("a") as file:
             file.write(f"server: {json.dumps(NO_COMMENTS)}\n")
         server = proc.Server.start(command, place.port, folder / "log", env=stack.env, cwd=folder)
         try:
-            await asyncio.to_thread(server.wait_ready, stack.ready, stack.start_timeout)
+            await asyncio.to_thread(server.wait_ready, stack.ready, PATIENCE)
             yield server, double
         finally:
             await asyncio.to_thread(server.stop)
@@ -82,7 +83,7 @@ async def test_answers_in_flight_end_and_then_the_process_does(tmp_path: Path, h
         assert (await whole.answer()).json == completion("all")
         assert await stream.closed()
         assert await whole.closed()
-        code = await asyncio.to_thread(server.process.wait, 20)
+        code = await asyncio.to_thread(server.process.wait, PATIENCE)
         assert code in (0, -how, 128 + how), server.last_words()
         assert b"Traceback" not in server.log.read_bytes()
 
@@ -93,11 +94,11 @@ async def test_an_answer_without_end_is_cut_after_the_grace(tmp_path: Path) -> N
         asked = await double.asked()
         begun = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(GRACE_SECONDS + 20):
+        async with asyncio.timeout(PATIENCE):
             await asked.gone
             rest = await client.reader.read()
         assert b"Hello" in rest
-        await asyncio.to_thread(server.process.wait, 20)
+        await asyncio.to_thread(server.process.wait, PATIENCE)
         assert time.monotonic() - begun > GRACE_SECONDS - 1
 
 
@@ -126,7 +127,7 @@ async def test_every_face_is_closed_though_each_of_them_fails() -> None:
     app = API(gateway, {"/one": lambda: Stubborn(closed), "/two": lambda: Stubborn(closed)})
     told: asyncio.Queue[Message] = asyncio.Queue()
     sent: asyncio.Queue[Message] = asyncio.Queue()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         lifespan = asyncio.create_task(app({"type": "lifespan"}, told.get, sent.put))
         await told.put({"type": "lifespan.startup"})
         assert (await sent.get())["type"] == "lifespan.startup.complete"

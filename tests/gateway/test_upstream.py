@@ -36,6 +36,7 @@ from tests.gateway.double import (
     says,
     silence,
 )
+from tests.patience import PATIENCE
 
 OK = answers(b"{}")
 
@@ -44,7 +45,7 @@ OK = answers(b"{}")
 async def engine(
     *scripts: Script, connect: float = 5.0, silence: float = 600.0
 ) -> AsyncIterator[tuple[Double, Upstream]]:
-    async with asyncio.timeout(100), Double(*scripts).serve() as double:
+    async with asyncio.timeout(PATIENCE), Double(*scripts).serve() as double:
         upstream = Upstream(double.address, connect_timeout=connect, silence_timeout=silence)
         try:
             yield double, upstream
@@ -602,7 +603,7 @@ async def test_nothing_is_left_of_exchanges_that_ended() -> None:
 
 
 async def test_a_unix_socket(tmp_path: Path) -> None:
-    async with asyncio.timeout(100), Double(OK).serve(uds=tmp_path / "e.sock") as double:
+    async with asyncio.timeout(PATIENCE), Double(OK).serve(uds=tmp_path / "e.sock") as double:
         upstream = Upstream(double.address)
         assert await ask(upstream) == await ask(upstream) == b"{}"
         assert double.requests[0].headers["host"] == "localhost"
@@ -619,7 +620,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
                "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost",
                "-keyout", str(file), "-out", str(file.with_suffix(".crt"))]
     # fmt: on
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     file.write_bytes(file.read_bytes() + file.with_suffix(".crt").read_bytes())
     return file
 
@@ -627,7 +628,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def test_tls_is_verified(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    async with asyncio.timeout(100), Double(OK).serve(ssl=server) as double:
+    async with asyncio.timeout(PATIENCE), Double(OK).serve(ssl=server) as double:
         with pytest.raises(ProviderUnavailable, match="certificate"):
             await ask(Upstream(double.address))
         assert not double.requests

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from benchmarks.model_test.answers import Answer
 from benchmarks.model_test.fake import chunks, served, whole
+from tests.patience import PATIENCE
 
 RIGHT = Answer(content="Ready.", finish="stop")
 
@@ -60,7 +61,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.kind in ("reproducible", "refuses"):
             model["tool_call_format"] = "hermes"
         if self.kind == "late" and type(self).count > 3:
-            self.stopped.wait(30)
+            self.stopped.wait(PATIENCE)
             return
         self._send(200, {"wrong": True} if self.kind == "bad-list" else {"object": "list", "data": [model]})
 
@@ -85,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
             case "html" if begun:
                 self._raw(200, b"<html>a proxy's page</html>")
             case "late" if begun:
-                self.stopped.wait(30)
+                self.stopped.wait(PATIENCE)
             case "gone" if begun:
                 self.close_connection = True
             case _ if request.get("stream"):

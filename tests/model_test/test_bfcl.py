@@ -143,7 +143,6 @@ def test_a_tenth_of_every_category(wheel_cache: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_every_ground_truth(tmp_path: Path) -> None:
     """Fetched anew, from the package index."""
     bfcl.fetch(tmp_path)
@@ -155,7 +154,6 @@ def test_every_ground_truth(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_the_quarantine_holds_what_nobody_can_answer(wheel_cache: Path) -> None:
     kinds = json.loads(bfcl.QUARANTINE.read_text("utf-8"))
     everything = {case.id: case for case in bfcl.suite("bfcl", wheel_cache, quarantined=True).cases}

@@ -8,10 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.cli.commands import environment, serving
 from tests.cli.test_commands import answering
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -38,12 +37,11 @@ def step(command: str, folder: Path, *more: str | Path) -> subprocess.CompletedP
         env=environment(folder),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=PATIENCE,
         check=False,
     )
 
 
-@pytest.mark.timeout(240)
 def test_six_steps(tmp_path: Path, test_model: Path) -> None:
     """Step 2 has nothing to download here; step 4 is `ctxgate serve`. The change is for the worse, and is found."""
     keep, _, edit, _, test, compare = COMMANDS
@@ -54,7 +52,7 @@ def test_six_steps(tmp_path: Path, test_model: Path) -> None:
     few = ("--config", config, "--suite", "smoke", "--quiet", "--no-png", "--max-tokens", "128")
     done = step(keep, tmp_path, *few, "--baselines", tmp_path, "--out", tmp_path / "old")
     assert (tmp_path / "before.json").is_file(), done.stderr
-    subprocess.run(["sh", "-c", edit], cwd=tmp_path, timeout=10, check=True)
+    subprocess.run(["sh", "-c", edit], cwd=tmp_path, timeout=PATIENCE, check=True)
     with serving(tmp_path, "--config", config), answering(port):
         done = step(test, tmp_path, *few)
         assert done.returncode == 1, done.stderr

@@ -19,6 +19,7 @@ from benchmarks.model_test.compare import Rules, compare
 from benchmarks.model_test.results import answers, read
 from tests.cli.commands import environment
 from tests.model_test.servers import failing, listening
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +82,6 @@ def test_what_comes_at_once_has_no_speed(tmp_path: Path) -> None:
     assert "tokens_per_s" not in latency
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("trouble", "code"),
     [
@@ -192,7 +192,7 @@ def interrupted(command: list[str], folder: Path) -> int:
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
         process.stderr.read()
-        return process.wait(40)
+        return process.wait(PATIENCE)
 
 
 def test_interrupted_and_taken_up_again(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_interrupted_and_taken_up_again(tmp_path: Path) -> None:
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -242,7 +242,6 @@ def test_the_noise_of_a_machine(tmp_path: Path) -> None:
     assert metrics["other_words"] == {"k": 0, "n": 20}
 
 
-@pytest.mark.timeout(180)
 def test_the_gate(tmp_path: Path, capsys: Capture) -> None:
     """Saved, found by itself, compared; worse, mismatched, missing."""
     kept = ("--baselines", str(tmp_path / "kept"))

@@ -24,6 +24,7 @@ from tests.cli.commands import environment
 from tests.conftest import ROOT
 from tests.operations.test_reload import Gateway, gateway
 from tests.operations.test_seeing import QUESTION
+from tests.patience import PATIENCE
 
 PAGE = (ROOT / "docs/operations.md").read_text("utf-8")
 FILES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -40,14 +41,13 @@ def running(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("docs")
     (folder / "_models/test").mkdir(parents=True)
     (folder / "_models/test/ctxgate-test-tools.gguf").symlink_to(test_model)
-    with gateway(folder, FILES[0]) as running:
+    with gateway(folder, FILES[0], PATH="") as running:
         asked = {key: value for key, value in QUESTION.items() if key != "model"}
         assert running.http.post("/v1/chat/completions", json=asked).status_code == 200
         yield running
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the examples need curl")
-@pytest.mark.timeout(240)
 def test_the_examples_give_what_the_page_shows(running: Gateway) -> None:
     """In the page's order: each finds what the ones before it have left."""
     folder = running.file.parents[1]
@@ -64,7 +64,7 @@ def test_the_examples_give_what_the_page_shows(running: Gateway) -> None:
         assert example is not None
         command = example[1].replace("http://127.0.0.1:4000", url)
         done = subprocess.run(
-            ["sh", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=40, check=False
+            ["sh", "-c", command], cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False
         )
         printed, wanted = done.stdout + done.stderr, example[2]
         if not doctest.OutputChecker().check_output(wanted, printed, FLAGS):
@@ -94,7 +94,7 @@ def test_the_page_s_numbers_are_the_code_s() -> None:
     for key in AT_START:
         assert key in PAGE or key.removeprefix("server.") in PAGE, key
     assert f"up to {capture.MAX_RECORDING >> 20} MB each and {request_log.MAX_RECORDED >> 20} MB together" in PAGE
-    first, most = replicas.PROBES
-    assert f"probed after {first} s, then less often, {most:g} s at the most" in PAGE
+    probes = replicas.PROBES
+    assert f"probed after {probes.first} s, then less often, {probes.longest:g} s at the most" in PAGE
     assert replicas.SLACK == 2
     assert "a difference of\n  two requests" in PAGE

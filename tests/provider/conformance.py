@@ -96,7 +96,7 @@ class Case:
 def load(folder: Path) -> list[Case]:
     cases = []
     for path in sorted(folder.rglob("*.yaml")):
-        document = yaml.safe_load(path.read_text("utf-8"))
+        document = yaml.load(path.read_text("utf-8"), yaml.CSafeLoader)
         if not isinstance(document, dict):
             raise UnknownDirective(f"{path.name} holds no mapping")
         entries = document.get("cases")

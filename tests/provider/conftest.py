@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 40
 
 
 @pytest.fixture(scope="session")
@@ -42,11 +42,11 @@ def running_gateway(config: Path, **environment: str) -> Iterator[str]:
             yield f"http://127.0.0.1:{port}"
         finally:
             process.terminate()
-            process.wait(40)
+            process.wait(PATIENCE)
 
 
 def wait_for(port: int, process: subprocess.Popen[bytes], log: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()

@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 import uvicorn
 
+from tests.patience import PATIENCE
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -39,7 +41,7 @@ def serve(app: App, *, lifespan: Literal["on", "off"] = "off", http: str = "auto
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
-            thread.join(30)
+            thread.join(PATIENCE)
             assert not thread.is_alive(), "the server did not end"
 
 

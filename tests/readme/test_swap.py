@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
+from tests.patience import PATIENCE
 from tests.readme.examples import PAGE, ROOT, gateway
 
 SECTION = PAGE.read_text("utf-8").partition("## To change the model\n")[2].partition("\n## ")[0]
@@ -33,7 +33,7 @@ def program(address: str) -> dict[str, Any]:
         "tools": [{"type": "function", "function": TOOL}],
         "max_tokens": 30,
     }
-    with httpx.Client(trust_env=False, timeout=120) as client:
+    with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
         answer = client.post(f"http://{address}/v1/chat/completions", json=request)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
@@ -46,7 +46,6 @@ def test_six_steps_one_command_each() -> None:
     ]
 
 
-@pytest.mark.timeout(300)
 def test_swap(smollm2: str, test_model: Path, tmp_path: Path) -> None:
     models = tmp_path / "_models"
     (models / "test").mkdir(parents=True)
@@ -61,7 +60,9 @@ def test_swap(smollm2: str, test_model: Path, tmp_path: Path) -> None:
     assert answer["model"] == smollm2
 
     # The test model is part of the repository: there is nothing to download.
-    subprocess.run(["sh", "-c", edit.replace(EXAMPLE, "ctxgate-test-tools")], cwd=tmp_path, timeout=10, check=True)
+    subprocess.run(
+        ["sh", "-c", edit.replace(EXAMPLE, "ctxgate-test-tools")], cwd=tmp_path, timeout=PATIENCE, check=True
+    )
     with gateway(tmp_path, config) as address:
         answer = program(address)
     (call,) = answer["choices"][0]["message"]["tool_calls"]
@@ -70,10 +71,10 @@ def test_swap(smollm2: str, test_model: Path, tmp_path: Path) -> None:
     # And back, with the download, which finds the weights in their place.
     pull = [sys.executable, "-m", "gateway", *download.replace(EXAMPLE, smollm2).split()[1:]]
     done = subprocess.run(
-        pull, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60, check=True
+        pull, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert done.stdout == f"{models / smollm2}.gguf\n"
-    subprocess.run(["sh", "-c", edit.replace(EXAMPLE, smollm2)], cwd=tmp_path, timeout=10, check=True)
+    subprocess.run(["sh", "-c", edit.replace(EXAMPLE, smollm2)], cwd=tmp_path, timeout=PATIENCE, check=True)
     assert config.read_text("utf-8") == before
     with gateway(tmp_path, config) as address:
         assert program(address)["model"] == smollm2

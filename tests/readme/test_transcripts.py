@@ -23,7 +23,6 @@ def test_the_page_has_a_chat_and_a_tool_call() -> None:
     assert [(example.kind, example.varies) for example in EXAMPLES] == [("console", True), ("python", False)]
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example.kind for example in EXAMPLES])
 def test_example(example: Example, address: str) -> None:
     if example.kind == "console" and (missing := [name for name in ("curl", "jq") if shutil.which(name) is None]):

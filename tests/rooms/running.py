@@ -17,10 +17,8 @@ from gateway.app import build
 from gateway.config import Config, Model, Server
 from gateway.config.values import Rooms
 from tests.gateway.double import Double, Exchange, Script, chunk
+from tests.patience import PATIENCE
 from tests.provider.server import serve
-
-LIMIT = 40
-"""Seconds for any one wait."""
 
 Json = dict[str, Any]
 
@@ -81,7 +79,7 @@ class House:
         """The room's events, until the server ends the stream."""
         path = f"/llm/room/{room}/events?follow={str(tail).lower()}"
         async with (
-            asyncio.timeout(LIMIT),
+            asyncio.timeout(PATIENCE),
             self.http.stream("GET", path, headers={"last-event-id": str(after)}) as stream,
         ):
             assert stream.status_code == 200
@@ -109,7 +107,7 @@ async def house(
     **rooms: Any,
 ) -> AsyncIterator[House]:
     """Model `m`, the active one, is the scripted engine; `rooms` are settings of that name."""
-    async with asyncio.timeout(100), Double(*scripts).serve() as double:
+    async with asyncio.timeout(PATIENCE), Double(*scripts).serve() as double:
         address = f"http://127.0.0.1:{double.address.port}"
         rooms.setdefault("secret_key_file", state / "secrets.key")
         config = Config(
@@ -130,7 +128,7 @@ async def house(
                 serve(build(config), lifespan="on", http="gateway.server.fast_protocol:FastProtocol")
             )
             try:
-                async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=LIMIT) as http:
+                async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE) as http:
                     yield House(config, double, http)
             finally:
                 await asyncio.to_thread(stack.close)

@@ -12,7 +12,8 @@ import pytest
 
 from gateway.server.keys import KeyFile
 from tests.gateway.double import endless
-from tests.rooms.running import LIMIT, House, house, speaks
+from tests.patience import PATIENCE
+from tests.rooms.running import House, house, speaks
 
 ROUTES = [
     ("GET", "/llm/room/{id}", None),
@@ -230,7 +231,10 @@ async def test_many_followers_of_one_room_see_the_same(tmp_path: Path) -> None:
 async def test_a_quiet_stream_is_kept_alive(tmp_path: Path) -> None:
     async with house(tmp_path, endless, keep_alive=0.05) as rooms:
         room = await rooms.rent()
-        async with asyncio.timeout(LIMIT), rooms.http.stream("GET", f"/llm/room/{room}/events?follow=true") as stream:
+        async with (
+            asyncio.timeout(PATIENCE),
+            rooms.http.stream("GET", f"/llm/room/{room}/events?follow=true") as stream,
+        ):
             comments = 0
             async for line in stream.aiter_lines():
                 comments += line == ": keep-alive"
@@ -244,7 +248,7 @@ async def test_a_follower_that_takes_nothing_is_left(tmp_path: Path, monkeypatch
         room = await rooms.rent(done_policy={"after_turn": "release"})
         reader, writer = await asyncio.open_connection("127.0.0.1", rooms.http.base_url.port, limit=1024)
         writer.write(f"GET /llm/room/{room}/events?follow=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(PATIENCE):
             await rooms.say(room)
             # More comes than any buffer between takes.
             while (await rooms.get(room))["status"] != "released":  # noqa: ASYNC110  nobody else may follow

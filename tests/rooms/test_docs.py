@@ -16,6 +16,7 @@ from gateway.rooms import room, service
 from gateway.rooms.states import EVENTS, REFUSED
 from tests.cli.commands import config, environment, serving
 from tests.cli.test_commands import answering
+from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.readme.examples import examples
 
@@ -64,7 +65,7 @@ def _typed(console: str, folder: Path, port: int) -> None:
         env=env,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.stdout.count(mark) == len(wanted) - 1, done.stdout

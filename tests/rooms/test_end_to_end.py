@@ -13,8 +13,9 @@ import pytest
 
 from tests.cli.commands import config, ctxgate, serving
 from tests.cli.test_commands import answering
+from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.rooms.running import LIMIT, House
+from tests.rooms.running import House
 
 CONFIG = """\
 active_model: tiny
@@ -37,7 +38,7 @@ async def rooms(tmp_path: Path, test_model: Path) -> AsyncIterator[House]:
     port = free_port()
     config(tmp_path, CONFIG.format(model=test_model, folder=tmp_path, port=port))
     with serving(tmp_path), answering(port):
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=LIMIT) as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE) as http:
             yield House(None, None, http)  # type: ignore[arg-type]
 
 
@@ -92,7 +93,7 @@ async def test_a_gateway_that_ends_ends_its_followers(tmp_path: Path) -> None:
     port = free_port()
     echo = "active_model: e\nmodels: {e: {runtime: echo}}\n"
     config(tmp_path, f"{echo}state_dir: {tmp_path}/state\nserver: {{port: {port}}}\n")
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=LIMIT) as http:
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE) as http:
         with serving(tmp_path) as process, answering(port):
             rooms = House(None, None, http)  # type: ignore[arg-type]
             room = await rooms.rent()

@@ -19,6 +19,7 @@ import pytest
 
 from tests.cli.commands import config, environment
 from tests.gateway.double import Double, Exchange
+from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.rooms.running import Json, calls, speaks
 from tests.store.postgresql import start
@@ -61,7 +62,7 @@ class Gateway:
             self.process = subprocess.Popen(  # noqa: ASYNC220 - it is killed, not waited for
                 command, cwd=self.folder, env=environment(self.folder), stderr=log
             )
-        async with asyncio.timeout(40), httpx.AsyncClient(trust_env=False) as http:
+        async with asyncio.timeout(PATIENCE), httpx.AsyncClient(trust_env=False, timeout=PATIENCE) as http:
             while True:
                 try:
                     await http.get(f"http://127.0.0.1:{self.port}/health")
@@ -74,7 +75,7 @@ class Gateway:
     def kill(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
         self.kills += 1
 
 
@@ -93,7 +94,9 @@ class Seen:
 
 async def converse(gateway: Gateway, seen: Seen, turns: int) -> None:
     """Messages one after another, each answered, or failed with its room; says again what nobody acknowledged."""
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False, timeout=30) as http:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False, timeout=PATIENCE
+    ) as http:
 
         async def ask(method: str, path: str, body: Json | None = None) -> Json:
             while True:
@@ -177,7 +180,9 @@ async def scenario(folder: Path, store: str, turns: int, kills: int) -> None:
 
 async def gateway_is_right(gateway: Gateway, seen: list[Seen]) -> None:
     failed = 0
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False, timeout=30) as http:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False, timeout=PATIENCE
+    ) as http:
         for room in seen:
             await settled(http, room)
             history = (await http.get(f"/llm/room/{room.room}/history?limit=10000")).json()["data"]

@@ -21,6 +21,7 @@ from gateway.rooms.service import Rooms
 from gateway.rooms.states import EVENTS, REFUSED, STATES, TRANSITIONS, Trigger, after, check
 from gateway.services import Services
 from tests.gateway.double import Double, Exchange, answers, silence
+from tests.patience import PATIENCE
 from tests.rooms.running import speaks
 
 LEGAL = {
@@ -203,7 +204,7 @@ async def stands(rooms: Rooms, room: str, expected: Expected) -> None:
         return now == (expected.status, expected.running, expected.queued is not None)
 
     feed = rooms._room(room).feed
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE):
         while True:
             news = feed.news
             if as_expected(await rooms.get("t", room)):
@@ -240,7 +241,7 @@ async def all_at_once(rooms: Rooms, verbs: list[str]) -> None:
             assert result.code in CODES
     last = await asyncio.gather(*(do(rooms, room, verb) for verb in ("graceful", "interrupt")), return_exceptions=True)
     assert all(result is None or getattr(result, "code", None) in CODES for result in last)
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE):
         while (await rooms.get("t", room)).status != "released":
             news = held.feed.news
             if (await rooms.get("t", room)).status != "released":

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 _FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -32,7 +33,7 @@ class Server:
         """The URL of a new, empty database."""
         name = next(self._names)
         command = [str(self.programs / "createdb"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "ctxgate", name]
-        subprocess.run(command, check=True, timeout=30, capture_output=True)
+        subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True)
         return f"postgresql://ctxgate@127.0.0.1:{self.port}/{name}"
 
 
@@ -53,14 +54,18 @@ def start() -> Iterator[Server]:
     port = free_port()
     data = folder / "data"
     new = ["-D", str(data), "-U", "ctxgate", "-A", "trust", "-E", "UTF8", "--no-sync"]
-    subprocess.run([*become, str(found / "initdb"), *new], check=True, timeout=60, capture_output=True, cwd=folder)
+    subprocess.run(
+        [*become, str(found / "initdb"), *new], check=True, timeout=PATIENCE, capture_output=True, cwd=folder
+    )
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=50"
-    control = [*become, str(found / "pg_ctl"), "-D", str(data), "-w", "-t", "30"]
-    subprocess.run([*control, "-l", str(folder / "log"), "-o", options, "start"], check=True, timeout=60, cwd=folder)
+    control = [*become, str(found / "pg_ctl"), "-D", str(data), "-w", "-t", f"{PATIENCE:.0f}"]
+    subprocess.run(
+        [*control, "-l", str(folder / "log"), "-o", options, "start"], check=True, timeout=PATIENCE, cwd=folder
+    )
     try:
         yield Server(port, folder, found, user)
     finally:
-        subprocess.run([*control, "-m", "immediate", "stop"], check=True, timeout=60, cwd=folder)
+        subprocess.run([*control, "-m", "immediate", "stop"], check=True, timeout=PATIENCE, cwd=folder)
         shutil.rmtree(folder)
 
 

@@ -31,6 +31,7 @@ from gateway.store import Store, retention
 from gateway.store.retention import prune_all
 from gateway.tools.files import file_system
 from gateway.wire.events import Done, line
+from tests.patience import PATIENCE
 
 DAY = 86400.0
 NOW = time.time()
@@ -148,7 +149,7 @@ async def asks(store: Store, config: Config, now: float) -> int:
 async def test_it_goes_on_while_the_store_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "FIRST_SECONDS", 0)
     monkeypatch.setattr(retention, "EVERY_SECONDS", 0.01)
-    async with asyncio.timeout(100), Gateway(config(tmp_path)) as gateway:
+    async with asyncio.timeout(PATIENCE), Gateway(config(tmp_path)) as gateway:
         services = Services(gateway, None, (f"{__name__}:asks",))
         assert asked.empty()
         assert not (tmp_path / "ctxgate.db").exists()
@@ -161,7 +162,7 @@ async def test_it_goes_on_while_the_store_is_open(tmp_path: Path, monkeypatch: p
 
 
 async def test_who_gives_up_as_the_store_opens_leaves_it_to_the_others(tmp_path: Path) -> None:
-    async with asyncio.timeout(100), Gateway(config(tmp_path)) as gateway:
+    async with asyncio.timeout(PATIENCE), Gateway(config(tmp_path)) as gateway:
         services = Services(gateway)
         first = asyncio.create_task(services.store())
         await asyncio.sleep(0)

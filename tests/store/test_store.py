@@ -16,6 +16,7 @@ from sqlalchemy import Connection, text
 
 from gateway.errors import ProviderUnavailable
 from gateway.store import Claimed, Store
+from tests.patience import PATIENCE
 from tests.store.postgresql import Server, end_claims
 
 
@@ -154,8 +155,8 @@ async def test_who_is_killed_claims_nothing_any_more(url: str) -> None:
         with pytest.raises(Claimed, match=f"pid {process.pid} on "):
             await store.claim("rooms")
         process.kill()
-        await asyncio.to_thread(process.wait, 30)
-        async with asyncio.timeout(30):
+        await asyncio.to_thread(process.wait, PATIENCE)
+        async with asyncio.timeout(PATIENCE):
             while True:
                 try:
                     await store.claim("rooms")
@@ -164,7 +165,7 @@ async def test_who_is_killed_claims_nothing_any_more(url: str) -> None:
                 break
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
         await store.aclose()
 
 
@@ -229,6 +230,6 @@ def test_postgresql_without_its_package_is_told(tmp_path: Path) -> None:
     # None is what the import system knows as a module that can't be found.
     code = "import sys; sys.modules['psycopg'] = None; from gateway.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "records", "--config", str(file), "models"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 69
     assert done.stderr == "ctxgate: store: PostgreSQL needs the package psycopg: pip install 'ctxgate[postgresql]'\n"

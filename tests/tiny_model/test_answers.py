@@ -15,6 +15,7 @@ from scripts.tiny_model.data import conversations
 from scripts.tiny_model.dialect import Conversation, Message, render
 from scripts.tiny_model.evaluate import ask, open_server, openai_messages
 from scripts.tiny_model.tools import TOOLS
+from tests.patience import PATIENCE
 
 FOLDER = Path(__file__).parents[2] / "_models" / "test"
 MODEL = FOLDER / "ctxgate-test-tools.gguf"
@@ -31,7 +32,7 @@ def post(server: xllamacpp.Server, path: str, body: dict[str, Any]) -> bytes:
     request = urllib.request.Request(
         server.listening_address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=30) as reply:
+    with urllib.request.urlopen(request, timeout=PATIENCE) as reply:
         data: bytes = reply.read()
     return data
 

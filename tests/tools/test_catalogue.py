@@ -14,6 +14,7 @@ import pytest
 from gateway.errors import ProviderUnavailable
 from gateway.tools import Access, Catalogue, ToolContext, ToolError, ToolPolicy, ToolRow
 from gateway.tools.base import Tool
+from tests.patience import PATIENCE
 from tests.tools.conftest import Room
 from tests.tools.web import Web
 
@@ -275,7 +276,7 @@ async def test_cancelling_a_call_ends_the_tool(room: Room) -> None:
         raise AssertionError
 
     call = asyncio.create_task(replace(room, catalogue=only(wait)).run("test.it"))
-    await asyncio.wait_for(started.wait(), 30)
+    await asyncio.wait_for(started.wait(), PATIENCE)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

@@ -27,6 +27,7 @@ from gateway.tools.base import ToolError
 from gateway.tools.curl import Curl
 from gateway.tools.fetch import REDIRECTS, Fetcher, system_resolver
 from gateway.tools.pages import convert
+from tests.patience import PATIENCE
 from tests.tools.conftest import Room
 from tests.tools.web import Asked, Web
 
@@ -397,7 +398,7 @@ async def test_an_endless_answer_ends(make_room: Make, web: Web) -> None:
     room = make_room(allow_hosts=("127.0.0.1:*",), fetch_max_bytes=100_000)
     result = await room.run("curl.get", url=web.url)
     assert (len(result["body"]), result["truncated"]) == (20_000, True)
-    await asyncio.wait_for(web.gone.wait(), 30)
+    await asyncio.wait_for(web.gone.wait(), PATIENCE)
 
 
 async def test_a_bomb_is_unpacked_no_further_than_allowed(make_room: Make, web: Web) -> None:
@@ -439,7 +440,7 @@ async def endless_head(asked: Asked, writer: asyncio.StreamWriter) -> None:
 @pytest.mark.parametrize("handler", [silent, dripping, endless_head])
 @pytest.mark.parametrize("bound", ["timeout_ms", "fetch_timeout_seconds"])
 async def test_an_answer_that_takes_too_long(handler: Any, bound: str, make_room: Make) -> None:
-    async with asyncio.timeout(100):
+    async with asyncio.timeout(PATIENCE):
         web = Web()
         stopped = asyncio.Event()
 
@@ -470,11 +471,11 @@ async def test_a_call_that_is_cancelled_closes_its_connection(make_room: Make, w
 
     web.pages["/"] = wait
     call = asyncio.create_task(make_room(allow_hosts=("127.0.0.1:*",)).run("curl.get", url=web.url))
-    await asyncio.wait_for(started.wait(), 30)
+    await asyncio.wait_for(started.wait(), PATIENCE)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    await asyncio.wait_for(web.gone.wait(), 30)
+    await asyncio.wait_for(web.gone.wait(), PATIENCE)
 
 
 @pytest.mark.parametrize(
@@ -667,7 +668,7 @@ async def test_summaries_of_nothing_and_without_a_model(make_room: Make, web: We
     ids=["nested", "long", "large"],
 )
 async def test_pages_that_nobody_could_read(page: str, bounds: dict[str, Any]) -> None:
-    async with asyncio.timeout(100):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises(ToolError) as caught:
             await convert("markdown", "http://a/", page, **bounds)
     assert caught.value.code == "too_complex"
@@ -679,7 +680,7 @@ async def test_reading_that_is_cancelled_leaves_no_process(tmp_path: Path) -> No
     fifo = tmp_path / "pid"
     os.mkfifo(fifo)
     reading = asyncio.create_task(convert("markdown", str(fifo), "", program=program))
-    pid = int(await asyncio.wait_for(asyncio.to_thread(fifo.read_text), 20))
+    pid = int(await asyncio.wait_for(asyncio.to_thread(fifo.read_text), PATIENCE))
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading

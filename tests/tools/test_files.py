@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from gateway.tools.files import CODES, folder
 from gateway.tools.vfs import Limits, RoomFileSystem, names
+from tests.patience import PATIENCE
 from tests.tools.conftest import Room
 
 Make = Callable[..., Room]
@@ -141,7 +142,7 @@ async def test_glob(arguments: dict[str, Any], found: list[str], room: Room, roo
 
 async def test_a_glob_that_could_take_for_ever(room: Room) -> None:
     room.files.makedirs("/".join(["a" * 30] * 12))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         assert (await room.run("tool.glob", pattern="/".join(["**"] * 30 + ["*a*a*a*a*a*a*a*b"])))["matches"] == []
         assert await room.code("tool.glob", pattern="/".join(["*"] * 65)) == "invalid_arguments"
 
@@ -245,7 +246,7 @@ async def test_links_made_by_another_process(kind: str, room: Room, root: Path, 
     """None is followed, wherever it leads; it can be seen, moved and removed itself."""
     target = LINKS[kind](root, outside)
     process = await asyncio.create_subprocess_exec("ln", "-s", target, "link", cwd=root)
-    assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
     calls: list[tuple[str, dict[str, Any]]] = [
         ("tool.cat", {"path": "link"}),
         ("tool.cat", {"path": "link/secret.txt"}),
@@ -287,7 +288,7 @@ async def test_hard_links_pipes_sockets_and_devices(room: Room, root: Path, outs
     if os.geteuid() == 0:
         os.mknod(root / "device", stat.S_IFCHR | 0o600, os.makedev(1, 5))
         made.append("device")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         for name in made:
             assert await room.code("tool.cat", path=name) == "path_refused", name
     listed = {entry["path"]: entry["type"] for entry in (await room.run("tool.ls"))["entries"]}
@@ -499,7 +500,7 @@ def test_a_change_that_doesn_t_end_is_told(tmp_path: Path, monkeypatch: pytest.M
 
         thread = threading.Thread(target=change)
         thread.start()
-        thread.join(30)
+        thread.join(PATIENCE)
     assert [error.errno for error in caught] == [errno.EBUSY]
     files.mkdir("x")
 

@@ -16,6 +16,7 @@ from gateway.tools.base import ToolError
 from gateway.tools.query import OPERATORS
 from gateway.tools.records import QUERY_SECONDS, _bounded
 from gateway.tools.tables import filters, models, records
+from tests.patience import PATIENCE
 from tests.tools.conftest import Room
 
 pytestmark = pytest.mark.usefixtures("both")
@@ -507,7 +508,7 @@ async def test_a_query_that_takes_too_long_ends(room: Room, monkeypatch: pytest.
     assert QUERY_SECONDS <= 10
     monkeypatch.setattr("gateway.tools.records.QUERY_SECONDS", 0.2)
     counting = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises(ToolError) as caught:
             await room.store.read(lambda c: _bounded(c, lambda c: c.execute(text(counting)).scalar()))
     assert caught.value.code == "query_timeout"

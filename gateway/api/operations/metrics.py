@@ -113,7 +113,7 @@ class _Metrics(Collector):
         healthy = GaugeMetricFamily("ctxgate_replica_healthy", "1 where it answers.", labels=["model", "url"])
         in_flight = GaugeMetricFamily("ctxgate_replica_in_flight", "Requests at it.", labels=["model", "url"])
         for name, route in self._gateway.routes.items():
-            for replica in route.replicas:
+            for replica in route.replicas():
                 healthy.add_metric([name, replica.url], int(replica.healthy))
                 in_flight.add_metric([name, replica.url], replica.in_flight)
         yield from (healthy, in_flight)

@@ -60,14 +60,14 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
         "engine": engine,
         "replicas": [
             {"url": replica.url, "healthy": replica.healthy, "in_flight": replica.in_flight}
-            for replica in route.replicas
+            for replica in route.replicas()
         ],
     }
 
 
 def _external(route: Route) -> str:
-    if route.replicas:
-        return f"{sum(replica.healthy for replica in route.replicas)} of {len(route.replicas)}"
+    if route.replicas():
+        return f"{sum(replica.healthy for replica in route.replicas())} of {len(route.replicas())}"
     return "external" if route.model.runtime != "echo" else "built in"
 
 

@@ -12,6 +12,7 @@ import msgspec
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.wire.chat import decode, encode
 from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
+from gateway.wire.sse import named_event
 
 Event = dict[str, Any]
 
@@ -39,7 +40,7 @@ def new_id() -> str:
 
 
 def sse(event: Event) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), encode(event))
+    return named_event(event["type"], encode(event))
 
 
 def error_object(error: GatewayError) -> Event:

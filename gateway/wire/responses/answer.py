@@ -11,6 +11,7 @@ from gateway.wire.chat import encode
 from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
 from gateway.wire.responses.custom import InputReader
 from gateway.wire.responses.request import CreateResponse, Item, ToolTable, seal
+from gateway.wire.sse import named_event
 
 Event = dict[str, Any]
 
@@ -25,7 +26,7 @@ def new_id(prefix: str) -> str:
 
 
 def sse(event: Event) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), encode(event))
+    return named_event(event["type"], encode(event))
 
 
 def response_object(

@@ -1,7 +1,7 @@
-"""Reads one JSON object of arguments while it is being written.
+"""Loose JSON: reads one object as a model writes it, piece by piece, and repairs what is unambiguous.
 
-What models write for JSON is mended where nothing is guessed: Python's constants and quotes, raw
-control characters, unknown escapes, trailing commas, numbers such as ``07`` or ``.5``.
+Repaired: Python's constants and quotes, raw control characters, unknown escapes, trailing commas, and
+numbers such as ``07`` or ``.5``. Anything else that isn't JSON raises `Malformed`; no value is guessed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol
 
-from normalizers.base import CallWriter, Normalizer
-from normalizers.events import ToolArgs
-from normalizers.read.arguments import ArgumentWriter, Malformed
-from normalizers.read.scan import partial_close
-from normalizers.spec import FormatSpec
-from normalizers.values.coerce import SchemaIndex
-from normalizers.values.literals import CONSTANTS, json_string_body
+from normalizers.values.literals import CONSTANTS, json_number, json_string_body
+
+MAX_DEPTH = 200
+"""Brackets within each other, those of a call included."""
 
 _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"[\w.+\-$]+")
@@ -37,19 +35,45 @@ def _verbatim_stop(mark: str) -> Callable[..., re.Match[str] | None]:
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """How far from JSON an object is written."""
+    """How an object's notation differs from JSON."""
 
     quotes: tuple[tuple[str, str], ...] = ()
-    """Further pairs of literals around a string; within them nothing is an escape."""
+    """Pairs of literals that may also surround a string; nothing within them is an escape."""
     bare_keys: bool = False
-    """Keys, and words that are no constants, are strings without quotes."""
+    """Keys, and words that aren't constants, are strings without quotes."""
 
 
 JSON = Notation()
 
 
+class Malformed(Exception):
+    """The text can't be read without guessing. `code` names the reason in the warning."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+        self.pos: int | None = None
+        """Where reading stopped in the current text, if the reader knows."""
+
+
+class TokenWriter(Protocol):
+    """Takes the tokens of an object in their order."""
+
+    def token(self, kind: str, text: str) -> None:
+        """Take a word, a number or a sign. Raises `Malformed`."""
+
+    def open_string(self) -> None:
+        """A string begins. The next token ends it."""
+
+    def string(self, body: str) -> None:
+        """Take more of the open string, as it stands between the quotes of a JSON string."""
+
+
 class ObjectReader:
-    """``step`` until `done`. Expects the writer to be at a begun call, and leaves it complete."""
+    """Reads one object and passes its tokens to a writer: call `step` until `done`.
+
+    With `closes` the object is all the arguments of a call, and its end also closes the call.
+    """
 
     __slots__ = (
         "_close",
@@ -61,11 +85,10 @@ class ObjectReader:
         "_wait",
         "_writer",
         "done",
-        "mended",
+        "repaired",
     )
 
-    def __init__(self, writer: ArgumentWriter, notation: Notation = JSON, *, closes: bool = True) -> None:
-        """With `closes` the object is all of the arguments: at its end the writer takes no more."""
+    def __init__(self, writer: TokenWriter, notation: Notation = JSON, *, closes: bool = True) -> None:
         self._closes = closes
         self._writer = writer
         self._notation = notation
@@ -75,11 +98,11 @@ class ObjectReader:
         self._close = ""
         self._wait = False
         self.done = False
-        self.mended = False
-        """Something was not JSON."""
+        self.repaired = False
+        """Whether anything needed repair."""
 
     def step(self, text: str, pos: int, final: bool) -> int:
-        """Read on; the position up to which text is used up. Raises `Malformed`."""
+        """Read on; returns the position up to which text is consumed. Raises `Malformed`."""
         self._wait = False
         try:
             while not self.done and not self._wait:
@@ -100,7 +123,7 @@ class ObjectReader:
 
     @property
     def stop(self) -> Callable[..., re.Match[str] | None] | None:
-        """In a string: the search for what is more than itself."""
+        """In a string, the search for any character that isn't plain text."""
         if self._close:
             return _verbatim_stop(self._close[0])
         return _STOP[self._quote] if self._quote else None
@@ -126,7 +149,7 @@ class ObjectReader:
         if char == '"' or char == "'":
             self._begin_string()
             self._quote = char
-            self.mended |= char == "'"
+            self.repaired |= char == "'"
             return pos + 1
         for opening, closing in self._notation.quotes:
             if text.startswith(opening, pos):
@@ -150,7 +173,7 @@ class ObjectReader:
     def _scalar(self, word: str) -> None:
         writer = self._writer
         if self._expect in ("key", "key or end"):
-            self.mended |= not self._notation.bare_keys
+            self.repaired |= not self._notation.bare_keys
             writer.open_string()
             writer.string(json_string_body(word.strip()))
             self._expect = "colon"
@@ -161,7 +184,7 @@ class ObjectReader:
             writer.open_string()
             writer.string(json_string_body(word))
             return
-        self.mended |= name and CONSTANTS.get(word) != word
+        self.repaired |= name and CONSTANTS.get(word) != word
         writer.token("NAME" if name else "NUMBER", word)
 
     def _begin_string(self) -> None:
@@ -220,7 +243,7 @@ class ObjectReader:
             self._quote = ""
             return at + 1
         if char != "\\":
-            self.mended |= char != '"'
+            self.repaired |= char != '"'
             self._writer.string(json_string_body(char))
             return at + 1
         if escape := _ESCAPE.match(text, at):
@@ -229,7 +252,7 @@ class ObjectReader:
         if not final and _ESCAPE_START.match(text, at):
             self._wait = True
             return at
-        self.mended = True
+        self.repaired = True
         if text[at + 1 : at + 2] == "'":
             self._writer.string("'")
             return at + 2
@@ -249,19 +272,67 @@ class ObjectReader:
         return end
 
 
+def partial_close(text: str, pos: int, close: str) -> int:
+    """Length of the longest end of ``text[pos:]`` that begins `close` but isn't all of it."""
+    for length in range(min(len(close) - 1, len(text) - pos), 0, -1):
+        if text.endswith(close[:length]):
+            return length
+    return 0
+
+
+class _JsonWriter:
+    """Writes the tokens of an object as JSON text."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self._lead = ""
+        self._in_string = False
+        self._depth = 0
+
+    def open_string(self) -> None:
+        self._put('"')
+        self._in_string = True
+
+    def string(self, body: str) -> None:
+        self.parts.append(body)
+
+    def token(self, kind: str, text: str) -> None:
+        if self._in_string:
+            self._in_string = False
+            self.parts.append('"')
+        match kind:
+            case "NAME" | "NUMBER":
+                value = CONSTANTS.get(text) if kind == "NAME" else json_number(text)
+                if value is None:
+                    raise Malformed("expression")
+                self._put(value)
+            case "LBRACE" | "LSQB":
+                self._depth += 1
+                if self._depth >= MAX_DEPTH:
+                    raise Malformed("nested_too_deep")
+                self._put(text)
+            case "RBRACE" | "RSQB":
+                self._depth -= 1
+                self._lead = ""  # a trailing comma
+                self.parts.append(text)
+            case "COMMA":
+                self._lead = ", "
+            case "COLON":
+                self.parts.append(": ")
+
+    def _put(self, text: str) -> None:
+        self.parts.append(self._lead + text)
+        self._lead = ""
+
+
 def read_loosely(text: str) -> str | None:
-    """One object or array, mended as `ObjectReader` mends, as JSON; None if that is not enough."""
-    schemas = SchemaIndex(())
-    calls = CallWriter(Normalizer(), FormatSpec(""), schemas, str, allow=True, parallel=True)
-    writer = ArgumentWriter(calls, schemas)
-    writer.begin("")
-    reader = ObjectReader(writer)
+    """The JSON of one object or array, repaired as `ObjectReader` does; None if that isn't enough."""
+    writer = _JsonWriter()
+    reader = ObjectReader(writer, closes=False)
+    source = f'{{"value": {text}}}'
     try:
-        source = f'{{"value": {text}}}'
         if reader.step(source, 0, True) != len(source) or not reader.done:
             return None
     except Malformed:
         return None
-    writer.end(text)
-    written = "".join(event.json for event in calls.out if isinstance(event, ToolArgs))
-    return written[len('{"value": ') : -1]
+    return "".join(writer.parts)[len('{"value": ') : -1]
