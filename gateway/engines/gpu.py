@@ -1,4 +1,4 @@
-"""The memory of GPUs, where a tool of theirs tells it."""
+"""GPU memory, as nvidia-smi or rocm-smi reports it."""
 
 from __future__ import annotations
 
@@ -13,48 +13,48 @@ TOOL_SECONDS = 5.0
 
 
 def total() -> int | None:
-    """Bytes of all GPUs together, by nvidia-smi, else by rocm-smi; None where neither tells of any."""
-    if (told := _ask("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")) is not None:
-        return nvidia_total(told)
-    if (told := _ask("rocm-smi", "--showmeminfo", "vram", "--json")) is not None:
-        return rocm_total(told)
+    """Bytes of all GPUs together; None if neither tool reports any."""
+    if (output := _run("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")) is not None:
+        return nvidia_total(output)
+    if (output := _run("rocm-smi", "--showmeminfo", "vram", "--json")) is not None:
+        return rocm_total(output)
     return None
 
 
 def by_process() -> Mapping[int, int]:
-    """Bytes of GPU memory by pid; empty where no tool tells."""
-    told = _ask("nvidia-smi", "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits")
-    if told is not None:
-        return nvidia_processes(told)
-    if (told := _ask("rocm-smi", "--showpids", "--json")) is not None:
-        return rocm_processes(told)
+    """Bytes of GPU memory by pid; empty if neither tool reports any."""
+    output = _run("nvidia-smi", "--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader,nounits")
+    if output is not None:
+        return nvidia_processes(output)
+    if (output := _run("rocm-smi", "--showpids", "--json")) is not None:
+        return rocm_processes(output)
     return {}
 
 
-def nvidia_total(told: str) -> int | None:
-    return sum(int(line) * MB for line in told.split() if line.isdecimal()) or None
+def nvidia_total(output: str) -> int | None:
+    return sum(int(line) * MB for line in output.split() if line.isdecimal()) or None
 
 
-def nvidia_processes(told: str) -> dict[int, int]:
+def nvidia_processes(output: str) -> dict[int, int]:
     held: dict[int, int] = {}
-    for row in csv.reader(told.splitlines(), skipinitialspace=True):
-        # "[N/A]" instead of a number, where the driver doesn't know.
+    for row in csv.reader(output.splitlines(), skipinitialspace=True):
+        # The driver prints "[N/A]" for a size that it doesn't know.
         if len(row) == 2 and row[0].isdecimal() and row[1].isdecimal():
             held[int(row[0])] = held.get(int(row[0]), 0) + int(row[1]) * MB
     return held
 
 
-def rocm_total(told: str) -> int | None:
+def rocm_total(output: str) -> int | None:
     try:
-        return sum(int(card.get("VRAM Total Memory (B)", 0)) for card in json.loads(told).values()) or None
+        return sum(int(card.get("VRAM Total Memory (B)", 0)) for card in json.loads(output).values()) or None
     except (ValueError, AttributeError, TypeError):
         return None
 
 
-def rocm_processes(told: str) -> dict[int, int]:
+def rocm_processes(output: str) -> dict[int, int]:
     """`{"system": {"PID1234": "name, gpus, vram bytes, …"}}`"""
     try:
-        rows = json.loads(told).get("system", {}).items()
+        rows = json.loads(output).get("system", {}).items()
     except (ValueError, AttributeError):
         return {}
     held = {}
@@ -65,7 +65,8 @@ def rocm_processes(told: str) -> dict[int, int]:
     return held
 
 
-def _ask(tool: str, *arguments: str) -> str | None:
+def _run(tool: str, *arguments: str) -> str | None:
+    """The tool's output; None if it isn't installed, fails or takes too long."""
     program = shutil.which(tool)
     if program is None:
         return None

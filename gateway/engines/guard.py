@@ -1,11 +1,10 @@
-"""Holds one engine process and ends it when the gateway is gone, however it went.
+"""Runs one engine process and ends it when the gateway is gone, even by kill -9.
 
     python -I -S guard.py GRACE ARGV...
 
-Standard input is a socket to the gateway. The gateway's end closes when it stops the engine and when it dies, kill -9
-included: then the engine's process group gets SIGTERM, and SIGKILL after GRACE seconds. Over the same socket the
-gateway is told `pid N`, and at the end `exit CODE`, negative for a signal. Run as a script, by path: standard library
-alone.
+Standard input is a socket to the gateway. The gateway closes its end to stop the engine, and loses it when it dies:
+then the engine's process group gets SIGTERM, and SIGKILL after GRACE seconds. Over the same socket the guard reports
+`pid N`, and at the end `exit CODE`, negative for a signal. Runs as a script, by path, on the standard library alone.
 """
 
 from __future__ import annotations
@@ -29,15 +28,18 @@ def main() -> NoReturn:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(waker)
     for number in (signal.SIGCHLD, *ENDINGS):
-        signal.signal(number, _noted)
+        signal.signal(number, _note)
 
+    # Until the child has its own handlers, a SIGTERM must wait: ours would swallow it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     pid = os.fork()
     if pid == 0:
         _become(argv)
-    # The child does it too: whoever is first, its group stands before anybody is told of it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
+    # The child does it too. Whichever is first, the group exists before the gateway learns of it.
     with suppress(OSError):
         os.setpgid(pid, pid)
-    _tell(b"pid %d\n" % pid)
+    _report(b"pid %d\n" % pid)
     deadline: float | None = None
     while True:
         left = POLL_SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
@@ -45,13 +47,13 @@ def main() -> NoReturn:
         readable, _, _ = select.select(watched, [], [], left)
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            # What the engine itself started must not outlive it.
+            # Processes that the engine started must not outlive it.
             _signal_group(pid, signal.SIGKILL)
-            _tell(b"exit %d\n" % os.waitstatus_to_exitcode(status))
+            _report(b"exit %d\n" % os.waitstatus_to_exitcode(status))
             os._exit(0)
-        told = wake in readable and any(number in ENDINGS for number in os.read(wake, 64))
+        asked = wake in readable and any(number in ENDINGS for number in os.read(wake, 64))
         if deadline is None:
-            if told or (0 in readable and not _heard()):
+            if asked or (0 in readable and not _read_gateway()):
                 deadline = time.monotonic() + grace
                 _signal_group(pid, signal.SIGTERM)
         elif time.monotonic() >= deadline:
@@ -59,16 +61,17 @@ def main() -> NoReturn:
             deadline = time.monotonic() + POLL_SECONDS
 
 
-def _noted(number: int, frame: object) -> None:
-    """The wakeup descriptor carries the signal into the loop."""
+def _note(number: int, frame: object) -> None:
+    """Does nothing: the wakeup descriptor carries the signal into the loop."""
 
 
 def _become(argv: list[str]) -> NoReturn:
-    """In the child: turns into the engine, in a process group of its own."""
+    """In the child: becomes the engine, in its own process group."""
     try:
         os.setpgid(0, 0)
         for number in (signal.SIGCHLD, *ENDINGS, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.execvp(argv[0], argv)  # noqa: S606 - there is no shell on purpose
@@ -78,18 +81,19 @@ def _become(argv: list[str]) -> NoReturn:
         os._exit(127)
 
 
-def _heard() -> bytes:
+def _read_gateway() -> bytes:
+    """Empty once the gateway has closed its end."""
     try:
         return os.read(0, 64)
     except ConnectionError:
         return b""
 
 
-def _tell(line: bytes) -> None:
+def _report(line: bytes) -> None:
     try:
         os.write(0, line)
     except (BrokenPipeError, ConnectionError):
-        # Nobody listens any more: the loop is about to see it.
+        # The gateway is gone; the loop is about to notice.
         return
 
 
@@ -97,7 +101,7 @@ def _signal_group(pid: int, number: int) -> None:
     try:
         os.killpg(pid, number)
     except (ProcessLookupError, PermissionError):
-        # Gone already; macOS says PermissionError for a group of zombies.
+        # The group is gone; macOS raises PermissionError for a group of zombies.
         return
 
 

@@ -1,4 +1,4 @@
-"""How an engine comes to answer: a server that listens already is taken as it is, else a process is started."""
+"""Brings an engine to answer: adopts a server that already listens, or starts a process and waits for it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gateway.upstream import Upstream
 
 STARTS_ON_A_FREE_PORT = 3
 PROBE_SECONDS = 5.0
-"""For a server that may already listen on the model's port to say whether it is healthy."""
+"""How long a server that already listens on the model's port has to show that it is healthy."""
 POLLS = Backoff(0.02, 0.5, growth=1.25)
-"""Between two looks at an engine that loads: it is found ready late by a fifth of its start, at most."""
+"""Pauses between two looks at a loading engine: they find it ready at most a fifth of its start time late."""
 SHOWN_LINES, SHOWN_CHARS = 8, 1500
-"""Of an engine's last words, in an error."""
+"""How much of an engine's last output an error shows."""
 
 
 async def adopted(model: Model, address: Address) -> bool:
-    """Whether a server of the model's kind answers at `address`; False where nothing listens.
+    """True if a server of the model's kind answers at `address`, False if nothing listens.
 
-    Waits for one that loads. Raises ProviderUnavailable where something else listens.
+    Waits for a server that is loading. Raises ProviderUnavailable if something else listens.
     """
     if not await _listens(address):
         return False
@@ -47,7 +47,7 @@ async def adopted(model: Model, address: Address) -> bool:
             except (GatewayError, TimeoutError) as error:
                 raise ProviderUnavailable(
                     f"model {model.name!r}: what listens at {address} is no {model.runtime} server"
-                    f" ({error or 'it said nothing'}); end it, or give the model another port",
+                    f" ({error or 'no answer'}); end it, or give the model another port",
                     code="port_in_use",
                 ) from error
             else:
@@ -55,7 +55,7 @@ async def adopted(model: Model, address: Address) -> bool:
 
 
 def check_weights(model: Model) -> None:
-    """Raises ProviderModelNotLoaded, code `weights_missing`, which names the cure."""
+    """Raises ProviderModelNotLoaded, code `weights_missing`, with the cure, if the weights are missing."""
     assert model.path is not None
     if not model.path.exists():
         cure = f"`ctxgate pull {model.name}` fetches it" if model.pull is not None else "correct its `path`"
@@ -69,8 +69,8 @@ async def launched(
 ) -> Address:
     """Starts a process by `spawn` and waits until it answers; where that fails, the process is gone.
 
-    machine: asked again after a failure, which may have shown that a program doesn't run on it. port: None for one
-    that is free. Raises ProviderModelNotLoaded, ProviderUnavailable.
+    machine: called before each start, since the start before may have shown that a program doesn't run on it.
+    port: None for a free one. Raises ProviderModelNotLoaded, ProviderUnavailable.
     """
     starts = 1
     while True:
@@ -88,7 +88,7 @@ async def launched(
                 ) from None
         except BaseException as error:
             await asyncio.shield(process.stop())
-            # By now the machine knows of a program that doesn't run on it: there may be another one.
+            # The machine now knows that this program doesn't run on it; another one may.
             died = isinstance(error, ProviderModelNotLoaded) and process.illegal_instruction
             if died and recipe(model, machine(), port).engine != plan.engine:
                 continue
@@ -100,14 +100,14 @@ async def launched(
                 and starts < STARTS_ON_A_FREE_PORT
                 and await _listens(chosen)
             ):
-                # Somebody took the port between our choice and the engine's start.
+                # Another program took the port between our choice and the engine's start.
                 starts += 1
                 continue
             raise
 
 
 async def _ready(model: Model, process: Process, plan: Recipe) -> Address:
-    """Waits until the engine answers. Raises ProviderModelNotLoaded if it ends before."""
+    """Waits until the engine answers. Raises ProviderModelNotLoaded if its process ends before."""
     try:
         address = plan.address or Address(await process.announced("host"), await process.announced("port"))
     except EOFError:
@@ -121,7 +121,7 @@ async def _ready(model: Model, process: Process, plan: Recipe) -> Address:
             except (ProviderModelNotLoaded, ProviderUnavailable):
                 ended = await process.wait(POLLS.delay(looks))
             else:
-                # Answered by another server, while ours failed to take the port?
+                # Ours may have failed to take the port, and another server answered.
                 ended = await process.wait(0)
                 if not ended:
                     return address
@@ -139,7 +139,7 @@ def _died(model: Model, process: Process, plan: Recipe) -> ProviderModelNotLoade
 
 @asynccontextmanager
 async def _probe(model: Model, address: Address) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """The backend's own `ready`, or that of the configured health_check, whose path is asked at `address`."""
+    """The backend's own `ready`, or else a request for the path of the configured health_check at `address`."""
     check = model.engine.health_check
     if check is not None:
         upstream = Upstream(address, connect_timeout=PROBE_SECONDS, silence_timeout=PROBE_SECONDS)
@@ -161,7 +161,7 @@ async def _healthy(upstream: Upstream, head: bytes) -> None:
     response = await upstream.request(head)
     response.close()
     if response.status != 200:
-        raise ProviderUnavailable(f"its health check says {response.status}")
+        raise ProviderUnavailable(f"its health check answers {response.status}")
 
 
 async def _listens(address: Address) -> bool:
@@ -175,11 +175,11 @@ async def _listens(address: Address) -> bool:
 
 
 def cure(process: Process, plan: Recipe) -> str:
-    """What helps against the way that the engine ended, as a part of a message; empty where nothing is known."""
+    """What to do after SIGILL killed the engine, to end an error message with; empty after any other end."""
     return f": it was built for another processor; {plan.cure}" if process.illegal_instruction else ""
 
 
 def last_words(process: Process) -> str:
-    """The end of what the engine printed, as the end of an error's message."""
+    """The last lines of the engine's output, to end an error message with."""
     lines = "\n".join(list(process.tail)[-SHOWN_LINES:])
     return f"; its last lines:\n{lines[-SHOWN_CHARS:]}" if lines else ""

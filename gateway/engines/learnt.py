@@ -1,4 +1,4 @@
-"""What engines were seen to need, kept from one run of the gateway to the next."""
+"""How much memory engines were measured to need, saved between runs of the gateway."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.engines.recipe import slots
 log = logging.getLogger("ctxgate")
 
 GROWTH = 1.02
-"""A peak is written again once it has grown by that."""
+"""A peak is saved again once it has grown by this factor."""
 MOST_ENTRIES = 500
 
 
@@ -26,7 +26,7 @@ class Peak(msgspec.Struct, kw_only=True):
 
 
 class Learnt:
-    """The peaks by model and context, in the file at `path`; None: in memory alone."""
+    """Peaks by model and context, in the file at `path`; None: in memory only."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -36,7 +36,7 @@ class Learnt:
         return self._known().get(_key(model))
 
     def saw(self, model: Model, footprint: Footprint, load_seconds: float | None) -> None:
-        """Blocks for one small file where there is news."""
+        """Keeps the larger peak. Blocks to write one small file if anything changed. Raises OSError without weights."""
         peaks, key = self._known(), _key(model)
         known = peaks.pop(key, None)
         if known is None:
@@ -59,7 +59,7 @@ class Learnt:
                 try:
                     self._peaks = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Peak])
                 except (ValueError, OSError) as error:  # DecodeError and UnicodeDecodeError are ValueErrors
-                    log.warning("%s can't be read and is learnt anew: %s", self._path, error)
+                    log.warning("can't read %s, starts it anew: %s", self._path, error)
         return self._peaks
 
     def _write(self, peaks: dict[str, Peak]) -> None:
@@ -71,11 +71,11 @@ class Learnt:
             fresh.write_bytes(msgspec.json.format(msgspec.json.encode(peaks), indent=1))
             fresh.replace(self._path)
         except OSError as error:
-            log.warning("what engines need can't be kept: %s", error)
+            log.warning("can't save what engines need: %s", error)
 
 
 def _key(model: Model) -> str:
-    """The same weights, context and slots need the same memory; other arguments may change it."""
+    """Memory depends on weights, context and slots, and may depend on other arguments."""
     assert model.path is not None
     stat = model.path.stat()
     parts = [model.runtime, str(model.path), stat.st_size, int(stat.st_mtime), model.context_window or 0, slots(model)]

@@ -1,4 +1,4 @@
-"""What an engine writes, kept in a file that can't grow without bound."""
+"""An engine's output in a log of bounded size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 MAX_BYTES = 1024 * 1024
-"""Of one file; there are at most two for each model."""
+"""Size of one file; each model has two at most."""
 
 
 def log_path(state_dir: Path, model: str) -> Path:
@@ -17,9 +17,9 @@ def log_path(state_dir: Path, model: str) -> Path:
 
 
 class LogFile:
-    """Appends lines to `path`; a full file becomes `path.1`, in place of the one before.
+    """Appends lines to `path`; a full file replaces `path.1`.
 
-    A folder that can't be written to ends the log, not the engine: `failure` says why.
+    If the folder isn't writable, the log ends and the engine goes on: `failure` says why.
     """
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
@@ -30,7 +30,7 @@ class LogFile:
         self._size = 0
 
     def note(self, text: str) -> None:
-        """A line of the gateway's own, with the time."""
+        """Writes a line of the gateway's own, with the time."""
         self.write(f"--- {datetime.now(UTC):%Y-%m-%d %H:%M:%SZ} {text}")
 
     def write(self, line: str) -> None:
@@ -67,7 +67,7 @@ def rotated(path: Path) -> Path:
 
 
 def last_lines(path: Path, count: int) -> Iterator[str]:
-    """The last lines of the log at `path`, those of the file before it included."""
+    """The last lines of the log at `path` and of the file rotated before it."""
     lines: deque[str] = deque(maxlen=count)
     for part in (rotated(path), path):
         if part.exists():

@@ -1,4 +1,4 @@
-"""The machine that the gateway runs on, as recipes see it."""
+"""What recipes need to know of the machine that the gateway runs on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def this_machine() -> Machine:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago: an engine that finds it taken fails to start and is started on another."""
+    """A port that was free a moment ago. An engine that finds it taken fails, and starts again on another."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
@@ -39,7 +39,7 @@ def runs(program: str) -> bool:
 
 
 def _cores() -> int:
-    """The cores that this process may use, not those that the machine has."""
+    """The cores that this process may use; the machine may have more."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +16,23 @@ from gateway.engines.recipe import slots
 
 MB = 1024 * 1024
 PROCESS = 48 * MB
-"""What a server without a model holds."""
+"""Memory of a server without a model."""
 KV_BYTES = 2
-"""Of one number in the cache: f16."""
+"""Size of one number in the cache: f16."""
 BATCH = 512
-"""Tokens whose activations are held at a time."""
+"""Tokens whose activations are in memory at a time."""
 UNKNOWN_WINDOW = 4096
 SPARE, LEAST_SPARE = 0.15, 1024 * MB
-"""Of the machine's memory, left to everything else."""
+"""The share of the machine's memory, and the least, that is left to everything else."""
 UNIFIED = 0.75
-"""Of a Mac's memory, which its GPU may use."""
+"""The share of a Mac's memory that its GPU may use."""
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+_PEAK = re.compile(rb"^VmHWM:\s*(\d+) kB$", re.MULTILINE)
 _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
 class Footprint(Struct, frozen=True):
-    """Memory of an engine: the machine's, and its GPUs'."""
+    """What an engine holds of the machine's memory and of its GPUs'."""
 
     ram: int = 0
     gpu: int = 0
@@ -48,9 +45,10 @@ class Footprint(Struct, frozen=True):
 
 
 class Budget(Struct, frozen=True):
-    """What engines may hold together. gpu: None where no GPU memory is counted.
+    """What engines may hold together.
 
-    strict: a person set it. Without, an engine that needs more than all of it is tried alone.
+    gpu: None if no GPU memory is counted. strict: the user set it; otherwise it is a guess, and an engine that needs
+    more is tried alone.
     """
 
     ram: int
@@ -65,9 +63,9 @@ class Budget(Struct, frozen=True):
 
 
 def estimate(model: Model, *, on_gpu: bool) -> Footprint:
-    """For a first run: the weights, the cache of a full context window for each slot, and what computing takes.
+    """The need of a model that never ran: weights, the cache of a full context window for each slot, and buffers.
 
-    Reads the model's metadata. Raises OSError where it can't be read.
+    Reads the model's metadata. Raises OSError if it can't be read.
     """
     assert model.path is not None
     weights = sum(path.stat().st_size for path in files(model.path))
@@ -81,7 +79,7 @@ def estimate(model: Model, *, on_gpu: bool) -> Footprint:
 
 
 def files(path: Path) -> list[Path]:
-    """The files that hold the weights at `path`: itself, all parts of a split GGUF, or what lies in a folder."""
+    """The weight files at `path`: the file itself, all parts of a split GGUF, or those of a folder."""
     if path.is_dir():
         return sorted(path.glob("*.safetensors"))
     if found := _SPLIT.search(path.name):
@@ -150,12 +148,12 @@ def _shape_of_folder(path: Path) -> _Shape:
 def _of(
     *, layers: Any, width: Any, heads: Any, kv_heads: Any, key: Any, value: Any, vocabulary: Any, window: Any
 ) -> _Shape:
-    """What isn't known is taken to be that of a common small model, or nothing where there is no telling."""
+    """Takes unknown values from a common small model."""
     width = width or 2048
     layers = layers or 24
     heads = heads if isinstance(heads, int) and heads else 16
     if not isinstance(kv_heads, list):
-        # A list has a number for each layer: 0 where a layer keeps no cache.
+        # A list has a number for each layer: 0 for a layer without cache.
         kv_heads = [kv_heads or heads] * layers
     key, value = key or width // heads, value or width // heads
     cache = sum(kv_heads) * (key + value) * KV_BYTES
@@ -166,9 +164,10 @@ def _of(
 
 
 class Usage(Struct, frozen=True):
-    """Of a process and its children. peak: the most that they held at a time, as far as the system tells.
+    """What a process and its descendants use.
 
-    cpu: seconds of processor time.
+    anonymous: neither mapped from files nor shared. peak: the most that they held at a time, as far as the system
+    knows. cpu: seconds of processor time.
     """
 
     resident: int
@@ -176,65 +175,45 @@ class Usage(Struct, frozen=True):
     peak: int
     cpu: float
 
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.resident + other.resident,
+            self.anonymous + other.anonymous,
+            self.peak + other.peak,
+            self.cpu + other.cpu,
+        )
+
 
 def usage(pid: int) -> Usage | None:
-    """None where the process is gone, or nobody tells. Reads /proc, or asks ps."""
-    if not sys.platform.startswith("linux"):
-        return _usage_by_ps(pid)
+    """None if the process has ended. Takes milliseconds: it looks through all processes for descendants."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return None
     total: Usage | None = None
-    for each in _family(pid):
+    for member in family:
         try:
-            status = Path(f"/proc/{each}/status").read_text("utf-8", "replace")
-            stat = Path(f"/proc/{each}/stat").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
+            with member.oneshot():
+                sizes, times = member.memory_info(), member.cpu_times()
+        except psutil.Error:
             continue
-        sizes = {
-            key: int(value.split()[0]) * 1024
-            for key, _, value in (line.partition(":") for line in status.splitlines())
-            if key in ("VmHWM", "VmRSS", "RssAnon", "RssShmem")
-        }
-        ticks = stat.rpartition(b")")[2].split()
-        one = Usage(
-            resident=sizes.get("VmRSS", 0),
-            anonymous=sizes.get("RssAnon", 0) + sizes.get("RssShmem", 0),
-            peak=sizes.get("VmHWM", 0),
-            cpu=(int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK"),
-        )
-        total = one if total is None else _sum(total, one)
+        resident: int = sizes.rss
+        peak = max(resident, _peak(member.pid))
+        one = Usage(resident, resident - getattr(sizes, "shared", 0), peak, times.user + times.system)
+        total = one if total is None else total + one
     return total
 
 
-def _sum(one: Usage, other: Usage) -> Usage:
-    return Usage(
-        one.resident + other.resident, one.anonymous + other.anonymous, one.peak + other.peak, one.cpu + other.cpu
-    )
-
-
-def _family(pid: int) -> Iterator[int]:
-    yield pid
+def _peak(pid: int) -> int:
+    """Linux alone knows it, and psutil doesn't read it; 0 elsewhere."""
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        found = _PEAK.search(Path(f"/proc/{pid}/status").read_bytes())
     except (FileNotFoundError, ProcessLookupError):
-        return
-    for child in children.split():
-        yield from _family(int(child))
-
-
-def _usage_by_ps(pid: int) -> Usage | None:
-    try:
-        done = subprocess.run(  # noqa: S603
-            ["/bin/ps", "-o", "rss=,time=", "-p", str(pid)], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    words = done.stdout.split()
-    if len(words) != 2:
-        return None
-    resident = int(words[0]) * 1024
-    seconds = 0.0
-    for part in words[1].replace("-", ":").split(":"):
-        seconds = seconds * 60 + float(part)
-    return Usage(resident, resident, resident, seconds)
+        return 0
+    return int(found[1]) * 1024 if found else 0
 
 
 # What the machine has
@@ -243,7 +222,7 @@ def _usage_by_ps(pid: int) -> Usage | None:
 def machine_budget() -> Budget:
     """What engines may hold on this machine: its memory less what everything else needs, and its GPUs' memory.
 
-    Asks nvidia-smi and rocm-smi where they are installed: takes up to a second.
+    Runs nvidia-smi and rocm-smi if they are installed, which takes up to a second.
     """
     from gateway.engines import gpu
 
@@ -255,7 +234,9 @@ def machine_budget() -> Budget:
 
 def total_memory() -> int:
     """The machine's, or what the control group of this process may use of it."""
-    total = _PAGE * os.sysconf("SC_PHYS_PAGES")
+    import psutil
+
+    total: int = psutil.virtual_memory().total
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             written = Path(limit).read_text().strip()

@@ -1,11 +1,11 @@
-"""mlx_lm.server with three things that a gateway has to know.
+"""mlx_lm.server with three changes that the gateway needs.
 
-- A prompt above `--context-window` is refused with both token counts, and an answer ends there: mlx_lm itself
-  reads prompts of any length, for minutes.
-- `/health` says 200 only once the model is loaded.
-- A dead generation thread ends the process, which otherwise would answer nothing but errors from then on.
+- It refuses a prompt above `--context-window` with both token counts, and ends answers there: mlx_lm itself reads
+  prompts of any length, for minutes.
+- `/health` answers 200 only once the model is loaded.
+- A dead generation thread ends the process, which would answer every further request with an error.
 
-Run as a script, by path: standard library and mlx_lm alone; all other arguments are mlx_lm.server's own. The
+Runs as a script, by path, on the standard library and mlx_lm alone. It passes all other arguments to mlx_lm.server. The
 overridden methods are those of mlx-lm 0.32.
 """
 

@@ -1,6 +1,6 @@
-"""Engine processes written down, so that a gateway finds those that a killed one has left behind.
+"""Pid files of engines: a gateway finds and ends the engines that a killed one left behind.
 
-An engine's guard ends it when its gateway dies. This is for the day on which both were killed.
+An engine's guard ends it when its gateway dies. Pid files are for the case that both were killed.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +23,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An engine and its gateway. A pid with another start time is another process's by now."""
+    """An engine and its gateway. If the start time differs, another process has the pid now."""
 
     model: str
     pid: int
@@ -33,13 +33,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start_time(pid: int) -> str | None:
-    """When the process started, in the system's own words; None where there is none. Differs between boots."""
+    """Tells a process from any other that gets its pid, also after a restart of the machine; None if it has ended."""
+    if not sys.platform.startswith("linux"):
+        return _portable_start_time(pid)
+    # psutil adds the time of boot, which moves with the system's clock: a living gateway would seem gone.
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
-        if Path("/proc/self").exists():
-            return None
-        return _start_time_by_ps(pid)
+        return None
     # The name in parentheses may hold anything; the state is field 3, the start time field 22.
     fields = stat.rpartition(b")")[2].split()
     if fields[0] in (b"Z", b"X"):
@@ -47,12 +48,14 @@ def start_time(pid: int) -> str | None:
     return f"{_BOOT_ID.read_text().strip()} {fields[19].decode()}"
 
 
-def _start_time_by_ps(pid: int) -> str | None:
-    done = subprocess.run(  # noqa: S603
-        ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, timeout=5, check=False
-    )
-    state, _, started = done.stdout.strip().partition(" ")
-    return started.strip() if state and not state.startswith("Z") else None
+def _portable_start_time(pid: int) -> str | None:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else str(process.create_time())
+    except psutil.NoSuchProcess:
+        return None
 
 
 class PidFiles:
@@ -63,7 +66,7 @@ class PidFiles:
         self._me: tuple[int, str] | None = None
 
     def write(self, model: str, pid: int) -> Path | None:
-        """None where the process has ended already."""
+        """The new file; None if the process has ended already."""
         started = start_time(pid)
         if started is None:
             return None
@@ -72,28 +75,28 @@ class PidFiles:
         entry = Entry(model=model, pid=pid, started=started, gateway_pid=self._me[0], gateway_started=self._me[1])
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / f"{pid}.json"
-        # Whole or not at all: a half-written one would hide an engine.
+        # Written whole or not at all: half a file would hide an engine.
         fresh = path.with_suffix(f".{os.getpid()}")
         fresh.write_bytes(msgspec.json.encode(entry))
         fresh.replace(path)
         return path
 
     def reap(self) -> list[Entry]:
-        """Ends the engines whose gateways are gone; returns them. Blocks until they have ended, seconds at most."""
+        """Ends the engines whose gateways are gone, and returns them. Blocks until they have ended, seconds at most."""
         ended = []
         for path in sorted(self.folder.glob("*.json")):
             try:
                 entry = msgspec.json.decode(path.read_bytes(), type=Entry)
             except FileNotFoundError:
-                continue  # another gateway that starts now was first
+                continue  # another gateway that starts now was faster
             except ValueError:  # DecodeError and UnicodeDecodeError are ValueErrors
-                log.warning("%s says nothing of an engine and is removed", path)
+                log.warning("removes %s, which is not a valid pid file", path)
                 path.unlink(missing_ok=True)
                 continue
             if start_time(entry.gateway_pid) == entry.gateway_started:
                 continue
             if start_time(entry.pid) == entry.started:
-                log.warning("ends the engine of %s (pid %d) that a killed gateway left", entry.model, entry.pid)
+                log.warning("ends the engine of %s (pid %d), left behind by a killed gateway", entry.model, entry.pid)
                 _kill(entry.pid, entry.started)
                 ended.append(entry)
             path.unlink(missing_ok=True)
@@ -101,12 +104,12 @@ class PidFiles:
 
 
 def _kill(pid: int, started: str) -> None:
-    # Engines lead a process group of their own, and keep nothing that a SIGTERM would save.
+    # An engine leads its own process group, and has nothing to save on SIGTERM.
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     deadline = time.monotonic() + KILLED_WITHIN
     while start_time(pid) == started:
         if time.monotonic() >= deadline:
-            log.error("process %d does not end", pid)
+            log.error("process %d does not end after SIGKILL", pid)
             return
         time.sleep(POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""A child process that can't outlive the gateway, and the last lines that it wrote."""
+"""A child process that can't outlive the gateway, and the last lines of its output."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ GUARD = Path(__file__).with_name("guard.py")
 TAIL_LINES = 200
 LINE_CHARS = 500
 DRAIN_SECONDS = 0.5
-"""For output that is still in the pipes when the process has ended."""
+"""To read output that is still in the pipes when the process has ended."""
 REAP_SECONDS = 2.0
-"""What the guard may take, beyond the engine's grace, to say that the engine is gone."""
+"""Time for the guard, beyond the engine's grace, to report that the engine is gone."""
 
 
 class Process:
-    """An engine process under its guard. Make one with `start`.
+    """An engine process under its guard, made by `start`.
 
-    pid: the engine's own, None until the guard has told it. returncode: as `subprocess` tells it, None while the
-    engine runs. tail: the last lines of its output, standard error and output together.
+    pid: the engine's own; None until the guard reports it. returncode: as in `subprocess`; None while the engine runs.
+    tail: the last lines of standard output and standard error together.
 
-    The guard is on the other end of a socket: it tells how the engine fares, and ends it once our end is closed. It
-    is no subprocess of asyncio's, which kills its children when the loop ends: the guard must live to do its work.
+    The guard holds the other end of a socket: it reports how the engine fares, and ends it once our end closes. asyncio
+    would kill its subprocesses when the loop ends, but the guard must survive that: so it is a plain Popen.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class Process:
     ) -> Self:
         """Starts `argv` with `env` on top of the gateway's environment.
 
-        grace: seconds between SIGTERM and SIGKILL when it is stopped. wrote: told each line of its output. began: told
-        its pid. Raises OSError where the system has no process.
+        grace: seconds between SIGTERM and SIGKILL in `stop`. wrote: called with each line of output. began: called with
+        the pid. Raises OSError if the system can't start a process.
         """
-        # Half a start can't be undone; a whole one takes milliseconds.
+        # Half a start can't be undone, and a whole one takes milliseconds: wait for it.
         starting = asyncio.ensure_future(cls._start(argv, env, grace, wrote, began))
         try:
             return await asyncio.shield(starting)
@@ -89,11 +89,11 @@ class Process:
         began: Callable[[int], None] | None,
     ) -> Self:
         loop = asyncio.get_running_loop()
-        with ExitStack() as kept, ExitStack() as given:
+        with ExitStack() as ours_on_failure, ExitStack() as given:
             ours, theirs = socket.socketpair()
-            kept.callback(ours.close)
+            ours_on_failure.callback(ours.close)
             given.callback(theirs.close)
-            out, err = (_pipe(kept, given) for _ in range(2))
+            out, err = (_pipe(ours_on_failure, given) for _ in range(2))
             # A millisecond or two. In a thread, a cancelled start would close the descriptors under it.
             guard = subprocess.Popen(  # noqa: ASYNC220, S603
                 [sys.executable, "-I", "-S", str(GUARD), str(grace), *argv],
@@ -101,13 +101,13 @@ class Process:
                 stdout=out[1],
                 stderr=err[1],
                 env={**os.environ, **env},
-                # A Ctrl-C in the terminal is the gateway's to handle: it stops its engines in order.
+                # Ctrl-C in the terminal reaches the gateway alone, which stops its engines in order.
                 start_new_session=True,
             )
-            kept.pop_all()
+            ours_on_failure.pop_all()
         process = cls(guard, grace, wrote, began)
         ours.setblocking(False)
-        report = _Lines(process._told)
+        report = _Lines(process._report)
         process._lifeline, _ = await loop.create_connection(lambda: report, sock=ours)
         output = [_Lines(process._line), _Lines(process._line)]
         for lines, (end, _) in zip(output, (out, err), strict=True):
@@ -116,9 +116,9 @@ class Process:
         return process
 
     async def announced(self, key: str) -> Any:
-        """A value that the process tells on its standard output, in a line `{"ctxgate": {key: value}}`.
+        """Waits for a value that the process prints as a line `{"ctxgate": {key: value}}` on standard output.
 
-        Raises EOFError if it ends before it has told.
+        Raises EOFError if the process ends before.
         """
         while key not in self._announced:
             if self._watch.done():
@@ -128,7 +128,7 @@ class Process:
         return self._announced[key]
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Whether the process ended within `timeout` seconds; None: waits until it has."""
+        """True if the process ends within `timeout` seconds. None: waits until it has ended."""
         await asyncio.wait({self._watch}, timeout=timeout)
         return self._watch.done()
 
@@ -136,21 +136,21 @@ class Process:
         """Ends the process group: SIGTERM, then SIGKILL after the grace. Returns once it is gone. Idempotent."""
         if self._watch.done():
             return
-        # Half-closed, so that the guard can still tell how it ended.
+        # Half-closed, so that the guard can still report how the engine ended.
         self._lifeline.write_eof()
         if not await self.wait(self._grace + REAP_SECONDS):
-            # The guard itself hangs, e.g. stopped by a debugger: do its work.
+            # The guard itself hangs, stopped by a debugger for one: do its work.
             if self.pid is not None:
                 _kill_group(self.pid)
             _kill_group(self._guard.pid)
             await self.wait()
 
     def on_end(self, ended: Callable[[], None]) -> None:
-        """`ended` is called once the process has gone."""
+        """Calls `ended` once the process has ended."""
         self._watch.add_done_callback(lambda _: ended())
 
     def kill(self) -> None:
-        """SIGKILL to the process group at once; `wait` tells when it has gone."""
+        """Sends SIGKILL to the process group; `wait` returns when it has ended."""
         if self.returncode is None and self.pid is not None and not self._watch.done():
             _kill_group(self.pid)
 
@@ -172,13 +172,13 @@ class Process:
         return self.returncode == -signal.SIGILL
 
     async def _run(self, report: _Lines, output: list[_Lines]) -> None:
-        """Ends with the process, once what it wrote has been read."""
+        """Ends with the process, once all its output is read."""
         try:
             await report.closed
             if self.returncode is None and self.pid is not None:
-                # The guard itself was killed, and can't end the engine any more.
+                # Somebody killed the guard, so it can't end the engine any more.
                 _kill_group(self.pid)
-            # A grandchild that left the process group may hold the pipes open: what it writes is not ours.
+            # A grandchild that left the process group may hold the pipes open; its output doesn't matter.
             await asyncio.wait({lines.closed for lines in output}, timeout=DRAIN_SECONDS)
             code = await asyncio.to_thread(self._guard.wait)
             if self.returncode is None:
@@ -188,8 +188,8 @@ class Process:
                 lines.close()
             self._news.set()
 
-    def _told(self, line: bytes) -> None:
-        """The guard's own words: `pid N`, then `exit CODE`."""
+    def _report(self, line: bytes) -> None:
+        """A line from the guard: `pid N`, then `exit CODE`."""
         word, _, number = line.partition(b" ")
         if word == b"pid":
             self.pid = int(number)
@@ -218,7 +218,7 @@ class Process:
 
 
 class _Lines(asyncio.Protocol):
-    """Cuts what arrives into lines, the last one also where no line break ends it."""
+    """Cuts incoming data into lines; the last one needs no line break."""
 
     def __init__(self, line: Callable[[bytes], None]) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -250,10 +250,10 @@ class _Lines(asyncio.Protocol):
             self._transport.close()
 
 
-def _pipe(kept: ExitStack, given: ExitStack) -> tuple[int, int]:
-    """An end to read from, which is kept, and one to write to, which is given away."""
+def _pipe(ours: ExitStack, given: ExitStack) -> tuple[int, int]:
+    """An end to read from, which stays ours, and one to write to, which the child gets."""
     read, write = os.pipe()
-    kept.callback(os.close, read)
+    ours.callback(os.close, read)
     given.callback(os.close, write)
     return read, write
 

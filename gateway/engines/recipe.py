@@ -1,4 +1,4 @@
-"""How an engine is started: a model and a machine in, a command line out. No I/O."""
+"""The command that starts an engine, from a model and a machine. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 HOST = "127.0.0.1"
 
 SLOT_TOKENS, MOST_SLOTS = 16384, 4
-"""A model without `parallel` works on as many requests at a time as have this much context together."""
+"""A model without `parallel` answers as many requests at once as have this much context together, up to a limit."""
 
 INSTALL_EMBEDDED = "pip install 'ctxgate[llama]'"
 ANOTHER_BUILD = "install one that runs on this processor"
@@ -42,7 +42,7 @@ class Machine(Struct, frozen=True):
 
     @property
     def threads(self) -> int:
-        """One core stays free: engine threads spin while they wait for each other, and starve on a full machine."""
+        """All cores but one: engine threads spin while they wait for each other, and starve on a full machine."""
         return max(1, self.cores - 1)
 
 
@@ -65,9 +65,9 @@ class Recipe(Struct, frozen=True):
 
 
 def recipe(model: Model, machine: Machine, port: int | None) -> Recipe:
-    """The way to start `model`'s engine on `port`, or on a port of the system's choice.
+    """How to start `model`'s engine on `port`, or on a port of the system's choice.
 
-    Raises ProviderUnavailable where the engine isn't installed, naming the cure.
+    Raises ProviderUnavailable with the cure if the engine isn't installed.
     """
     if model.engine.command is not None:
         return _configured(model, machine, port)
@@ -131,7 +131,7 @@ def _llama_cpp_python(model: Model, machine: Machine, port: int | None) -> Recip
         ("--port", port),
         ("--n_ctx", model.context_window),
         ("--n_threads", _threads(model, machine)),
-        # Otherwise each new request cuts the answer in flight short.
+        # Otherwise each new request cuts off the answer in flight.
         ("--interrupt_requests", "false"),
     )
     argv = [machine.python, "-P", "-m", "llama_cpp.server", *options]
@@ -175,7 +175,7 @@ def _built(
 
 
 def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:
-    """`command` and `args` of config.yaml are the whole command line."""
+    """The command line is `command` and `args` of config.yaml, and nothing else."""
     runtime = model.engine
     assert runtime.command is not None
     name = runtime.command[0]
@@ -197,15 +197,15 @@ def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:
 
 
 def _environment(model: Model) -> Mapping[str, str]:
-    """Settings that hold for any version of an engine: what it doesn't know, it ignores."""
+    """Settings as variables, since an engine ignores those that its version doesn't know."""
     env = {"PYTHONUNBUFFERED": "1"}
     if model.runtime == "llama.cpp":
-        # Only the gateway asks this server: no web page has business here.
+        # Only the gateway uses this server; web pages must not.
         env["LLAMA_ARG_CORS_ORIGINS"] = "localhost"
-        # A ping says that the server lives, not that it works on the answer.
+        # Pings show that the server lives, not that it works on the answer.
         env["LLAMA_ARG_SSE_PING_INTERVAL"] = "-1"
     if model.runtime == "mlx":
-        # Weights are where config.yaml says: the engine fetches none by itself.
+        # The weights are at the model's path: the engine must not download any.
         env["HF_HUB_OFFLINE"] = "1"
     return env
 
@@ -234,7 +234,7 @@ def _threads(model: Model, machine: Machine) -> int:
 
 
 def slots(model: Model) -> int:
-    """Requests that the model's engine works on at a time, each with a context window of its own."""
+    """How many requests the model's engine answers at once, each with its own context window."""
     if model.engine.parallel is not None:
         return model.engine.parallel
     return max(1, min(MOST_SLOTS, SLOT_TOKENS // model.context_window)) if model.context_window else 1

@@ -1,55 +1,67 @@
-"""Which engines may be in memory: admission by bytes, eviction, groups that exclude each other.
+"""The memory of a gateway's engines: carries out what `admission.plan` decides.
 
-Whoever wants to start claims memory here. Claims are served in the order in which their first request came; an engine
-that must give way ends its answers first. A younger claim is served before an older one only where it takes nothing
-from it. So none starves: an engine in use has to give way once it has been ready for its `stay`.
+An engine that wants to start claims memory here; `admission` says who gets it and who gives way.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from bisect import insort
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from functools import reduce
-from operator import add
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gateway.config import Engines, Model
+from gateway.engines import admission, memory
+from gateway.engines.admission import Plan, Resident, Snapshot
 from gateway.engines.learnt import Learnt
-from gateway.engines.memory import MB, Budget, Footprint, estimate, machine_budget
+from gateway.engines.memory import Budget, Footprint, estimate, machine_budget
 from gateway.engines.pidfile import PidFiles
+from gateway.engines.states import State
 from gateway.errors import ProviderModelNotLoaded
 
-if TYPE_CHECKING:
-    from gateway.engines.engine import Engine
 
-log = logging.getLogger("ctxgate")
+class Loadable(Protocol):
+    """An engine as `Residency` sees it; `gateway.engines.engine.Engine` is one."""
 
-STAY_SECONDS = (0.25, 10.0)
-"""How long an engine in use stays although others wait: as long as it took to load, within these bounds."""
-RELOAD_SECONDS = 0.05
-"""The least that a reload is taken to cost."""
+    model: Model
+    held: Footprint
+    in_flight: int
+    idle_since: float
+    load_seconds: float | None
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def entered(self) -> float:
+        """When the state began, by time.monotonic."""
+        ...
+
+    def admitted(self, footprint: Footprint) -> None:
+        """It now holds `footprint`, and starts."""
+        ...
+
+    def drain(self, *, recallable: bool = False) -> None: ...
+    def recall(self) -> None: ...
 
 
-@dataclass(order=True)
-class Claim:
-    """`engine` wants to start. `since` is when its first request came."""
+@dataclass(eq=False)
+class Pending:
+    """A claim that waits. since: when the engine's first request came."""
 
     since: float
-    engine: Engine = field(compare=False)
-    need: Footprint = field(compare=False)
-    granted: asyncio.Future[None] = field(compare=False)
+    engine: Loadable
+    need: Footprint
+    granted: asyncio.Future[None]
 
 
 class Residency:
-    """All engines of a gateway, and who of them may be in memory.
+    """All engines of a gateway, and which of them may be in memory.
 
-    state_dir: for what is learnt, pid files and logs; None: nothing is kept. budget: what the machine can spare, asked
-    once; `limits` go before it.
+    state_dir: folder for learnt sizes, pid files and logs; None: writes none of them. budget: what the machine can
+    spare, asked once; `limits` overrule it.
     """
 
     def __init__(
@@ -63,12 +75,14 @@ class Residency:
         self.state_dir = state_dir
         self.learnt = Learnt(state_dir / "engines.json" if state_dir is not None else None)
         self.pid_files = PidFiles(state_dir / "engines") if state_dir is not None else None
-        self.claims: list[Claim] = []
+        self.claims: list[Pending] = []
         """The oldest first."""
-        self.residents: list[Engine] = []
+        self.residents: list[Loadable] = []
         """Engines that hold memory."""
+        self.short = False
+        """Claims wait, or engines hold more than the budget: call `schedule` when an engine becomes idle."""
         self.unfit: set[str] = set()
-        """Programs that no engine starts again while another can be started: they were built for another processor."""
+        """Programs that SIGILL killed: they were built for another processor. Engines start others if they can."""
         self._machine_budget = budget
         self._machine: Budget | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -81,7 +95,7 @@ class Residency:
 
     @property
     def budget(self) -> Budget | None:
-        """None until the first engine asked for memory."""
+        """What engines may hold together; None until the first engine claims memory."""
         machine, limits = self._machine, self.limits
         if machine is None:
             return None
@@ -90,19 +104,14 @@ class Residency:
             return Budget(limits.memory_budget, gpu, strict=True)
         return Budget(machine.ram, gpu, strict=limits.gpu_memory_budget is not None)
 
-    @property
-    def held(self) -> Footprint:
-        """By all engines together."""
-        return _together(self.residents)
-
-    async def admit(self, engine: Engine, since: float) -> None:
+    async def admit(self, engine: Loadable, since: float) -> None:
         """Returns once `engine` holds its memory and is starting.
 
-        Raises ProviderModelNotLoaded where it can never have so much.
+        Raises ProviderModelNotLoaded if it can never have that much, or its weights can't be read.
         """
         need = await self._need(engine.model)
-        claim = Claim(since, engine, need, asyncio.get_running_loop().create_future())
-        insort(self.claims, claim)
+        claim = Pending(since, engine, need, asyncio.get_running_loop().create_future())
+        insort(self.claims, claim, key=lambda each: each.since)
         self.schedule()
         try:
             await claim.granted
@@ -111,27 +120,59 @@ class Residency:
                 self.claims.remove(claim)
                 self.schedule()
 
-    def freed(self, engine: Engine) -> None:
-        """The process of `engine` has gone; `schedule` makes something of it."""
+    def freed(self, engine: Loadable) -> None:
+        """The process of `engine` has ended; call `schedule` next."""
         if engine in self.residents:
             self.residents.remove(engine)
 
+    async def measure(self, engine: Loadable, pid: int, *, with_gpu: bool) -> None:
+        """Learns what the process of `engine` needs; more than planned can make others give way.
+
+        with_gpu: runs the GPU's tool too, which takes up to a second.
+        """
+        usage = await asyncio.to_thread(memory.usage, pid)
+        if usage is None:
+            return
+        on_gpu = 0
+        if self.budget is not None and self.budget.gpu is not None:
+            on_gpu = engine.held.gpu
+            if with_gpu:
+                from gateway.engines import gpu
+
+                on_gpu = (await asyncio.to_thread(gpu.by_process)).get(pid, 0)
+        # With a GPU, weights mapped from the file are read once and needed no more.
+        seen = Footprint(usage.anonymous if on_gpu else usage.peak, on_gpu)
+        try:
+            self.learnt.saw(engine.model, seen, engine.load_seconds)
+        except OSError:
+            return  # the weights were removed meanwhile
+        if engine.model.residence.memory is None and engine.state in ("ready", "draining"):
+            before, engine.held = engine.held, engine.held.largest(seen)
+            if before != engine.held:
+                self.schedule()
+
     def schedule(self) -> None:
-        """Serves what claims can be served, and asks engines to give way to the others. Call it after any change."""
+        """Plans again and carries the plan out. Call it after any change."""
         if self._scheduling:
+            # What the plan does to an engine can be such a change.
             self._again = True
             return
         self._scheduling = True
         try:
-            while True:
+            self._again = True
+            while self._again:
                 self._again = False
                 self._schedule()
-                if not self._again:
-                    return
         finally:
             self._scheduling = False
 
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     async def _need(self, model: Model) -> Footprint:
+        """What the model's engine will hold: as configured, as measured earlier, else as estimated."""
         if self._machine is None:
             self._machine = await asyncio.to_thread(self._machine_budget)
         budget = self.budget
@@ -150,152 +191,56 @@ class Residency:
             ) from error
 
     def _schedule(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        going: list[Engine] = []
-        reserved = Footprint()
+        self.close()
+        budget = self.budget
+        if budget is None:
+            return
+        now = time.monotonic()
+        plan = admission.plan(self._snapshot(budget), now)
+        self.short = plan.short
+        self._answer_claims(plan)
+        for engine in self.residents[:]:
+            if engine not in plan.drains:
+                if engine.state == "draining":
+                    engine.recall()
+            elif engine.state == "ready":
+                engine.drain(recallable=True)
+        if plan.recheck_at is not None:
+            delay = max(0.0, plan.recheck_at - now)
+            self._timer = asyncio.get_running_loop().call_later(delay, self.schedule)
+
+    def _snapshot(self, budget: Budget) -> Snapshot:
+        claims = tuple(
+            admission.Claim(claim.engine, claim.engine.model.name, claim.need, claim.engine.model.residence.group)
+            for claim in self.claims
+            if not claim.granted.done()
+        )
+        residents = tuple(
+            Resident(
+                key=engine,
+                name=engine.model.name,
+                state=engine.state,
+                held=engine.held,
+                in_flight=engine.in_flight,
+                ready_since=engine.entered,
+                idle_since=engine.idle_since,
+                load_seconds=engine.load_seconds,
+                pinned=engine.model.residence.pinned,
+                group=engine.model.residence.group,
+            )
+            for engine in self.residents
+        )
+        return Snapshot(budget, claims, residents, self.limits.excludes)
+
+    def _answer_claims(self, plan: Plan) -> None:
         for claim in self.claims[:]:
             if claim.granted.done():
                 continue
-            victims = self._make_room(claim, reserved, going)
-            if victims is None:
-                continue
-            going += victims
-            reserved += claim.need
-        if not self.claims:
-            going += self._too_many()
-        for engine in self.residents[:]:
-            if engine in going:
-                if engine.state == "ready":
-                    engine.drain(recallable=True)
-            elif engine.state == "draining":
-                engine.recall()
-
-    def _make_room(self, claim: Claim, reserved: Footprint, going: list[Engine]) -> list[Engine] | None:
-        """Serves the claim, or refuses it: None. Else the engines that give way to it: none where it has to wait.
-
-        reserved: for older claims, that `going` give way to.
-        """
-        budget = self.budget
-        assert budget is not None
-        engine, need = claim.engine, claim.need
-        if budget.strict and not budget.holds(need):
-            self._refuse(claim, f"needs {_mb(need)}, which is more than engines may hold ({_mb(budget)})")
-            return None
-        against = [other for other in self.residents if self.exclude(engine.model, other.model)]
-        if not against and self._fits(budget, self.residents, reserved + need):
-            self.claims.remove(claim)
-            self.residents.append(engine)
-            engine.admitted(need)
-            claim.granted.set_result(None)
-            return None
-        stay = [other for other in self.residents if other.state != "stopping" and other not in going]
-        victims = [other for other in against if other in stay]
-        stay = [other for other in stay if other not in victims]
-        now = time.monotonic()
-        chosen: list[Engine] = []
-        for other in sorted(stay, key=lambda other: _worth(other, now)):
-            if self._fits(budget, stay, reserved + need):
-                break
-            if not other.model.residence.pinned and other.state in ("ready", "draining"):
-                stay.remove(other)
-                chosen.append(other)
-        if not self._fits(budget, stay, reserved + need):
-            fixed = [other for other in stay if other.model.residence.pinned]
-            if fixed and not self._fits(budget, fixed, need):
-                names = ", ".join(other.model.name for other in fixed)
-                self._refuse(claim, f"needs {_mb(need)}; {names} keep {_mb(_together(fixed))} of {_mb(budget)}")
-                return None
-            # Others start just now, or are about to: they can give way only later.
-            return []
-        if pinned := [other for other in victims if other.model.residence.pinned]:
-            names = ", ".join(other.model.name for other in pinned)
-            self._refuse(claim, f"may not be in memory together with {names}, which is pinned")
-            return None
-        for other in reversed(chosen[:]):
-            # A large one that was chosen later may have made an earlier choice needless.
-            if self._fits(budget, [*stay, other], reserved + need):
-                chosen.remove(other)
-                stay.append(other)
-        victims += chosen
-        later = [other for other in victims if _stay_left(other, now) > 0]
-        if later:
-            self._look_again(min(_stay_left(other, now) for other in later))
-        return [other for other in victims if other not in later and other.state in ("ready", "draining")]
-
-    def _too_many(self) -> list[Engine]:
-        """Engines that turned out to need more than was thought: those out of use give way."""
-        budget = self.budget
-        if budget is None:
-            return []
-        stay = [other for other in self.residents if other.state != "stopping"]
-        now = time.monotonic()
-        victims = []
-        for other in sorted(stay, key=lambda other: _worth(other, now)):
-            if len(stay) < 2 or self._fits(budget, stay, Footprint()):
-                break
-            if other.state == "ready" and not other.in_flight and not other.model.residence.pinned:
-                stay.remove(other)
-                victims.append(other)
-        return victims
-
-    def exclude(self, one: Model, other: Model) -> bool:
-        """Whether their groups forbid both in memory at a time."""
-        ours, theirs = one.residence.group, other.residence.group
-        if ours is None or theirs is None:
-            return False
-        excludes = self.limits.excludes
-        return theirs in excludes.get(ours, ()) or ours in excludes.get(theirs, ())
-
-    def _fits(self, budget: Budget, engines: Iterable[Engine], more: Footprint) -> bool:
-        """Without a strict budget, one engine alone always fits: its size may be estimated wrongly."""
-        engines = list(engines)
-        return budget.holds(_together(engines) + more) or (not engines and not budget.strict)
-
-    def _refuse(self, claim: Claim, why: str) -> None:
-        self.claims.remove(claim)
-        cure = "raise engines.memory_budget, or give the model a smaller context_window or parallel"
-        claim.granted.set_exception(
-            ProviderModelNotLoaded(f"model {claim.engine.model.name!r} {why}; {cure}", code="no_memory")
-        )
-
-    def _look_again(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
-        when = loop.time() + seconds
-        if self._timer is None or self._timer.when() > when:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = loop.call_at(when, self.schedule)
-
-    def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-
-def _together(engines: Iterable[Engine]) -> Footprint:
-    return reduce(add, (engine.held for engine in engines), Footprint())
-
-
-def _stay_left(engine: Engine, now: float) -> float:
-    """Seconds for which an engine in use is left alone."""
-    if not engine.in_flight or engine.state == "draining":
-        return 0.0
-    stay = min(max(engine.load_seconds or 0.0, STAY_SECONDS[0]), STAY_SECONDS[1])
-    return max(0.0, engine.entered + stay - now)
-
-
-def _worth(engine: Engine, now: float) -> tuple[int, float]:
-    """What is lost when the engine gives way; the least first. Idle ones by how long they were idle for their cost."""
-    reload = max(engine.load_seconds or 0.0, RELOAD_SECONDS)
-    if engine.state == "draining":
-        return (0, 0.0)
-    if not engine.in_flight:
-        return (1, -(now - engine.idle_since) / reload)
-    return (2, reload + engine.in_flight)
-
-
-def _mb(size: Footprint | Budget) -> str:
-    gpu = f" and {size.gpu // MB} MB of GPU memory" if size.gpu else ""
-    return f"{-(-size.ram // MB)} MB{gpu}"
+            if claim.engine in plan.grants:
+                self.claims.remove(claim)
+                self.residents.append(claim.engine)
+                claim.engine.admitted(claim.need)
+                claim.granted.set_result(None)
+            elif (why := plan.refusals.get(claim.engine)) is not None:
+                self.claims.remove(claim)
+                claim.granted.set_exception(ProviderModelNotLoaded(why, code="no_memory"))

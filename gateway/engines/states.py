@@ -1,4 +1,4 @@
-"""The states of an engine and what leads from one to another: a table, no I/O.
+"""The states of an engine and the events that lead from one to another: a table, no I/O.
 
 stopped ──admit──► starting ──came──► ready ──drain──► draining ──recall──► ready
 starting, ready, draining ──broke──► failed ──admit──► starting
@@ -20,7 +20,7 @@ TABLE: Mapping[tuple[State, Event], State] = {
     ("starting", "came"): "ready",
     ("ready", "drain"): "draining",
     ("draining", "recall"): "ready",
-    # Before a process stands: no weights, no engine installed, the port taken.
+    # Before there is a process: no weights, no engine installed, the port taken.
     ("stopped", "broke"): "failed",
     ("failed", "broke"): "failed",
     ("starting", "broke"): "failed",
@@ -34,15 +34,15 @@ TABLE: Mapping[tuple[State, Event], State] = {
 }
 
 RESIDENT: frozenset[State] = frozenset({"starting", "ready", "draining", "stopping"})
-"""An engine in one of these holds memory."""
+"""Engines in these states hold memory."""
 
 
 class ImpossibleTransition(AssertionError):
-    """A bug of ours: the event can't happen in the state."""
+    """A bug in the gateway: the event can't happen in this state."""
 
 
 def after(state: State, event: Event) -> State:
-    """The state that follows. Raises ImpossibleTransition where the table has none."""
+    """The next state. Raises ImpossibleTransition if the table has none."""
     try:
         return TABLE[state, event]
     except KeyError:

@@ -1,7 +1,7 @@
-"""llama-server's own HTTP API out of the wheel `xllamacpp`.
+"""llama-server's own HTTP API, from the wheel `xllamacpp`.
 
-Run as a script, by path, in a process of its own: standard library and xllamacpp alone. The address that the system
-chose is announced on standard output once the model is loaded.
+Runs as a script, by path, in its own process, on the standard library and xllamacpp alone. Prints the address that the
+system chose on standard output once the model is loaded.
 """
 
 from __future__ import annotations
@@ -11,10 +11,30 @@ import json
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 
 def main() -> None:
+    args = parse()
+
+    import xllamacpp
+
+    try:
+        server = xllamacpp.Server(parameters(args))
+    except RuntimeError as error:
+        # llama.cpp printed the reason on standard error; a traceback would only push it out of the last lines.
+        sys.exit(str(error))
+    url = urlsplit(server.listening_address)
+    sys.stdout.write(json.dumps({"ctxgate": {"host": url.hostname, "port": url.port}}) + "\n")
+    sys.stdout.flush()
+    # SIGTERM kills the process at once: tearing the model down takes longer than freeing its memory.
+    while True:
+        signal.pause()
+
+
+def parse() -> argparse.Namespace:
+    """The options that recipes pass, and those of llama-server's that a model's `args` may well hold."""
     parser = argparse.ArgumentParser(prog="xllamacpp_server")
     parser.add_argument("--model", "-m", required=True)
     parser.add_argument("--mmproj", default="")
@@ -28,14 +48,16 @@ def main() -> None:
     parser.add_argument("--reranking", "--rerank", action="store_true")
     parser.add_argument("--batch-size", "-b", type=int)
     parser.add_argument("--ubatch-size", "-ub", type=int)
-    # Beyond what recipes pass, the few of llama-server's options that a model's `args` may well hold.
     parser.add_argument("--gpu-layers", "--n-gpu-layers", "-ngl", type=int, default=-1)
     parser.add_argument("--chat-template-file", type=Path)
     parser.add_argument("--pooling", choices=["none", "mean", "cls", "last", "rank"])
     parser.add_argument("--verbosity", type=int, default=2)
     parser.add_argument("--jinja", action="store_true", help="always on; read because llama-server's users write it")
-    args = parser.parse_args()
+    return parser.parse_args()
 
+
+def parameters(args: argparse.Namespace) -> Any:
+    """xllamacpp's CommonParams for these options."""
     import xllamacpp
 
     params = xllamacpp.CommonParams()
@@ -61,23 +83,12 @@ def main() -> None:
     if args.chat_template_file is not None:
         params.chat_template = args.chat_template_file.read_text("utf-8")
     params.verbosity = args.verbosity
-    # Only the gateway asks this server; a web page has no business here.
+    # Only the gateway uses this server; web pages must not.
     params.cors_origins = "localhost"
     params.ui = False
-    # A ping says that the server lives, not that it works on the answer.
+    # Pings show that the server lives, not that it works on the answer.
     params.sse_ping_interval = -1
-
-    try:
-        server = xllamacpp.Server(params)
-    except RuntimeError as error:
-        # llama.cpp has said why on standard error; a traceback would only push that out of sight.
-        sys.exit(str(error))
-    url = urlsplit(server.listening_address)
-    sys.stdout.write(json.dumps({"ctxgate": {"host": url.hostname, "port": url.port}}) + "\n")
-    sys.stdout.flush()
-    # SIGTERM ends the process as it stands: tearing the model down takes longer than giving its memory back.
-    while True:
-        signal.pause()
+    return params
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One suite of requests, asked of an engine alone and of the same engine behind ctxgate.
+"""One suite of requests, for an engine alone and for the same engine behind ctxgate.
 
 Each check answers with a few words: what the server did.
 """
@@ -74,7 +74,7 @@ def _calls(message: Json) -> list[Any]:
 
 
 def _said(response: httpx.Response, *, ok: str = "ok") -> str:
-    """`ok`, or the status, with the error's code where that says more."""
+    """`ok`, or the status with the error's code if that says more."""
     if response.status_code == 200:
         return ok
     try:
@@ -198,7 +198,7 @@ def oversize(server: Server) -> str:
     response = server.ask(OVERSIZE)
     if response.status_code == 400:
         error = response.json()["error"]
-        # Ours tells both numbers.
+        # The gateway names both numbers.
         assert "category" not in error or error["prompt_tokens"] > error["context_window"] > 0
     return _said(response, ok="cut in silence")
 
@@ -240,7 +240,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def observe(server: Server) -> dict[str, str]:
-    """Every check's words; a check that doesn't hold at all says why."""
+    """Each check's result; a failed check says why."""
     seen = {}
     for name, check in CHECKS.items():
         try:

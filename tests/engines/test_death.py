@@ -1,4 +1,4 @@
-"""Engines that die under a running answer, seen from the gateway's centre."""
+"""Engines that die in the middle of an answer, as `Gateway` sees them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def _rest(run: Run) -> list[bytes]:
 
 
 async def _retried(gateway: Gateway) -> bytes:
-    """A client's next request, while the death may not have been noticed yet: one refusal is fair."""
+    """A client's next request. The gateway may not know of the death yet: one refusal is fair."""
     try:
         return await whole(gateway)
     except ProviderUnavailable:
@@ -100,7 +100,7 @@ async def test_mlx_whose_answers_have_no_length(mlx_python: str, mlx_model: Path
         await dies_in_its_answer(gateway, route, {**LONG, "logit_bias": {str(end): -1000}, "top_logprobs": 11})
 
 
-async def test_the_users_own_server_goes_and_ours_takes_over(model: Model, xllamacpp: Callable[[], Machine]) -> None:
+async def test_the_users_own_server_ends_and_ours_takes_over(model: Model, xllamacpp: Callable[[], Machine]) -> None:
     users_own = Engine(model, machine=xllamacpp)
     address = await users_own.ensure()
     # What another process started; this one's bookkeeping must not know it.

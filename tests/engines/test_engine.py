@@ -1,4 +1,4 @@
-"""The state machine of one engine, over real ones."""
+"""One engine from start to end, with real processes."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_fifty_callers_get_one_process(model: Model, xllamacpp: Callable[[
 
 
 async def test_requests_side_by_side_have_a_whole_window_each(model: Model, machine: Callable[[], Machine]) -> None:
-    """llama.cpp's own choice is one window for all, and once that is full it fails every one of them."""
+    """By default llama.cpp shares one window among all requests, and fails them all once it is full."""
     async with stopped(Engine(model, machine=machine)) as engine:
         backend = backends.load(model.runtime)(model, await engine.ensure())
 
@@ -190,7 +190,7 @@ async def test_missing_weights(model: Model, pull: PullSource | None, cure: str)
     assert message == f"model 'tiny': there is no file /no/such.gguf; {cure}"
 
 
-async def test_broken_weights_and_the_engines_own_words(
+async def test_broken_weights_and_the_engines_output(
     model: Model, machine: Callable[[], Machine], tmp_path: Path
 ) -> None:
     broken = tmp_path / "broken.gguf"
@@ -200,7 +200,7 @@ async def test_broken_weights_and_the_engines_own_words(
     assert "load" in message.partition("last lines:")[2]
 
 
-async def test_then_the_weights_come(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+async def test_weights_that_arrive_later(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
     late = tmp_path / "late.gguf"
     async with stopped(Engine(replace(model, path=late), machine=xllamacpp)) as engine:
         await refused(engine)
@@ -212,7 +212,7 @@ async def test_then_the_weights_come(model: Model, xllamacpp: Callable[[], Machi
 SILENT = Runtime(command=(sys.executable, "-c", "import signal; print('loading…'); signal.pause()"), args=("{port}",))
 
 
-async def test_one_that_never_gets_ready(model: Model) -> None:
+async def test_an_engine_that_never_gets_ready(model: Model) -> None:
     engine = Engine(replace(model, engine=replace(SILENT, startup_timeout_seconds=3.0)))
     message = await refused(engine)
     assert "was not ready within 3 s (startup_timeout_seconds); its last lines:\nloading…" in message
@@ -243,7 +243,7 @@ async def test_a_server_already_on_the_port_is_used_and_left_alone(
         assert alive(users_own.pid)
 
 
-async def test_nobody_on_the_port_then_it_is_started_there(model: Model, machine: Callable[[], Machine]) -> None:
+async def test_a_free_port_gets_our_engine(model: Model, machine: Callable[[], Machine]) -> None:
     fixed = Address(port=free_port())
     async with stopped(Engine(replace(model, port=fixed.port), fixed, machine=machine)) as engine:
         assert await engine.ensure() == fixed
@@ -251,7 +251,7 @@ async def test_nobody_on_the_port_then_it_is_started_there(model: Model, machine
         assert await answers(engine)
 
 
-async def test_the_users_server_goes_and_ours_takes_its_place(model: Model, xllamacpp: Callable[[], Machine]) -> None:
+async def test_the_users_server_ends_and_ours_takes_its_port(model: Model, xllamacpp: Callable[[], Machine]) -> None:
     users_own = Engine(model, machine=xllamacpp)
     address = await users_own.ensure()
     Engine._alive.discard(users_own)
@@ -278,7 +278,7 @@ async def test_something_else_on_the_port(model: Model) -> None:
         assert "give the model another port" in message
 
 
-async def test_a_server_on_the_port_that_still_loads_is_waited_for(model: Model) -> None:
+async def test_waits_for_a_server_on_the_port_that_is_loading(model: Model) -> None:
     loading = b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
     answers = [(503, loading), (503, loading), (200, b'{"status":"ok"}')]
 
@@ -331,7 +331,7 @@ BY_COMMAND = Runtime(
 
 
 class NotMade(LlamaCppBackend):
-    """A backend of a user's own that can't be made; the health check finds the engine well."""
+    """A user's own backend that can't be made, though the engine passes its health check."""
 
     def __init__(self, model: Model, address: Address | None) -> None:
         raise ProviderUnavailable("no key for it")
@@ -345,8 +345,8 @@ async def test_an_engine_whose_backend_can_t_be_made_is_ended(model: Model) -> N
         assert (engine.state, engine.pid, engine.starts) == ("failed", None, 1)
 
 
-class CantTell(LlamaCppBackend):
-    """A backend of a user's own with a bug in what the watch asks it."""
+class Broken(LlamaCppBackend):
+    """A user's own backend with a bug that the supervisor runs into."""
 
     asked: ClassVar[asyncio.Event]
 
@@ -355,14 +355,14 @@ class CantTell(LlamaCppBackend):
         raise ZeroDivisionError
 
 
-async def test_an_engine_that_can_t_be_watched_closely_is_seen_to_end(
+async def test_a_bug_in_a_backend_does_not_hide_the_end_of_its_engine(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    CantTell.asked = asyncio.Event()
-    own = replace(model, runtime="tests.engines.test_engine:CantTell", engine=BY_COMMAND)
+    Broken.asked = asyncio.Event()
+    own = replace(model, runtime="tests.engines.test_engine:Broken", engine=BY_COMMAND)
     async with stopped(Engine(own)) as engine, asyncio.timeout(PATIENCE):
         await engine.join()
-        await CantTell.asked.wait()
+        await Broken.asked.wait()
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
         while not engine.crashes:

@@ -7,13 +7,15 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import httpx
 import pytest
 
 from gateway.config import Model
-from gateway.engines import Engine
+from gateway.engines import Engine, pidfile
 from gateway.engines.pidfile import PidFiles
 from tests.engines.conftest import alive, gone, stand_still
 from tests.engines.served import served
@@ -30,7 +32,7 @@ TOLD = ("went away in the middle of its answer", "went away before it answered",
 
 @pytest.mark.parametrize("streams", [30, pytest.param(100, marks=pytest.mark.slow)])
 async def test_the_engine_under_streams(test_model: Path, streams: int) -> None:
-    """Each ends: in an answer, a second one if the first was lost, or in an error frame. The engine is back."""
+    """Each stream ends in an answer, perhaps a second one, or in an error frame; and the engine is back."""
     rolls = random.Random(7)
     async with real(test_model, LANE) as (port, engine):
         gate = asyncio.Semaphore(AT_A_TIME)
@@ -88,7 +90,7 @@ async def how_it_ends(client: Client) -> str:
     return "answer"
 
 
-def test_the_gateway_and_the_guard_then_the_next_start_ends_what_is_left(test_model: Path, tmp_path: Path) -> None:
+def test_the_gateway_and_the_guard_killed_then_the_next_start_ends_the_engine(test_model: Path, tmp_path: Path) -> None:
     config = {
         "active_model": "tiny",
         "models": {"tiny": {"runtime": "llama.cpp", "path": str(test_model), "context_window": 512}},
@@ -136,11 +138,11 @@ async def test_a_gateway_that_lives_keeps_its_engines(model: Model, tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"pid": 1}', "[]"])
-def test_a_pid_file_that_says_nothing(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_pid_file(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "7.json").write_text(text)
     assert PidFiles(tmp_path).reap() == []
     assert not list(tmp_path.iterdir())
-    assert "says nothing of an engine" in caplog.text
+    assert "is not a valid pid file" in caplog.text
 
 
 def test_another_process_with_the_pid_is_left_alone(tmp_path: Path) -> None:
@@ -148,3 +150,19 @@ def test_another_process_with_the_pid_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "7.json").write_text(json.dumps(entry))
     assert PidFiles(tmp_path).reap() == []
     assert not list(tmp_path.iterdir())
+
+
+def test_start_times_tell_processes_apart() -> None:
+    """Also on systems without /proc."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        for start_time in (pidfile.start_time, pidfile._portable_start_time):
+            mine = start_time(os.getpid())
+            assert mine is not None
+            assert start_time(os.getpid()) == mine
+            assert start_time(other.pid) not in (None, mine)
+        os.kill(other.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # a zombie, until it is waited for
+        assert pidfile.start_time(other.pid) is None
+        assert pidfile._portable_start_time(other.pid) is None
+    assert pidfile.start_time(other.pid) is None
+    assert pidfile._portable_start_time(other.pid) is None

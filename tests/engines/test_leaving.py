@@ -1,4 +1,4 @@
-"""Clients that leave: the engine stops working for them, wherever their request has got to."""
+"""Clients that leave: the engine stops working for them, however far their request has come."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONGER = {**LONG, "max_tokens": 900}
 
 
 async def slots(engine: Engine) -> list[int]:
-    """How many tokens each slot that works has written."""
+    """Tokens written so far by each busy slot."""
     backend = engine._backend
     assert isinstance(backend, LlamaCppBackend)
     status, body = await backend.get("/slots")
@@ -50,8 +50,8 @@ async def free(engine: Engine) -> int:
 
 
 @pytest.mark.parametrize("clients", [16, pytest.param(100, marks=pytest.mark.slow)])
-async def test_of_clients_that_leave_nothing_is_left(test_model: Path, clients: int) -> None:
-    """Half of them ask for whole answers, half for streams; each leaves at a moment of its own."""
+async def test_nothing_is_left_of_clients_that_leave(test_model: Path, clients: int) -> None:
+    """Half of them ask for whole answers, half for streams; each leaves at a different moment."""
     rolls = random.Random(3)
     async with real(test_model, LANE) as (port, engine):
         async with await Client.connect(port) as client:
@@ -75,7 +75,7 @@ async def test_of_clients_that_leave_nothing_is_left(test_model: Path, clients: 
 
 
 async def on_its_loop(engine: Engine, action: Callable[[Engine], Any]) -> Any:
-    """The gateway has a thread and a loop of its own."""
+    """The gateway runs in its own thread and loop."""
     assert engine._watching is not None
     loop = engine._watching.get_loop()
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(action(engine), loop))
@@ -101,7 +101,7 @@ async def test_while_it_waits_for_others(
             await leaves(task)
             while gateway.residency.claims:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        assert (two.queue, two.in_flight, two.starts, two.state) == ([], 0, 0, "stopped")
+        assert (len(two.queue), two.in_flight, two.starts, two.state) == (0, 0, 0, "stopped")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -112,7 +112,7 @@ async def test_while_it_loads(model: Model, xllamacpp: Callable[[], Machine], tm
         while one.state != "starting":
             await one.changed()
         await leaves(task)
-        assert (one.queue, one.in_flight) == ([], 0)
+        assert (len(one.queue), one.in_flight) == (0, 0)
         # What is begun is ended: the next one finds it loaded.
         assert b"chat.completion" in await whole(gateway, "one")
         assert (one.starts, one.in_flight) == (1, 0)
@@ -122,7 +122,7 @@ async def test_while_it_loads(model: Model, xllamacpp: Callable[[], Machine], tm
 async def test_before_the_engine_has_read_it(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, stream: bool
 ) -> None:
-    """The engine stands still while the client comes and goes: once it goes on, it does nothing for it."""
+    """The engine is stopped while the client comes and goes; once it continues, it does nothing for that client."""
     async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
         one = engine_of(gateway, "one")
         await whole(gateway, "one")

@@ -1,4 +1,4 @@
-"""What engines write is kept, bounded, and shown by `ctxgate logs`."""
+"""Engines' logs: bounded, and shown by `ctxgate logs`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_folder_that_cannot_be_written_ends_the_log_alone(tmp_path: Path) -> N
     assert isinstance(log.failure, OSError)
 
 
-async def test_start_and_end_and_all_between(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+async def test_a_log_has_the_start_and_the_end(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
     engine = Engine(model, residency=Residency(state_dir=tmp_path), machine=xllamacpp)
     await engine.ensure()
     pid = engine.pid
@@ -55,13 +55,13 @@ async def test_start_and_end_and_all_between(model: Model, xllamacpp: Callable[[
     assert lines[-1].endswith(" xllamacpp was killed by SIGTERM")
 
 
-async def test_an_engine_that_can_t_be_written_down_serves(
+async def test_an_engine_without_pid_file_serves(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "engines").write_text("a file, where the folder of pid files should be")
     engine = Engine(model, residency=Residency(state_dir=tmp_path), machine=xllamacpp)
     await engine.ensure()
-    assert "the engine of model tiny can't be written down" in caplog.text
+    assert "can't write the pid file of model tiny's engine" in caplog.text
     await engine.stop()
 
 

@@ -1,4 +1,4 @@
-"""The guard: whatever happens to the gateway, no engine is left."""
+"""Processes under their guard: no engine outlives the gateway, whatever happens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PYTHON = (sys.executable, "-I", "-S", "-c")
 
 
 async def started(code: str, *, grace: float = 5.0) -> Process:
-    """A process that runs `code` and has said `{"ctxgate": {"up": 1}}` if the code says so."""
+    """A process that runs `code`."""
     return await Process.start([*PYTHON, textwrap.dedent(code)], {}, grace=grace)
 
 
@@ -43,6 +43,13 @@ async def test_stop_ends_the_process() -> None:
     assert process.returncode == -signal.SIGTERM
     assert process.ending() == "was killed by SIGTERM"
     await process.stop()
+
+
+async def test_a_stop_at_once_is_not_swallowed_by_the_start() -> None:
+    for _ in range(5):
+        process = await started("import time; time.sleep(60)")
+        await process.stop()
+        assert process.ending() == "was killed by SIGTERM"
 
 
 async def test_one_that_ignores_sigterm_is_killed_after_the_grace() -> None:
@@ -116,7 +123,7 @@ async def test_a_program_that_is_not_there() -> None:
 
 @pytest.fixture
 def few_descriptors() -> Iterator[Callable[[int], None]]:
-    """Called with a number: from then on this process can open so many more files."""
+    """A function of a number: how many more files this process can open."""
     taken: list[int] = []
     _, hard = limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -155,7 +162,7 @@ async def test_a_start_without_descriptors_keeps_none(few_descriptors: Callable[
 
 @pytest.mark.parametrize("turns", range(7))
 async def test_a_start_that_is_cancelled_leaves_nothing(turns: int) -> None:
-    """Not even a transport: that would be a warning, and warnings are errors here."""
+    """Not even a transport: its warning would fail the test."""
     pids: list[int] = []
     starting = asyncio.create_task(Process.start([*PYTHON, "import time; time.sleep(60)"], {}, began=pids.append))
     for _ in range(turns):
@@ -260,7 +267,7 @@ def test_no_engine_outlives_the_gateway(number: signal.Signals, test_model: Path
         gateway.wait(PATIENCE)
         assert gone(pids["engine"])
         assert gone(pids["guard"])
-        print(f"{number.name}: engine gone {time.monotonic() - before:.3f} s after the gateway was told")
+        print(f"{number.name}: engine gone {time.monotonic() - before:.3f} s after the signal")
     finally:
         gateway.kill()
         gateway.communicate(timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""What the gateway says of its engines is true: ready or not, and when a failed one is tried again."""
+"""/ready tells the truth, and failed engines are tried again with growing delays."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_ready_tells_the_truth_and_starts_nothing(test_model: Path) -> Non
         assert (status, body["status"], body["engines"]) == (200, "ok", {"tiny": "failed"})
 
 
-async def test_one_that_says_nothing_is_not_ready(
+async def test_a_silent_engine_is_not_ready(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.core.route.READY_SECONDS", 30.0)
@@ -78,7 +78,7 @@ async def test_one_that_says_nothing_is_not_ready(
         assert await route.readiness() is None
 
 
-async def test_a_draining_one_is_not_ready(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+async def test_a_draining_engine_is_not_ready(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
     async with gateway_of(model, {"one": sized(), "two": sized()}, ONE, xllamacpp, tmp_path) as (gateway, _):
         one = engine_of(gateway, "one")
         with await gateway.chat(asked("one", stream=True, max_tokens=300, ignore_eos=True)) as run:
@@ -136,7 +136,7 @@ async def test_a_success_ends_the_row_of_failures(model: Model, xllamacpp: Calla
         begin = asyncio.get_running_loop().time()
         await one.ensure()
         # Each one served before it died: no wait was due.
-        assert one._failed_in_a_row == 1
+        assert one._failures_in_a_row == 1
         assert one._not_before <= begin
         assert (one.starts, one.crashes) == (5, 4)
 

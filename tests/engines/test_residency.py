@@ -1,4 +1,4 @@
-"""Which engines are in memory: real ones, with a budget that not all of them fit into."""
+"""Real engines that share memory, with a budget too small for all of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from msgspec.structs import replace
 from gateway.config import Config, Engines, Model, Residence, load
 from gateway.core import Gateway, Run
 from gateway.engines import Engine, memory
+from gateway.engines.memory import Footprint
 from gateway.engines.recipe import Machine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit
 from gateway.wire.chat import ChatRequest
 from tests.conftest import ROOT
+from tests.engines.conftest import WINDOW
 from tests.patience import PATIENCE
 
 EACH = 60 * memory.MB
-"""More than one engine of the test model holds, by a third."""
+"""A third more than one engine of the test model holds."""
 ONE = Engines(memory_budget=100 * memory.MB)
 """Room for one of them."""
 
@@ -39,7 +41,7 @@ LONG = {"max_tokens": 300, "ignore_eos": True, "stream": True}
 
 @dataclass
 class Seen:
-    """What was in memory at a time, at each change of a state."""
+    """Records what was in memory at each change of a state."""
 
     engines: list[Engine]
     counted: int = 0
@@ -127,7 +129,7 @@ async def test_two_that_do_not_fit_together_answer_200_mixed_requests(
         assert len(seen.started()) < 60
 
 
-async def test_one_that_is_always_in_use_gives_way_all_the_same(
+async def test_an_engine_that_is_always_in_use_gives_way_too(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
 ) -> None:
     async with gateway_of(model, {"busy": sized(), "rare": sized()}, ONE, xllamacpp, tmp_path) as (gateway, seen):
@@ -155,7 +157,8 @@ async def test_answers_in_flight_end_before_their_engine_goes(
 ) -> None:
     async with gateway_of(model, {"one": sized(), "two": sized()}, ONE, xllamacpp, tmp_path) as (gateway, seen):
         one, two = engine_of(gateway, "one"), engine_of(gateway, "two")
-        with await gateway.chat(asked("one", **LONG)) as run:
+        # So much that the engine can't write it all before it is read.
+        with await gateway.chat(asked("one", **LONG, top_logprobs=600, logprobs=True)) as run:
             assert await run.payloads()
             other = asyncio.create_task(whole(gateway, "two"))
             while one.state != "draining":
@@ -172,7 +175,7 @@ async def test_answers_in_flight_end_before_their_engine_goes(
         assert seen.started() == ["one", "two", "one"]
 
 
-async def test_who_no_longer_waits_takes_nobodys_place(
+async def test_a_claim_that_was_given_up_drains_nobody(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
 ) -> None:
     async with gateway_of(model, {"one": sized(), "two": sized()}, ONE, xllamacpp, tmp_path) as (gateway, _):
@@ -188,7 +191,7 @@ async def test_who_no_longer_waits_takes_nobodys_place(
             with pytest.raises(asyncio.CancelledError):
                 await other
             assert b"chat.completion" in await waiting
-            assert (one.state, one.pid, two.state, two.queue) == ("ready", pid, "stopped", [])
+            assert (one.state, one.pid, two.state, len(two.queue)) == ("ready", pid, "stopped", 0)
         assert not one.in_flight
         assert not gateway.residency.claims
 
@@ -228,7 +231,7 @@ async def test_groups_that_exclude_each_other(model: Model, xllamacpp: Callable[
             assert ready() == left
 
 
-async def test_idle_ones_are_unloaded_and_come_back(
+async def test_idle_engines_are_unloaded_and_come_back(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
 ) -> None:
     names = {"idle": Residence(idle_ttl_seconds=0.2), "kept": Residence(idle_ttl_seconds=0.2, pinned=True)}
@@ -242,7 +245,31 @@ async def test_idle_ones_are_unloaded_and_come_back(
         assert seen.started().count("idle") == 2
 
 
-# What can't be
+async def test_an_idle_engine_gives_way_to_one_that_needs_more_than_planned(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    limits = Engines(memory_budget=60 * memory.MB)
+    names = {"idle": Residence(), "busy": Residence()}
+    async with gateway_of(model, names, limits, xllamacpp, tmp_path) as (gateway, seen):
+        idle, busy = engine_of(gateway, "idle"), engine_of(gateway, "busy")
+        # Another context window is another entry among the learnt sizes.
+        idle.model = replace(idle.model, context_window=WINDOW // 2)
+        for engine in (idle, busy):
+            gateway.residency.learnt.saw(engine.model, Footprint(20 * memory.MB), 1.0)
+        await asyncio.gather(idle.join(), busy.join())
+        while idle.held.ram + busy.held.ram <= 60 * memory.MB:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert (idle.state, busy.state) == ("ready", "ready")  # both have answers to give
+        idle.leave()
+        while idle.state != "stopped":
+            await idle.changed()
+        assert busy.state == "ready"
+        busy.leave()
+        assert ("idle", "draining") in seen.changes
+        assert seen.counted > 60 * memory.MB
+
+
+# Refusals
 
 
 async def refused(gateway: Gateway, name: str) -> GatewayError:
@@ -251,7 +278,7 @@ async def refused(gateway: Gateway, name: str) -> GatewayError:
     return caught.value
 
 
-async def test_one_that_can_never_fit(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+async def test_an_engine_that_can_never_fit(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
     names = {"large": Residence(memory=101 * memory.MB), "small": sized()}
     async with gateway_of(model, names, ONE, xllamacpp, tmp_path) as (gateway, _):
         await whole(gateway, "small")
@@ -264,7 +291,7 @@ async def test_one_that_can_never_fit(model: Model, xllamacpp: Callable[[], Mach
         assert engine_of(gateway, "small").state == "ready"
 
 
-async def test_one_beside_a_pinned_one(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+async def test_an_engine_beside_a_pinned_one(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
     async with gateway_of(model, {"pin": sized(pinned=True), "b": sized()}, ONE, xllamacpp, tmp_path) as (gateway, _):
         await whole(gateway, "pin")
         error = await refused(gateway, "b")
@@ -310,7 +337,7 @@ def test_the_example_of_the_documentation_loads(tmp_path: Path) -> None:
     assert config.engines.excludes == {"large": frozenset({"large"})}
 
 
-async def test_what_it_needs_is_learnt_and_kept(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+async def test_the_measured_need_is_saved(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
     for time in ("first", "second"):
         async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
             engine = engine_of(gateway, "one")

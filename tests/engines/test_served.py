@@ -1,4 +1,4 @@
-"""The gateway's own process killed while its engine runs, under the event loop that it really uses."""
+"""Kills the gateway's process while its engine runs, on the event loop that it uses in production."""
 
 from __future__ import annotations
 

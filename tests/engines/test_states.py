@@ -1,4 +1,4 @@
-"""The laws of the state machine: of its table, and of real engines under random orders of what can happen to them."""
+"""Laws of the state machine: of its table, and of real engines under random orders of events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVENTS: tuple[Event, ...] = get_args(Event)
 
 @given(st.lists(st.sampled_from(EVENTS), max_size=40))
 def test_what_holds_memory_gives_it_back_before_it_starts_again(events: list[Event]) -> None:
-    """Between two starts lies the end of the first one's process, whatever happens."""
+    """Between two starts, the first one's process ends, whatever happens."""
     state: State = "stopped"
     holds = False
     for event in events:
@@ -77,7 +77,7 @@ def machine() -> Machine:
 
 
 class Engines_(RuleBasedStateMachine):
-    """Three engines of which two fit, and requests for them, in any order of starts, ends, crashes and departures."""
+    """Three engines of which two fit: requests, starts, ends, crashes and departures in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class Engines_(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def request_is_answered_to_its_end(self, name: str) -> None:
-        """If it can be: who waits for memory that another request holds would wait for us."""
+        """Only on a ready engine: on another, it would wait for memory that this test holds."""
 
         async def end() -> None:
             if self.engines[name].state == "ready" and self.joined[name]:
@@ -192,7 +192,7 @@ class Engines_(RuleBasedStateMachine):
             assert (engine.state == "failed") == (engine.failure is not None) or engine.state == "starting"
 
     def teardown(self) -> None:
-        """All requests end, none waits for ever; nothing is left."""
+        """All requests end, and nothing is left."""
 
         async def end() -> None:
             while any(self.waiting.values()) or any(self.joined.values()):

@@ -1,4 +1,4 @@
-"""Engines that live and no longer work: the judgement on its own, then real ones that are stopped in the middle."""
+"""Stuck engines: the watchdog alone, then real engines that are stopped in the middle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from gateway.config import Engines, Model, Residence
 from gateway.core import Run
-from gateway.engines import Engine, engine, memory
+from gateway.engines import Engine, memory, supervisor
 from gateway.engines.recipe import Machine
 from gateway.engines.watchdog import Signs, Watchdog
 from gateway.errors import GatewayError, ProviderUnavailable
@@ -26,7 +26,7 @@ STALL, PATIENCE = 10.0, 100.0
 
 @dataclass(frozen=True)
 class Case:
-    """Signs of each second from 0 on: what was heard last, told, and the processor time used so far."""
+    """Signs of each second from 0 on."""
 
     name: str
     signs: Callable[[int], Signs]
@@ -36,13 +36,16 @@ class Case:
 
 CASES = [
     Case("tokens come", lambda now: Signs(heard=now), None),
-    Case("it tells of progress", lambda now: Signs(heard=0, told=("prompt", now // 4)), None),
+    Case("reports progress", lambda now: Signs(heard=0, progress=("prompt", now // 4)), None),
     Case(
-        "tells the same, computes", lambda now: Signs(heard=0, told=("x",), cpu=now), 100, "made no progress for 100 s"
+        "reports the same, computes",
+        lambda now: Signs(heard=0, progress=("x",), cpu=now),
+        100,
+        "made no progress for 100 s",
     ),
-    Case("computes and tells nothing", lambda now: Signs(heard=0, cpu=now), 100, "made no progress for 100 s"),
-    Case("does nothing", lambda now: Signs(heard=0, told=("x",), cpu=7), 10, "did nothing for 10 s"),
-    Case("nothing is known of it", lambda now: Signs(heard=0), 10, "did nothing for 10 s"),
+    Case("computes, reports nothing", lambda now: Signs(heard=0, cpu=now), 100, "made no progress for 100 s"),
+    Case("does nothing", lambda now: Signs(heard=0, progress=("x",), cpu=7), 10, "did nothing for 10 s"),
+    Case("nothing is known", lambda now: Signs(heard=0), 10, "did nothing for 10 s"),
     Case("breathes, no more", lambda now: Signs(heard=0, cpu=now / 100), 10, "did nothing for 10 s"),
     Case("stops after a while", lambda now: Signs(heard=min(now, 50)), 60, "did nothing for 10 s"),
     Case("computes for a while", lambda now: Signs(heard=0, cpu=min(now, 40)), 50, "did nothing for 50 s"),
@@ -83,7 +86,7 @@ QUICK = Residence(stall_timeout_seconds=STALLED)
 @pytest.fixture
 def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks ten times a second, so that a second is long enough for a test."""
-    monkeypatch.setattr(engine, "TICK_SECONDS", 0.1)
+    monkeypatch.setattr(supervisor, "TICK_SECONDS", 0.1)
 
 
 async def frozen(engine: Engine) -> int:
@@ -106,7 +109,7 @@ async def begun(engine: Engine) -> None:
 
 @pytest.mark.usefixtures("ticks")
 @pytest.mark.parametrize("which", ["xllamacpp", "on_path"])
-async def test_a_stuck_engine_is_ended_and_what_nobody_has_seen_is_asked_again(
+async def test_a_stuck_engine_is_ended_and_unseen_answers_are_asked_again(
     model: Model, which: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     machine: Callable[[], Machine] = request.getfixturevalue(which)
@@ -138,24 +141,24 @@ async def end_of(run: Run) -> GatewayError:
 
 
 @pytest.mark.usefixtures("ticks")
-async def test_what_it_failed_of_is_told(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+async def test_the_failure_names_the_reason(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
     async with gateway_of(model, {"one": QUICK}, Engines(), xllamacpp, tmp_path) as (gateway, _):
         one = engine_of(gateway, "one")
         await whole(gateway, "one")
-        told: list[str] = []
-        one.on_change(lambda engine: told.append(str(engine.failure)))
+        failures: list[str] = []
+        one.on_change(lambda engine: failures.append(str(engine.failure)))
         asking = asyncio.create_task(whole(gateway, "one", **LONG))
         while not one.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await begun(one)
         await frozen(one)
         assert b"chat.completion" in await asking
-        assert "did nothing for" in told[0]
-        assert "though it had answers to give, and was ended" in told[0]
+        assert "did nothing for" in failures[0]
+        assert "though it had answers to give, and was ended" in failures[0]
 
 
 @pytest.mark.usefixtures("ticks")
-async def test_a_client_that_does_not_read_is_no_stuck_engine(
+async def test_a_client_that_does_not_read_does_not_make_its_engine_stuck(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
 ) -> None:
     async with gateway_of(model, {"one": QUICK}, Engines(), xllamacpp, tmp_path) as (gateway, _):
@@ -171,8 +174,8 @@ async def test_a_client_that_does_not_read_is_no_stuck_engine(
 
 
 @pytest.mark.usefixtures("ticks")
-async def test_a_slow_engine_is_no_stuck_engine(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
-    """One that gets a part of the time: each answer takes longer than it may be silent."""
+async def test_a_slow_engine_is_not_stuck(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+    """It runs for a part of the time: each answer takes longer than the stall timeout."""
     async with gateway_of(model, {"one": QUICK}, Engines(), xllamacpp, tmp_path) as (gateway, _):
         one = engine_of(gateway, "one")
         await whole(gateway, "one")
@@ -210,7 +213,7 @@ def cpu(pid: int) -> float:
 
 
 @pytest.mark.usefixtures("ticks")
-async def test_an_engine_that_stood_still_with_the_gateway_is_no_stuck_engine(
+async def test_an_engine_paused_with_the_gateway_is_not_stuck(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
 ) -> None:
     """As on a machine that was paused."""

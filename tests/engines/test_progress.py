@@ -1,4 +1,4 @@
-"""What a stream says of a real engine while it waits: the queue, the loading, how far the prompt is read."""
+"""Progress comments of a stream that waits for a real engine: queue, loading, reading the prompt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway.backends.prompt_progress import Prefill
-from gateway.engines.status import Progress, Waiting
+from gateway.engines.request_queue import Progress, Waiting
 from gateway.server.keepalive import KEEP_ALIVE
 from tests.conftest import ROOT
 from tests.engines.served import served
@@ -22,12 +22,12 @@ from tests.patience import PATIENCE
 
 DOCS = ROOT / "docs/guarantees.md"
 PROMPT = "What is the weather? " * 190
-"""Nearly all that fits into the test model's context; it reads that in a tenth of a second."""
+"""Nearly fills the test model's context, and takes it a tenth of a second to read."""
 SERVER = {"progress_after_seconds": 0.005, "keep_alive_seconds": 0.005}
 
 
 def events(url: str, text: str, **fields: Any) -> tuple[int, list[str]]:
-    """Status, and the comments and payloads of a stream as they came."""
+    """Status, comments and payloads of a stream, in order."""
     body = {"messages": [{"role": "user", "content": text}], "stream": True, "max_tokens": 4, **fields}
     response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE)
     return response.status_code, [event for event in response.text.split("\n\n") if event]
@@ -76,7 +76,7 @@ def test_xllamacpp_loads_and_reads(test_model: Path, tmp_path: Path) -> None:
 
 
 def test_llama_server_reads_batch_by_batch(llama_server: Path, test_model: Path, tmp_path: Path) -> None:
-    """By both of its endpoints: with tools the text is taken raw."""
+    """On both endpoints: with tools, the gateway asks for raw text."""
     args = ["--batch-size", "64"]
     model = {"runtime": "llama.cpp", "path": str(test_model), "context_window": 1024, "args": args}
     path = f"{llama_server.parent}{os.pathsep}{os.defpath}"
@@ -112,5 +112,5 @@ def test_the_examples_in_the_docs() -> None:
         ("back-off", None, "queued for=back-off position=2 waiting=3"),
     ],
 )
-def test_the_words(phase: Waiting, loaded: float | None, text: str) -> None:
+def test_the_text_of_a_comment(phase: Waiting, loaded: float | None, text: str) -> None:
     assert str(Progress(phase, 2, 3, loaded)) == text

@@ -1,0 +1,39 @@
+"""An engine at one moment, as status pages and metrics show it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from gateway.engines.request_queue import Waiting
+from gateway.engines.states import State
+
+
+class EngineSnapshot(Struct, frozen=True):
+    """An engine at one moment.
+
+    pid: None unless a process of ours runs. loaded: see `Progress`. resident_bytes: what the process holds now, 0 if
+    none runs. expected_bytes: its share of the budget, measured earlier or else estimated; None before its first start.
+    in_flight: answers that it works on. waiting: requests in the queue. waits_for: why they wait; None if none does.
+    since: seconds in this state. starts and crashes: since the gateway started. failure: why the state is failed.
+    note: why the program that was started last isn't the usual one.
+    """
+
+    name: str
+    state: State
+    pid: int | None
+    address: str | None
+    in_flight: int
+    waiting: int
+    waits_for: Waiting | None
+    loaded: float | None
+    resident_bytes: int
+    gpu_bytes: int
+    expected_bytes: int | None
+    since: float
+    idle_seconds: float
+    load_seconds: float | None
+    starts: int
+    crashes: int
+    pinned: bool
+    failure: str | None
+    note: str | None

@@ -1,0 +1,55 @@
+"""Starts an engine's process, with its log and its pid file."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from gateway.engines.logfile import LogFile, log_path
+from gateway.engines.pidfile import PidFiles
+from gateway.engines.process import Process
+from gateway.engines.recipe import Recipe
+from gateway.errors import ProviderUnavailable
+
+log = logging.getLogger("ctxgate")
+
+
+async def spawn(
+    model: str, recipe: Recipe, *, state_dir: Path | None, pid_files: PidFiles | None, grace: float
+) -> Process:
+    """Logs to `state_dir` and writes a pid file, if these are given; the pid file goes when the process ends.
+
+    Raises ProviderUnavailable if the system can't start a process.
+    """
+    lines = LogFile(log_path(state_dir, model)) if state_dir is not None else None
+    written: list[Path] = []
+
+    def began(pid: int) -> None:
+        if lines is not None:
+            lines.note(f"{recipe.engine} started, pid {pid}")
+        if pid_files is not None and (path := _write_pid_file(pid_files, model, pid)) is not None:
+            written.append(path)
+
+    def ended() -> None:
+        if lines is not None:
+            lines.note(f"{recipe.engine} {process.ending()}")
+            lines.close()
+        for path in written:
+            path.unlink(missing_ok=True)
+
+    wrote = lines.write if lines is not None else None
+    try:
+        process = await Process.start(recipe.argv, recipe.env, grace=grace, wrote=wrote, began=began)
+    except OSError as error:
+        raise ProviderUnavailable(f"model {model!r}: can't start a process for {recipe.engine}: {error}") from error
+    process.on_end(ended)
+    return process
+
+
+def _write_pid_file(pid_files: PidFiles, model: str, pid: int) -> Path | None:
+    try:
+        return pid_files.write(model, pid)
+    except OSError as error:
+        # The engine serves all the same: only a killed gateway and guard would leave it behind.
+        log.warning("can't write the pid file of model %s's engine: %s", model, error)
+        return None

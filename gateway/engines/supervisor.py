@@ -1,0 +1,127 @@
+"""Looks after a running engine process: ends it if it is stuck, lets it go if it is idle, measures it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Hashable
+from typing import Protocol
+
+from gateway.backends import Backend
+from gateway.config import Model
+from gateway.engines import memory
+from gateway.engines.process import Process
+from gateway.engines.watchdog import Signs, Watchdog
+from gateway.errors import GatewayError
+
+log = logging.getLogger("ctxgate")
+
+TICK_SECONDS = 1.0
+"""Between two looks at a ready engine: its progress, its idleness, its memory."""
+PROGRESS_SECONDS = 5.0
+"""After this much silence in all answers the engine is asked for its progress, and has as long to reply."""
+PAUSED_TICKS = 3
+"""If the wait for one tick takes this many, the gateway itself did not run."""
+MEASURE_TICKS, MEASURE_GPU_TICKS = 5, 60
+
+
+class Supervised(Protocol):
+    """An engine as its supervisor sees it; `gateway.engines.engine.Engine` is one."""
+
+    model: Model
+    in_flight: int
+    idle_since: float
+
+    @property
+    def current_backend(self) -> Backend | None:
+        """The backend of the running process, also while it drains."""
+        ...
+
+    def drain(self) -> None: ...
+
+    async def measure(self, *, with_gpu: bool = True) -> None: ...
+
+
+class Supervisor:
+    """Of one process, for as long as it runs.
+
+    stuck: why the supervisor killed the process; None if it didn't.
+    """
+
+    def __init__(self, engine: Supervised, process: Process) -> None:
+        self.stuck: str | None = None
+        self._engine = engine
+        self._process = process
+        self._watchdog = Watchdog(*self._patience())
+
+    async def run(self) -> None:
+        """Returns once the process has ended."""
+        ticks = 0
+        failed_before = False
+        while True:
+            try:
+                await self._look(ticks)
+            except Exception:
+                # A backend can be the user's own. If the supervisor died of its bug, nobody would see the engine end.
+                if not failed_before:
+                    log.exception("model %s: its engine can't be watched closely", self._engine.model.name)
+                failed_before = True
+            if await self._ended():
+                return
+            ticks += 1
+
+    async def _look(self, ticks: int) -> None:
+        engine = self._engine
+        if ticks % MEASURE_TICKS == 0:
+            await engine.measure(with_gpu=ticks % MEASURE_GPU_TICKS == 0)
+        if engine.in_flight:
+            if (why := await self._find_stuck()) is not None:
+                self.stuck = why
+                self._process.kill()
+            return
+        self._watchdog.rest()
+        residence = engine.model.residence
+        ttl = residence.idle_ttl_seconds
+        if ttl is not None and not residence.pinned and time.monotonic() - engine.idle_since >= ttl:
+            engine.drain()
+
+    async def _ended(self) -> bool:
+        """Waits for one tick; True if the process has ended."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        ended = await self._process.wait(TICK_SECONDS)
+        if loop.time() - began > PAUSED_TICKS * TICK_SECONDS:
+            # The machine or the container was paused, and perhaps the engine with it.
+            self._watchdog.rest()
+        return ended
+
+    def _patience(self) -> tuple[float, float]:
+        """Limits that end a stuck engine before its backend gives up each answer."""
+        model = self._engine.model
+        return model.residence.stall_timeout_seconds, max(1.0, model.request_timeout - 2 * TICK_SECONDS)
+
+    async def _find_stuck(self) -> str | None:
+        """Why the engine counts as stuck; None if it works, or nobody can say."""
+        now = asyncio.get_running_loop().time
+        watchdog, pid = self._watchdog, self._process.pid
+        backend = self._engine.current_backend
+        last = backend.heard() if backend is not None else None
+        if backend is None or last is None or pid is None:
+            watchdog.rest()
+            return None
+        watchdog.limits(*self._patience())
+        soon = min(PROGRESS_SECONDS, watchdog.stall / 4)
+        if watchdog.silent(now()) < soon:
+            return watchdog.stuck(now(), Signs(last))
+        progress = await self._progress(backend, soon)
+        usage = await asyncio.to_thread(memory.usage, pid)
+        return watchdog.stuck(now(), Signs(last, progress, usage.cpu if usage is not None else None))
+
+    async def _progress(self, backend: Backend, seconds: float) -> Hashable | None:
+        """What the engine itself reports; None if it reports nothing in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await backend.progress()
+        except (GatewayError, TimeoutError):
+            return None
