@@ -77,7 +77,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.wire": {"msgspec"},
     "gateway.schema": {"jsonschema", "referencing"},
     "gateway.upstream": {"httptools"},
-    "gateway.config": {"keyring", "msgspec", "pydantic", "pydantic_core", "yaml"},
+    "gateway.config": {"keyring", "msgspec", "platformdirs", "pydantic", "pydantic_core", "yaml"},
     "gateway.provider": {"httpx", "pydantic"},
     "gateway.backends": {"msgspec"},
     "gateway.request": {"msgspec"},
@@ -94,7 +94,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.ctx": {"msgspec", "sqlalchemy"},
     "gateway.pull": {"httpx", "huggingface_hub"},
     "gateway.app": {"uvicorn"},
-    "gateway.cli": {"httpx", "msgspec", "uvicorn", "yaml"},
+    "gateway.cli": {"click", "httpx", "msgspec", "rich", "uvicorn", "yaml"},
 }
 
 PURE = ("normalizers", "gateway.errors", "gateway.wire", "gateway.request", "gateway.answer")
@@ -123,6 +123,7 @@ HEAVY = {
     "mlx_lm",
     "openai",
     "prometheus_client",
+    "rich",
     "sqlalchemy",
     "xllamacpp",
 }
@@ -133,6 +134,7 @@ WITHOUT: dict[str, set[str]] = {
     "gateway.wire.chat": HEAVY | {"asyncio", "pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.cli.main": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.app": HEAVY | {"pydantic", "starlette", "yaml"},
+    "gateway.cli.serve": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.tools": HEAVY - {"httpx"},
     "gateway.ctx.live": HEAVY,
     "gateway.ctx.runner": HEAVY | {"asyncio", "json", "msgspec", "pydantic", "starlette", "uvicorn", "yaml"},

@@ -33,7 +33,7 @@ def test_help(echo: Tree) -> None:
     done = echo.ctxgate("ctx", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     for action in ("sync", "ls", "cat", "run", "export", "doctor"):
-        assert f"\n    {action} " in done.stdout
+        assert f"\n  {action} " in done.stdout
         assert f"ctxgate ctx {action}" in done.stdout
         assert echo.ctxgate("ctx", action, "--help").returncode == 0
 

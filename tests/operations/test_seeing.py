@@ -218,7 +218,7 @@ def test_plan_of_another_file(running: Gateway, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (3, "")
     assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
         "MODEL EFFECT CHANGES",
-        "tiny engine ends, starts anew context_window: 512 → 1024",
+        "tiny its engine restarts context_window: 512 → 1024",
         "new added",
     ]  # --port of the command line goes before server.port
     edited.write_text(running.file.read_text())
