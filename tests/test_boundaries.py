@@ -95,7 +95,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.store": {"alembic", "sqlalchemy"},
     "gateway.api": {"msgspec", "prometheus_client", "sqlalchemy", "starlette", "uvicorn"},
     "gateway.ctx": {"msgspec", "sqlalchemy"},
-    "gateway.pull": {"httpx", "huggingface_hub"},
+    "gateway.pull": {"httpx", "huggingface_hub", "rich"},
     "gateway.app": {"uvicorn"},
     "gateway.cli": {"click", "httpx", "msgspec", "rich", "uvicorn", "yaml"},
 }

@@ -34,12 +34,9 @@ def pull(config: Path | None, force: bool, name: str | None) -> None:
 
 
 def fetch(model: Model, *, force: bool = False) -> Path | None:
-    """Runs `gateway.pull.pull` with a progress bar on stderr."""
+    """Runs `gateway.pull.pull`, with its progress on stderr."""
     from gateway.pull import pull
-    from gateway.pull.progress import Bar
+    from gateway.pull.progress import progress_on
 
-    bar = Bar(sys.stderr)
-    try:
-        return pull(model, bar, force=force)
-    finally:
-        bar.end()
+    with progress_on(sys.stderr) as progress:
+        return pull(model, progress, force=force)

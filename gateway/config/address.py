@@ -1,4 +1,4 @@
-"""Where an engine is: `base_url` and `port`, brought to one form."""
+"""The address of an engine: `base_url` and `port` in one form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class BadAddress(ValueError):
-    """`str(error)` says what is wrong, `cure` what to do; the address itself is not in either."""
+    """`str(error)` is the problem, `cure` what to do; neither contains the address itself."""
 
     def __init__(self, message: str, cure: str) -> None:
         super().__init__(message)
@@ -22,19 +22,19 @@ class Place(Struct, frozen=True):
     base_url: str | None = None
     uds: Path | None = None
     port: int | None = None
-    """Of a plain HTTP server on this machine: the only kind of place where the gateway can start an engine."""
+    """Port of a plain HTTP server on this machine, the only place where the gateway can start an engine."""
 
 
 def place(base_url: str | None, port: int | None) -> Place:
-    """Raises BadAddress where `base_url` isn't one, or says something else than `port`."""
+    """Raises BadAddress if `base_url` is invalid or contradicts `port`."""
     if base_url is None:
         return Place() if port is None else Place(f"http://127.0.0.1:{port}", None, port)
     if base_url.startswith("unix:"):
         path = "/" + base_url.removeprefix("unix:").lstrip("/")
-        if path == "/" or not base_url.startswith(("unix:/", "unix:~")):
+        if path == "/" or not base_url.startswith("unix:/"):
             raise BadAddress("names no socket", "write unix:/path/to/socket")
         if port is not None:
-            raise BadAddress("is a Unix socket, and there is a port too", "keep one of base_url and port")
+            raise BadAddress("is a Unix socket, but there is a port too", "keep one of base_url and port")
         return Place(uds=Path(path))
     try:
         url = urlsplit(base_url)
@@ -44,11 +44,11 @@ def place(base_url: str | None, port: int | None) -> Place:
     if url.scheme not in ("http", "https") or not url.hostname:
         raise BadAddress("isn't a URL", _FORM)
     if not _is_host(url.hostname):
-        raise BadAddress("names no host that there can be", _FORM)
+        raise BadAddress("has an invalid host name", _FORM)
     if not _PLAIN.fullmatch(url.path):
-        raise BadAddress("has a path with spaces or letters beyond ASCII", "write them as %20 and so on")
+        raise BadAddress("has spaces or non-ASCII letters in its path", "percent-encode them, as %20")
     if url.username is not None or url.password is not None:
-        raise BadAddress("carries a password", "put it in api_key, as ${VARIABLE} or keychain:NAME")
+        raise BadAddress("contains a password", "put it in api_key, as ${VARIABLE} or keychain:NAME")
     if url.query or url.fragment:
         raise BadAddress("has a query or a fragment", _FORM)
     here = is_loopback(url.hostname) and url.scheme == "http"
@@ -65,7 +65,7 @@ _PLAIN = re.compile(r"[!-~]*")
 
 
 def _is_host(host: str) -> bool:
-    """Whether DNS can be asked for it: ASCII, in labels of up to 63 letters. An IPv6 address has colons instead."""
+    """Whether DNS can resolve it: ASCII, in labels of up to 63 characters. IPv6 addresses have colons instead."""
     labels = host.removesuffix(".").split(".")
     return bool(_PLAIN.fullmatch(host)) and all(0 < len(label) <= 63 for label in labels)
 

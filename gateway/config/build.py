@@ -1,33 +1,32 @@
-"""A document to the configuration it means; everything that it can't mean becomes a problem of the document."""
+"""Builds the configuration from a document; everything that contradicts itself becomes a problem of the document."""
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import SecretStr, ValidationError
+from pydantic_core import PydanticCustomError
 
 from gateway.config import address, explain
 from gateway.config.file import (
     IMPORT_STRING,
     REQUEST_FIELDS,
     CtxEntry,
-    CtxModelEntry,
     EnginesEntry,
     Entry,
     File,
-    LogEntry,
     ModelEntry,
     PullEntry,
     RoomsEntry,
     RoomToolsEntry,
     RuntimeEntry,
     ServerEntry,
+    absolute,
 )
 from gateway.config.projection import projection
 from gateway.config.secret import BadSecret, credential, secret
@@ -50,41 +49,55 @@ from gateway.config.values import (
 )
 
 WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
-"""Where a runtime's server is unless the file says otherwise."""
+"""Default addresses of servers, by runtime."""
 
 LAUNCH = (*RuntimeEntry.model_fields, "memory", "pinned", "group")
 OWN_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
-"""Where the gateway listens if it does so on a port that `Place.port` means."""
-LEAST_MEMORY = 1_000_000
-STAYS = ("idle_ttl_seconds", "stall_timeout_seconds")
+"""Hosts on which the gateway's port is a `Place.port`."""
+
+Value = TypeVar("Value", bound=Struct)
 
 
 def build(document: Document, state_dir: Path, environ: Mapping[str, str]) -> Config | None:
-    """None where nothing could be made of it; the result counts only if the document has no problems.
+    """The configuration, valid only if the document has no problems; None if the file is too broken.
 
-    state_dir: what stands for the key that isn't there. environ: where the keys of servers are looked for.
+    state_dir: default of that key. environ: where to look for the servers' keys.
     """
-    file = _validated(document)
-    return _Build(document, file, state_dir, environ).config() if file else None
+    folder = _models_dir(document)
+    file = _validated(document, folder)
+    return _Build(document, file, folder, state_dir, environ).config() if file else None
 
 
-def _validated(document: Document) -> File | None:
-    """What is valid of the file: a mistake in one key doesn't hide what is wrong with others."""
+def _models_dir(document: Document) -> Path:
+    """The folder where relative paths start."""
+    folder, written = document.file.parent, document.data.get("models_dir")
+    if not isinstance(written, str):
+        return folder
     try:
-        return File.model_validate(document.data)
+        return absolute(written, folder)
+    except PydanticCustomError as error:
+        document.problem(("models_dir",), f"models_dir: {error.message()}", str((error.context or {})["cure"]))
+        return folder
+
+
+def _validated(document: Document, folder: Path) -> File | None:
+    """The valid part of the file, so that a mistake in one key doesn't hide others."""
+    context = {"folder": folder}
+    try:
+        return File.model_validate(document.data, context=context)
     except ValidationError as error:
         reported = {(problem.line, problem.column) for problem in document.problems}
         found = explain.problems(error, document)
         document.problems += [problem for problem in found if (problem.line, problem.column) not in reported]
         rest = _without(document.data, error)
     try:
-        return File.model_validate(rest)
+        return File.model_validate(rest, context=context)
     except ValidationError:
         return None
 
 
 def _without(data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
-    """`data` less the keys of which pydantic complained, with stand-ins for those that must be there."""
+    """`data` without the keys that pydantic refused, and with stand-ins for required keys."""
     depths = {"models": 3, "rooms": 3, "runtimes": 3, "server": 2, "log": 2, "engines": 2, "ctx": 2}
     rest = {key: _copied(value) if key in depths else value for key, value in data.items()}
     for details in error.errors(include_url=False):
@@ -106,16 +119,16 @@ def _copied(value: Any) -> Any:
 
 
 class _Build:
-    """The file's entries to values; what fits the schema and still can't be meant becomes a problem."""
+    """Turns the file's entries into values, and reports what the schema can't see."""
 
-    def __init__(self, document: Document, file: File, state_dir: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self, document: Document, file: File, folder: Path, state_dir: Path, environ: Mapping[str, str]
+    ) -> None:
         self.document = document
         self.environ = environ
         self.state_dir = state_dir
         self.file = file
-        self.folder = document.file.parent
-        if file.models_dir is not None:
-            self.folder = self.path(file.models_dir, ("models_dir",))
+        self.folder = folder
 
     def config(self) -> Config:
         file, document = self.file, self.document
@@ -135,17 +148,18 @@ class _Build:
         if file.store is not None:
             self.no_password(("store",))
         ctx = self.ctx(file.ctx or CtxEntry(), models)
-        config = Config(
+        server = self.server(file.server or ServerEntry())
+        config = _value(
+            Config,
+            file,
             source=document.file,
-            active_model=file.active_model,
             models=models,
             models_dir=self.folder if file.models_dir is not None else None,
-            server=self.server(file.server or ServerEntry()),
-            log=Log(**_given(file.log or LogEntry(), *LogEntry.model_fields)),
+            server=server,
+            log=_value(Log, file.log),
             engines=self.engines(file.engines or EnginesEntry()),
-            state_dir=self.path(file.state_dir, ("state_dir",)) if file.state_dir else self.state_dir,
+            state_dir=file.state_dir or self.state_dir,
             rooms=self.rooms(file.rooms or RoomsEntry()),
-            store=file.store,
             ctx=ctx,
             notes=tuple(document.notes),
         )
@@ -156,24 +170,15 @@ class _Build:
         return config
 
     def no_password(self, at: KeyPath) -> None:
-        """A URL's password comes out of a variable: the file may be shared, and shown."""
+        """Refuses a URL with a literal password: people share the file, and commands show it."""
         user, at_sign, _ = self.document.written.get(at, "").partition("://")[2].partition("@")
         password = user.partition(":")[2]
         if at_sign and password and not re.fullmatch(r"\$\{[A-Za-z_]\w*(:-)?\}", password):
             cure = "write ${NAME} in its place and set that environment variable"
-            self.problem(at, f"{explain.dotted(at)}: a password can't stand in the file", cure)
-
-    def memory(self, entry: Entry, at: KeyPath, *keys: str) -> dict[str, Any]:
-        """Amounts of memory; one that no model fits into was meant in another unit."""
-        given = _given(entry, *keys)
-        for key, value in given.items():
-            if value < LEAST_MEMORY:
-                message = f"{explain.dotted((*at, key))}: {value} bytes hold no model"
-                self.problem((*at, key), message, "write a unit: 12 GB")
-        return given
+            self.problem(at, f"{explain.dotted(at)}: a password can't be in the file", cure)
 
     def ctx(self, entry: CtxEntry, models: dict[str, Model]) -> Ctx:
-        """Gives the models the keys of their servers, too."""
+        """Also sets the `api_key` of models with a credential."""
         for name, settings in (entry.models or {}).items():
             at: KeyPath = ("ctx", "models", name)
             if name not in models:
@@ -181,17 +186,15 @@ class _Build:
                 self.problem(at, f"ctx.models: there is no model {name}", cure, key=True)
             elif settings.credential is not None and models[name].api_key is None:
                 models[name] = replace(models[name], api_key=self.credential(settings.credential, at))
-        return Ctx(
-            enabled=bool(entry.enabled),
-            root=self.path(entry.root, ("ctx", "root")) if entry.root else None,
-            aliases=dict(entry.aliases or {}),
-            users={int(user): dict(aliases) for user, aliases in (entry.users or {}).items()},
-            session_days=entry.session_days,
-            models={name: _ctx_model(settings) for name, settings in (entry.models or {}).items()},
+        return _value(
+            Ctx,
+            entry,
+            users={int(user): aliases for user, aliases in (entry.users or {}).items()},
+            models={name: _value(CtxModel, settings) for name, settings in (entry.models or {}).items()},
         )
 
     def credential(self, name: str, at: KeyPath) -> SecretStr | None:
-        """None where there is none: the model is not configured, which is told to who asks it."""
+        """None if there is none: requests for the model then fail as not configured."""
         try:
             return credential(name, self.environ)
         except BadSecret as error:
@@ -202,39 +205,25 @@ class _Build:
         at: KeyPath = ("models", name)
         where = self.place(at, entry)
         self.weights(at, entry, where)
-        return Model(
+        return _value(
+            Model,
+            entry,
             name=name,
-            runtime=entry.runtime,
-            path=self.path(entry.path, (*at, "path")) if entry.path else None,
-            mmproj_path=self.path(entry.mmproj_path, (*at, "mmproj_path")) if entry.mmproj_path else None,
             base_url=where.base_url,
             uds=where.uds,
             port=where.port,
             replicas=self.replicas(at, entry),
-            ca_file=self.path(entry.ca_file, (*at, "ca_file")) if entry.ca_file else None,
-            aliases=tuple(entry.aliases or ()),
-            strip_params=tuple(entry.strip_params or ()),
-            force_params=dict(entry.force_params or {}),
-            fallbacks=tuple(entry.fallbacks or ()),
             defaults=self.defaults(at, entry),
             api_key=self.secret(entry.api_key, (*at, "api_key")) if entry.api_key else None,
             pull=self.pull(at, entry, entry.pull) if entry.pull else None,
-            engine=self.engine(at, entry),
+            engine=self.engine(entry),
             residence=self.residence(at, entry),
-            capabilities=tuple(entry.capabilities or ()),
             **_format(entry.tool_call_format),
-            **_given(
-                entry, "role", "model_name", "context_window", "tool_prompt", "enforcement",
-                "display_name", "connect_timeout", "request_timeout", "retries",
-            ),
-        )  # fmt: skip
+        )
 
     def place(self, at: KeyPath, entry: ModelEntry) -> address.Place:
         try:
-            base_url = entry.base_url
-            if base_url is not None and base_url.startswith("unix:~"):
-                base_url = f"unix:{self.path(base_url.removeprefix('unix:'), (*at, 'base_url'))}"
-            place = address.place(base_url, entry.port)
+            place = address.place(entry.base_url, entry.port)
         except address.BadAddress as error:
             self.problem((*at, "base_url"), f"{explain.dotted((*at, 'base_url'))} {error}", error.cure)
             return address.Place()
@@ -243,7 +232,7 @@ class _Build:
         return place
 
     def weights(self, at: KeyPath, entry: ModelEntry, place: address.Place) -> None:
-        """What `path`, the address and the launch settings must have to do with each other."""
+        """Checks that `path`, the address and the launch settings fit the runtime and each other."""
         name, runtime = explain.dotted(at), entry.runtime
         addressed = place != address.Place()
         if runtime in STARTABLE:
@@ -266,32 +255,21 @@ class _Build:
                 message = f"{name}.{key}: the gateway starts no engine for the runtime {runtime}"
                 self.problem((*at, key), message, "leave it out", key=True)
 
-    def engine(self, at: KeyPath, entry: ModelEntry) -> Runtime:
-        general = (self.file.runtimes or {}).get(entry.runtime, RuntimeEntry())
-        own = entry
-        command, command_at = own.command, (*at, "command")
-        args = own.args or []
-        if command is None:
-            command, command_at = general.command, ("runtimes", entry.runtime, "command")
-            args = [*(general.args or []), *args]
-        settings: dict[str, Any] = {
-            key: value
-            for key in ("health_check", "startup_timeout_seconds", "threads", "parallel")
-            if (value := getattr(own, key)) is not None or (value := getattr(general, key)) is not None
-        }
-        if command is not None:
-            settings["command"] = self.command(command, command_at)
-        return Runtime(args=tuple(args), **settings)
+    def runtime(self, name: str) -> RuntimeEntry:
+        return (self.file.runtimes or {}).get(name, RuntimeEntry())
+
+    def engine(self, own: ModelEntry) -> Runtime:
+        general = self.runtime(own.runtime)
+        args = own.args or ()
+        if own.command is None:
+            args = (*(general.args or ()), *args)
+        return _value(Runtime, general, own, args=args)
 
     def residence(self, at: KeyPath, entry: ModelEntry) -> Residence:
-        general = (self.file.runtimes or {}).get(entry.runtime, RuntimeEntry())
         groups = (self.file.engines.groups if self.file.engines else None) or {}
         if entry.group is not None and entry.group not in groups:
             self._unknown_group((*at, "group"), entry.group, groups)
-        return Residence(
-            **{**_given(general, *STAYS), **_given(entry, *STAYS, "pinned", "group")},
-            **self.memory(entry, at, "memory"),
-        )
+        return _value(Residence, self.runtime(entry.runtime), entry)
 
     def engines(self, entry: EnginesEntry) -> Engines:
         groups = entry.groups or {}
@@ -299,23 +277,12 @@ class _Build:
             for index, other in enumerate(group.excludes):
                 if other not in groups:
                     self._unknown_group(("engines", "groups", name, "excludes", index), other, groups)
-        return Engines(
-            excludes={name: frozenset(group.excludes) for name, group in groups.items()},
-            **self.memory(entry, ("engines",), "memory_budget", "gpu_memory_budget"),
-            **_given(entry, "queue_length", "queue_timeout_seconds", "drain_timeout_seconds"),
-        )
+        excludes = {name: frozenset(group.excludes) for name, group in groups.items()}
+        return _value(Engines, entry, excludes=excludes)
 
     def _unknown_group(self, at: KeyPath, name: str, groups: Iterable[str]) -> None:
         cure = f"{explain.did_you_mean(name, groups)} groups: {', '.join(groups) or 'none'}".strip()
         self.problem(at, f"{explain.dotted(at)}: there is no group {name} in engines.groups", cure)
-
-    def command(self, command: str, at: KeyPath) -> tuple[str, ...]:
-        try:
-            words = shlex.split(command)
-        except ValueError as error:
-            self.problem(at, f"{explain.dotted(at)}: {error}", "close the quotation")
-            return ()
-        return (os.path.expanduser(words[0]), *words[1:]) if words else ()
 
     def defaults(self, at: KeyPath, entry: ModelEntry) -> dict[str, Any]:
         defaults = _given(entry, *REQUEST_FIELDS)
@@ -360,17 +327,11 @@ class _Build:
     def server(self, entry: ServerEntry) -> Server:
         keys = [
             self.secret(key, ("server", "api_keys", index)) if key else None
-            for index, key in enumerate(entry.api_keys or [])
+            for index, key in enumerate(entry.api_keys or ())
         ]
-        server = Server(
-            api_keys=tuple(key for key in keys if key is not None),
-            uds=self.path(entry.uds, ("server", "uds")) if entry.uds else None,
-            cors_origins=tuple(entry.cors_origins or ()),
-            **_given(entry, "host", "port", "max_body_bytes", "responses_days"),
-            **_given(entry, "progress_comments", "progress_after_seconds", "keep_alive_seconds", "watch"),
-        )
+        server = _value(Server, entry, api_keys=tuple(key for key in keys if key is not None))
         if problem := server.unsafe():
-            # Keys of `ctxgate keys` come and go, and the file stays the same: who serves looks for them.
+            # A note only: `ctxgate serve` also knows the keys of `ctxgate keys`.
             self.document.note(("server", "host"), f"server.host: {problem}, unless `ctxgate keys add` made one")
         return server
 
@@ -383,28 +344,15 @@ class _Build:
                 f"rooms.tools.summary_model: there is no model {tools.summary_model}",
                 f"{explain.did_you_mean(str(tools.summary_model), names)} models: {', '.join(names)}".strip(),
             )
-        given = _given(tools, *RoomToolsEntry.model_fields)
-        if "allow_hosts" in given:
-            given["allow_hosts"] = tuple(host.lower() for host in given["allow_hosts"])
         if "local" in (entry.providers or {}):
-            cure = "name it otherwise"
+            cure = "choose another name"
             self.problem(
                 ("rooms", "providers", "local"), "rooms.providers: local is the gateway itself", cure, key=True
             )
-        bounds: dict[str, Any] = {}
-        if entry.secret_key_file is not None:
-            bounds["secret_key_file"] = self.path(entry.secret_key_file, ("rooms", "secret_key_file"))
-        return Rooms(
-            tools=RoomTools(**given),
-            **bounds,
-            **_given(
-                entry, "max_rooms", "idle_seconds", "released_days", "turn_seconds", "turn_model_calls",
-                "turn_tool_calls", "turn_output_tokens", "providers",
-            ),
-        )  # fmt: skip
+        return _value(Rooms, entry, tools=_value(RoomTools, tools))
 
     def other_names(self, models: Mapping[str, Model]) -> None:
-        """A name means one model, and a fallback is another one."""
+        """Checks that each name means one model, and each fallback is another model."""
         taken = {name: name for name in models}
         for name, model in models.items():
             for index, alias in enumerate(model.aliases):
@@ -431,7 +379,7 @@ class _Build:
                 continue
             url = where.base_url or f"unix:{where.uds}"
             if url in found:
-                self.problem(inner, f"{explain.dotted(inner)}: {url} is there twice", "leave one of them out")
+                self.problem(inner, f"{explain.dotted(inner)}: {url} is there twice", "remove one of them")
             found.append(url)
         for key in ("base_url", "port", "path"):
             if found and getattr(entry, key) is not None:
@@ -440,7 +388,7 @@ class _Build:
         return tuple(found)
 
     def shared_ports(self, models: Mapping[str, Model]) -> None:
-        """Allowed, for files that swap models on one port: the engine that starts second gets another one. Noted."""
+        """Notes ports that two models share, as files do that swap models on one port."""
         first: dict[int, str] = {}
         for name, model in models.items():
             if model.port is None or model.path is None:
@@ -451,7 +399,7 @@ class _Build:
                 self.document.note(("models", name, "port"), message)
 
     def own_address(self, models: Mapping[str, Model], server: Server) -> None:
-        """A gateway that asks itself asks again and again, until it has no connection left."""
+        """Refuses the gateway's own address: it would call itself until no connection is left."""
         if server.uds is not None or server.host not in OWN_HOSTS:
             own = address.Place(uds=server.uds)
         else:
@@ -466,13 +414,6 @@ class _Build:
                     message = f"{explain.dotted(place)}: the gateway itself listens there"
                     self.problem(place, message, "name the engine's own address, or give server: another")
 
-    def path(self, written: str, at: KeyPath) -> Path:
-        try:
-            return Path(os.path.normpath(self.folder / Path(written).expanduser()))
-        except RuntimeError:
-            self.problem(at, f"{explain.dotted(at)}: there is no such user", "write the folder's whole path")
-            return Path(written)
-
     def secret(self, value: str, at: KeyPath) -> SecretStr | None:
         try:
             return secret(self.document.written.get(at, ""), value)
@@ -481,7 +422,7 @@ class _Build:
             return None
 
     def written(self, at: KeyPath, *keys: str) -> bool:
-        """Whether the model has one of the keys; a wrong value has been reported already."""
+        """Whether the file gives the model one of the keys, even with a wrong value."""
         model = self.document.data["models"][at[1]]
         return any(model.get(key) is not None for key in keys)
 
@@ -489,18 +430,19 @@ class _Build:
         self.document.problem(at, message, cure, key=key)
 
 
-def _ctx_model(entry: CtxModelEntry) -> CtxModel:
-    driver = {use: tuple(names) for use, names in (entry.driver or {}).items()}
-    return CtxModel(driver=driver, **_given(entry, "object", "session", "credential"))
-
-
 def _format(given: object) -> dict[str, Any]:
-    """A name, or the `FormatSpec` that the file's validation has made of a mapping."""
-    if given is None:
+    """given: a name, or the `FormatSpec` that validation makes of a mapping."""
+    if given is None or isinstance(given, str):
         return {}
-    if isinstance(given, str):
-        return {"tool_call_format": given}
     return {"tool_call_format": given.name, "custom_format": given}  # type: ignore[attr-defined]
+
+
+def _value(kind: type[Value], *entries: Entry | None, **own: Any) -> Value:
+    """A `kind` from `own`, then from the keys of the same name that the last entry gives, then the one before it."""
+    given: dict[str, Any] = {}
+    for entry in filter(None, entries):
+        given |= _given(entry, *(name for name in kind.__struct_fields__ if name in type(entry).model_fields))
+    return kind(**given | own)
 
 
 def _given(entry: Entry, *names: str) -> dict[str, Any]:

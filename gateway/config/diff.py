@@ -1,4 +1,4 @@
-"""What a new configuration changes, and what that means for the engines that run."""
+"""Differences between two configurations, and their effect on running engines."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from msgspec import Struct
 from gateway.config.values import STARTABLE, Config, Model
 
 Effect = Literal["added", "removed", "restarts", "settings"]
-"""restarts: its engine is drained, and the next request starts another one. settings: whatever runs goes on running."""
+"""restarts: the engine drains, and the next request starts a new one. settings: running engines keep running."""
 
 AT_START = (
     *("server.host", "server.port", "server.uds", "server.cors_origins"),
     *("ctx.enabled", "ctx.root", "state_dir", "store", "rooms"),
 )
-"""What a running gateway can't change."""
+"""Keys that only a restart of the gateway applies."""
 
 
 class Change(Struct, frozen=True):
-    """`old` and `new` are for people: None where the value isn't told, since it may come out of a variable."""
+    """`old` and `new` are for people; None if the value may come from a variable and so must not be shown."""
 
     key: str
     old: str | None = None
@@ -37,8 +37,7 @@ class ModelChange(Struct, frozen=True):
 
 
 class Difference(Struct, frozen=True):
-    """models: those that change. others: what changes for the whole gateway. at_start: what does only with a restart of
-    the gateway."""
+    """models: changed models. others: changes to the whole gateway. at_start: changes that need a restart."""
 
     models: tuple[ModelChange, ...] = ()
     others: tuple[Change, ...] = ()
@@ -55,12 +54,12 @@ def difference(old: Config, new: Config) -> Difference:
         if (change := _model(name, old.models.get(name), new.models.get(name))) is not None
     ]
     changed = [*_top(old, new)]
-    held = tuple(change for change in changed if _at_start(change.key))
-    return Difference(tuple(models), tuple(change for change in changed if change not in held), held)
+    at_start = tuple(change for change in changed if change.key in AT_START)
+    return Difference(tuple(models), tuple(change for change in changed if change not in at_start), at_start)
 
 
 def launch(model: Model) -> tuple[object, ...]:
-    """All of a model that its engine is started from: two that agree in it can share the process."""
+    """Everything that determines a model's engine process; models that agree in it can share one."""
     engine = model.engine
     return (
         *(model.name, model.runtime, model.role, model.path, model.mmproj_path, model.upstream_name),
@@ -82,7 +81,7 @@ def _model(name: str, old: Model | None, new: Model | None) -> ModelChange | Non
 
 
 def _fields(old: Any, new: Any, prefix: str = "") -> Iterator[Change]:
-    """The fields in which two values of one class differ, those of a model by the names that the file has for them."""
+    """The fields in which two values of one class differ, by their keys in the file."""
     for name in old.__struct_fields__:
         before, after = getattr(old, name), getattr(new, name)
         if before == after:
@@ -107,10 +106,6 @@ def _top(old: Config, new: Config) -> Iterator[Change]:
             yield Change(key)
 
 
-def _at_start(key: str) -> bool:
-    return key in AT_START
-
-
 CHOICES = (
     "runtime",
     "tool_call_format",
@@ -121,7 +116,7 @@ CHOICES = (
     "log.format",
     "log.level",
 )
-"""Keys whose texts are told: they are names, or checked against a list of them."""
+"""Keys whose texts may be shown: they are names, or come from a fixed list."""
 
 
 def _change(key: str, old: Any, new: Any) -> Change:

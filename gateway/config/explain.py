@@ -1,4 +1,4 @@
-"""pydantic's errors in this file's words: the place, what is wrong, the cure, the allowed values."""
+"""Rewrites pydantic's errors for people: place, problem, cure, allowed values."""
 
 from __future__ import annotations
 
@@ -36,8 +36,16 @@ _KINDS = {
     "finite_number": "a number",
     "bool_type": "true or false",
     "list_type": "a list",
+    "tuple_type": "a list",
     "dict_type": "a mapping of keys to values",
     "model_type": "a mapping of keys to values",
+}
+
+_RELATIONS = {
+    "greater_than_equal": "at least",
+    "greater_than": "more than",
+    "less_than_equal": "at most",
+    "less_than": "less than",
 }
 
 SECRETS = ("api_key", "api_keys")
@@ -64,16 +72,16 @@ _PATTERNS = {
     "users": 'write the number of a user in quotes, as "1000"',
     "groups": "write letters, digits and . _ -",
 }
-"""By the key; for the keys of a mapping, and for values below keys that people choose, by the mapping's."""
+"""Key → cure; for a mapping whose keys people choose, the mapping's key."""
 
 
 def problems(error: ValidationError, document: Document) -> list[Problem]:
-    """One problem for each of pydantic's errors about `File`."""
+    """One problem per error of pydantic."""
     return [_problem(details, document) for details in error.errors(include_url=False)]
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean "x"?`, or "" where nothing is close."""
+    """`did you mean "x"?`, or "" if nothing is close."""
     import difflib
 
     known = [*known]
@@ -91,58 +99,74 @@ def dotted(path: KeyPath) -> str:
 
 def _problem(details: ErrorDetails, document: Document) -> Problem:
     path: KeyPath = details["loc"]
-    on_key = path[-1:] == ("[key]",)
-    path = path[:-1] if on_key else path
-    kind, given, context = details["type"], details["input"], details.get("ctx", {})
-    field = str(next((part for part in reversed(path) if isinstance(part, str)), ""))
-    shown = dotted((*path[:-1], document.renamed.get(path, path[-1]))) if path else "the file"
-
+    kind, context = details["type"], details.get("ctx", {})
+    if path[-1:] == ("[key]",):
+        return _wrong_key(path[:-1], details, document)
     if kind == "extra_forbidden":
-        known = sorted([*_fields(path[:-1]), *(RENAMED if path[:1] == ("models",) and len(path) == 3 else ())])
-        cure = _misplaced(path) or did_you_mean(field, known) or f"known keys: {', '.join(known)}"
-        where = f" in {dotted(path[:-1])}" if len(path) > 1 else ""
-        return document.at(path, f"unknown key {field}{where}", cure, key=True)
+        return _unknown_key(path, document)
+    field = _last_key(path)
     if kind == "missing":
         where = dotted(path[:-1]) or "the file"
         return document.at(path[:-1], f"{where} has no {field}", _MISSING.get(field, f"add {field}:"), key=True)
-    if on_key and kind == "string_pattern_mismatch":
-        message = f"{dotted(path)}: {field} isn't of the right form"
-        return document.at(path, message, _PATTERNS.get(str(path[-2]), ""), key=True)
-    if on_key:
-        return document.at(path, f"{dotted(path)}: {details['msg']}", _cure(context), key=True)
-
+    shown = dotted((*path[:-1], document.renamed.get(path, path[-1]))) if path else "the file"
     if any(part in SECRETS for part in path):
         return document.at(path, f"{shown}: a secret is ${{NAME}} or keychain:NAME", SECRET_CURE)
-    value = _shown(document, path, given)
-    if kind in _KINDS and given is None:
-        return document.at(path, f"{shown} has no value", f"write {_KINDS[kind]}, or leave the key out")
     if kind in _KINDS:
-        cure = f"write {_KINDS[kind]}"
-        if isinstance(given, str) and _numeric(given) and kind in ("int_type", "float_type"):
-            cure = "remove the quotes"
-        elif kind == "string_type" and not isinstance(given, dict | list):
-            cure = f'put it in quotes: "{document.written.get(path, given)}"'
-        return document.at(path, f"{shown}: {value} isn't {_KINDS[kind]}", cure)
-    if kind == "literal_error":
-        allowed = _literals(str(context["expected"]))
-        cure = did_you_mean(str(given), allowed)
-        return document.at(path, f"{shown}: {value} isn't allowed", f"{cure} allowed: {', '.join(allowed)}".strip())
-    if kind in ("greater_than_equal", "greater_than", "less_than_equal", "less_than"):
-        bound = next(iter(context.values()))
-        relation = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}[kind]
-        return document.at(path, f"{shown}: {value} is out of range", f"it must be {relation} {bound:g}")
+        return _wrong_kind(path, shown, details, document)
     if kind in ("string_too_short", "too_short"):
         return document.at(path, f"{shown} is empty", "give it a value, or leave the key out")
+    value = _shown(document, path, details["input"])
+    if kind == "literal_error":
+        allowed = _literals(str(context["expected"]))
+        cure = did_you_mean(str(details["input"]), allowed)
+        return document.at(path, f"{shown}: {value} isn't allowed", f"{cure} allowed: {', '.join(allowed)}".strip())
+    if kind in _RELATIONS:
+        bound = next(iter(context.values()))
+        return document.at(path, f"{shown}: {value} is out of range", f"it must be {_RELATIONS[kind]} {bound:g}")
     if kind == "string_pattern_mismatch":
-        if path == ("store",):  # a password may stand in it
+        if path == ("store",):  # it may contain a password
             return document.at(path, "store isn't of the right form", _PATTERNS["store"])
         below = "providers" if path[:2] == ("rooms", "providers") else field
         return document.at(path, f"{shown}: {value} isn't of the right form", _PATTERNS.get(below, ""))
     return document.at(path, f"{shown}: {details['msg']}", _cure(context))
 
 
+def _last_key(path: KeyPath) -> str:
+    return str(next((part for part in reversed(path) if isinstance(part, str)), ""))
+
+
+def _wrong_key(path: KeyPath, details: ErrorDetails, document: Document) -> Problem:
+    """A key that people choose, as a model's name."""
+    if details["type"] == "string_pattern_mismatch":
+        message = f"{dotted(path)}: {_last_key(path)} isn't of the right form"
+        return document.at(path, message, _PATTERNS.get(str(path[-2]), ""), key=True)
+    return document.at(path, f"{dotted(path)}: {details['msg']}", _cure(details.get("ctx", {})), key=True)
+
+
+def _unknown_key(path: KeyPath, document: Document) -> Problem:
+    key = _last_key(path)
+    known = sorted([*_fields(path[:-1]), *(RENAMED if path[:1] == ("models",) and len(path) == 3 else ())])
+    cure = _misplaced(path) or did_you_mean(key, known) or f"known keys: {', '.join(known)}"
+    where = f" in {dotted(path[:-1])}" if len(path) > 1 else ""
+    return document.at(path, f"unknown key {key}{where}", cure, key=True)
+
+
+def _wrong_kind(path: KeyPath, shown: str, details: ErrorDetails, document: Document) -> Problem:
+    """A number for text, and the like."""
+    kind, given = details["type"], details["input"]
+    wanted = _KINDS[kind]
+    if given is None:
+        return document.at(path, f"{shown} has no value", f"write {wanted}, or leave the key out")
+    cure = f"write {wanted}"
+    if isinstance(given, str) and _numeric(given) and kind in ("int_type", "float_type"):
+        cure = "remove the quotes"
+    elif kind == "string_type" and not isinstance(given, dict | list):
+        cure = f'put it in quotes: "{document.written.get(path, given)}"'
+    return document.at(path, f"{shown}: {_shown(document, path, given)} isn't {wanted}", cure)
+
+
 def _misplaced(path: KeyPath) -> str:
-    """What is meant by a key of another program's file, or by one that belongs elsewhere in this one; else ""."""
+    """Cure for a key of another program, or of another section; else ""."""
     key = str(path[-1])
     if len(path) == 1:
         if key in ServerEntry.model_fields:
@@ -162,7 +186,7 @@ def _cure(context: dict[str, Any]) -> str:
 
 
 def _fields(place: KeyPath) -> Iterable[str]:
-    """The keys that the mapping at `place` may have."""
+    """Keys allowed in the mapping at `place`."""
     match place:
         case ("models", _, "pull"):
             return PullEntry.model_fields
@@ -191,7 +215,7 @@ def _fields(place: KeyPath) -> Iterable[str]:
 
 
 def _literals(expected: str) -> list[str]:
-    """pydantic writes them as `'a', 'b' or 'c'`."""
+    """The choices in pydantic's text `'a', 'b' or 'c'`."""
     return expected.split("'")[1::2]
 
 

@@ -1,4 +1,4 @@
-"""Finds the file, reads it and gives back the value, or everything that is wrong with it."""
+"""Finds and reads the file; returns the configuration or raises everything that is wrong with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def find(start: Path | None = None) -> Path:
     """`_models/config.yaml` in `start` (the working folder) or a folder above it, else the user's own.
 
-    Raises ConfigError, saying where it looked.
+    Raises ConfigError, naming the places searched.
     """
     start = (start or Path.cwd()).resolve()
     own = USER.user_config_path / "config.yaml"
@@ -30,19 +30,16 @@ def find(start: Path | None = None) -> Path:
 
 
 def load(path: Path | str, environ: Mapping[str, str] | None = None, text: str | None = None) -> Config:
-    """The configuration in the file; `environ` fills its variables (None: the process's own).
+    """The configuration in the file, with variables from `environ` (None: the process's own).
 
-    text: read as if it stood in the file. Raises ConfigError with everything that is wrong with it.
+    text: read this instead of the file's content. Raises ConfigError with every problem.
     """
     return read_config(Path(path), os.environ if environ is None else environ, text)[0]
 
 
 def read_config(path: Path, environ: Mapping[str, str], text: str | None = None) -> tuple[Config, Document]:
-    """The configuration, and the document that it was made of: the file or, as if it stood there, `text`.
-
-    Raises what `load` raises.
-    """
-    # YAML and pydantic are imported here: code that only reads the values does without them.
+    """The configuration and the document it comes from. Arguments and errors as for `load`."""
+    # Imported here, so that code that only reads the values needs neither YAML nor pydantic.
     from gateway.config.build import build
     from gateway.config.source import read
     from gateway.config.spelling import normalise
@@ -57,7 +54,7 @@ def read_config(path: Path, environ: Mapping[str, str], text: str | None = None)
 
 
 def server_of(path: Path, environ: Mapping[str, str]) -> Server:
-    """Where the file says that the gateway listens, as far as it can be read: mistakes elsewhere don't count."""
+    """Where the gateway listens according to the file, even if other sections have mistakes."""
     from gateway.config.build import build
     from gateway.config.source import read
     from gateway.config.spelling import normalise

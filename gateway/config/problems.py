@@ -1,4 +1,4 @@
-"""What is wrong with a configuration file, and where."""
+"""Problems of a configuration file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class Problem(Struct, frozen=True):
-    """`line` and `column` count from 1; 0 where the problem has no place in a file."""
+    """`line` and `column` count from 1; 0 if the problem has no place in a file."""
 
     message: str
     cure: str = ""

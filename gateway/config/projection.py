@@ -1,4 +1,4 @@
-"""Which object of `/ctx` each model of the file is, and where the aliases point. No file is touched here."""
+"""Maps each model to its object in `/ctx`, and resolves the aliases. Pure: touches no file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from gateway.config.values import Config, Model
 
 COMPONENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}")
-"""A path component of the object ABI; besides, it may not end in a RESERVED suffix."""
+"""A path component of the object ABI; it also may not end in a RESERVED suffix."""
 RESERVED = (".sock", ".d")
 NAMING = "letters, digits and . _ + -, at most 64, the first a letter or digit, no .sock or .d at the end"
 
 ECHO = "debug/echo"
-"""Built in, whatever the file says."""
+"""Built in; the file can't remove it."""
 
 MAIN, HELPER = "main", "helper"
 
@@ -57,7 +57,7 @@ MAKERS = (
     ("seed-oss", "bytedance-seed"),
     ("nemotron", "nvidia"),
 )
-"""How the names of a family begin, and who made it: the provider of a model that runs on this machine."""
+"""Prefixes of model names, with the maker: the provider of a model that runs on this machine."""
 
 
 def is_component(name: str) -> bool:
@@ -72,7 +72,7 @@ def is_model_id(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """What can't be projected. at: the keys that lead to it in the file."""
+    """Something that can't be projected. at: its place in the file, as keys."""
 
     at: tuple[str, ...]
     message: str
@@ -93,7 +93,7 @@ class Projection:
 
 
 def projection(config: Config) -> Projection:
-    """Never raises: what doesn't fit is in `misfits`, all of it."""
+    """Never raises: `misfits` lists everything that doesn't fit."""
     made = Projection()
     for name, model in config.models.items():
         settings = config.ctx.models.get(name)
@@ -116,7 +116,7 @@ def projection(config: Config) -> Projection:
 
 
 def provider(model: Model) -> str:
-    """Who is named as a model's provider: its maker where it runs here, the host where it is a server elsewhere."""
+    """A model's provider: its maker if it runs on this machine, else the server's host."""
     if model.runtime == "echo":
         return "debug"
     host = urlsplit(model.base_url).hostname if model.base_url is not None else None
@@ -130,7 +130,7 @@ def provider(model: Model) -> str:
 
 
 def _normal(host: str) -> str:
-    """A host's name as a path component: its port is gone already."""
+    """A host name, without a port, as a path component."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -158,7 +158,7 @@ def _resolved(
         if not is_component(alias):
             made.misfits.append(Misfit((*at, alias), f"{alias!r} can't be an alias of /ctx", f"use {NAMING}"))
         elif alias in providers and at == ("ctx", "aliases"):
-            cure = f"name it otherwise than the providers: {', '.join(sorted(providers))}"
+            cure = f"choose a name other than the providers: {', '.join(sorted(providers))}"
             made.misfits.append(Misfit((*at, alias), f"the alias {alias} is a provider's folder in /ctx", cure))
         elif found is None and target not in config.models:
             cure = f"name a model, or an object: {', '.join([*config.models, *made.objects])}"

@@ -1,4 +1,4 @@
-"""The JSON Schema of the file, for editors: made from the classes that validate it, so that the two can't differ."""
+"""The file's JSON Schema for editors, generated from the classes that validate the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]\w*(:-[^${}]*)?\}"}
 
 
 def json_schema() -> dict[str, Any]:
-    """Draft 2020-12. Old spellings are in it, marked as deprecated."""
+    """Draft 2020-12. Includes old spellings, marked as deprecated."""
     schema = File.model_json_schema()
     definitions = schema["$defs"]
     for definition in (schema, *definitions.values()):
@@ -42,7 +42,7 @@ def json_schema() -> dict[str, Any]:
     for kind, properties in (("file", schema["properties"]), ("model", model), ("runtime", runtime)):
         for name, reason in IGNORED[kind].items():
             ignored = {"deprecated": True, "description": f"Ignored: {reason}."}
-            if name in properties:  # a key of ours, too: what the app alone knows of its values is ignored
+            if name in properties:  # also a key of ours: only the app's own values are ignored
                 properties[name]["anyOf"].append({"type": "string", **ignored})
             else:
                 properties[name] = ignored
@@ -54,7 +54,7 @@ def text() -> str:
 
 
 def _property(prop: dict[str, Any]) -> dict[str, Any]:
-    """Without the titles that repeat the key, and with `${NAME}` wherever a number may stand."""
+    """Removes titles, which repeat the key, and allows `${NAME}` for a number."""
     prop = {key: value for key, value in prop.items() if key not in ("title", "default")}
     choices = prop.get("anyOf", [])
     if any(choice.get("type") in ("integer", "number") for choice in choices):
@@ -63,8 +63,8 @@ def _property(prop: dict[str, Any]) -> dict[str, Any]:
 
 
 def defaults(values: type[Struct]) -> dict[str, Any]:
-    """The defaults that `values` spells out, by field."""
-    # `msgspec.structs.fields` resolves the annotations, too, and some name what only a type checker imports.
+    """Field → default, for the defaults that `values` spells out."""
+    # Not `msgspec.structs.fields`: it resolves annotations, and some names exist only for type checkers.
     given = zip(reversed(values.__struct_fields__), reversed(values.__struct_defaults__), strict=False)
     return {name: default for name, default in given if isinstance(default, str | int | float | tuple)}
 

@@ -1,4 +1,4 @@
-"""Secrets by reference: the file says where one is kept, never the secret itself."""
+"""Secrets by reference: the file names where a secret is, and never contains it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import SecretStr
 
 SERVICE = "ctxgate"
-"""Under which the system's keychain keeps our secrets."""
+"""Service name of our secrets in the system's keychain."""
 
 CURE = f"write ${{NAME}} and set that environment variable, or keychain:NAME after: keyring set {SERVICE} NAME"
 
@@ -20,7 +20,7 @@ _SENDABLE = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
 class BadSecret(ValueError):
-    """`str(error)` says what is wrong, `cure` what to do; neither holds the secret."""
+    """`str(error)` is the problem, `cure` what to do; neither contains the secret."""
 
     def __init__(self, message: str, cure: str) -> None:
         super().__init__(message)
@@ -28,31 +28,28 @@ class BadSecret(ValueError):
 
 
 def secret(written: str, value: str) -> SecretStr | None:
-    """The secret to which `written` refers; `value` is `written` with its variable filled in. None if that is empty.
+    """The secret that `written` refers to; `value` is `written` with its variable filled in. None if that is empty.
 
     Raises BadSecret.
     """
     match = _REFERENCE.fullmatch(written)
     if match is None:
-        raise BadSecret(
-            "a secret can't stand in the file",
-            CURE,
-        )
+        raise BadSecret("a secret can't be in the file", CURE)
     name = match["name"]
     return _sendable(value if name is None else _from_keychain(name))
 
 
 def credential(name: str, environ: Mapping[str, str]) -> SecretStr | None:
-    """The key of a server, by the name of its credential: variable NAME_API_KEY, then the keychain. None: in neither.
+    """A server's key by its credential's name: variable NAME_API_KEY, then the keychain. None if neither has it.
 
-    Raises BadSecret where the keychain can't be read, or no header can carry what is there.
+    Raises BadSecret if the keychain can't be read, or if no HTTP header can carry the key.
     """
     variable = f"{name.upper().replace('-', '_')}_API_KEY"
     if found := environ.get(variable):
         return _sendable(found)
     keyring = _keyring()
     try:
-        found = _kept(keyring, f"cortexfs:{name}", "default", f"set {variable}")
+        found = _lookup(keyring, f"cortexfs:{name}", "default", f"set {variable}")
     except BadSecret as error:
         if not isinstance(error.__cause__, keyring.errors.NoKeyringError):
             raise
@@ -62,7 +59,9 @@ def credential(name: str, environ: Mapping[str, str]) -> SecretStr | None:
 
 def _sendable(found: str | None) -> SecretStr | None:
     if found and not _SENDABLE.fullmatch(found):
-        raise BadSecret("the secret holds a line break or another sign that no HTTP header can", "set it without that")
+        raise BadSecret(
+            "the secret has a line break or another character that no HTTP header can carry", "set it without that"
+        )
     return SecretStr(found) if found else None
 
 
@@ -70,21 +69,21 @@ def _from_keychain(name: str) -> str:
     keyring = _keyring()
     if keyring is None:
         raise BadSecret("keychain: needs the package keyring", "pip install keyring, or write ${NAME}")
-    found = _kept(keyring, SERVICE, name, "write ${NAME}")
+    found = _lookup(keyring, SERVICE, name, "write ${NAME}")
     if found is None:
         raise BadSecret(f"the keychain has no {name}", f"store it: keyring set {SERVICE} {name}")
     return found
 
 
 def _keyring() -> Any:
-    """None where it isn't installed."""
+    """None if it isn't installed."""
     try:
         return import_module("keyring")
     except ImportError:
         return None
 
 
-def _kept(keyring: Any, service: str, account: str, otherwise: str) -> str | None:
+def _lookup(keyring: Any, service: str, account: str, otherwise: str) -> str | None:
     if keyring is None:
         return None
     try:

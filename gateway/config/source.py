@@ -1,6 +1,6 @@
-"""YAML text to plain values that remember where they stood.
+"""Reads YAML into plain values, and records the line and column of each.
 
-Duplicate keys, tags, keys that aren't text and unset variables are problems here; what the keys mean isn't known.
+Reports duplicate keys, tags, keys that aren't text, and unset variables; knows nothing of what keys mean.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-([^${}]*))?\}")
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 16
 MAX_NODES = 50_000
-"""Aliases are followed, so a small text can ask for a huge value."""
+"""Aliases are expanded, so a small text can describe a huge value."""
 TOO_OFTEN = "nested or repeated too often"
 
 
 class _TooDeep(Exception):
-    """At the first node that is."""
+    """Raised at the first node that is too deep."""
 
     def __init__(self, node: Node) -> None:
         super().__init__()
         self.node = node
 
 
-class _Loader(_Parser):  # type: ignore[misc] # libyaml's where it is there
-    """Nodes are made by recursion in C, which no limit of Python's ends: 100,000 brackets would end the process.
+class _Loader(_Parser):  # type: ignore[misc] # libyaml's if it is installed
+    """Limits the depth: libyaml recurses in C without a limit, and 100,000 brackets would crash the process.
 
-    The resolver's steps down and up, which it calls around each node, count how deep that goes.
+    The parser calls the resolver's descend and ascend around each node.
     """
 
     depth = 0
@@ -58,7 +58,7 @@ class _Loader(_Parser):  # type: ignore[misc] # libyaml's where it is there
 
 
 class Filled(str):
-    """Text that came out of variables: a number where a number is wanted. What is empty counts as not given."""
+    """Text from variables. Counts as a number where the schema wants one."""
 
 
 @dataclass(slots=True)
@@ -68,16 +68,16 @@ class Document:
     problems: list[Problem] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
     written: dict[KeyPath, str] = field(default_factory=dict)
-    """Scalars as they stand in the file, before variables were filled in."""
+    """Scalars as written in the file, before variables are filled in."""
     values: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     keys: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     variables: frozenset[str] | None = frozenset()
-    """The variables that the file names; None where one of them had a value, or has to have one."""
+    """Variables that the file names; None once one of them has a value or needs one."""
     renamed: dict[KeyPath, str] = field(default_factory=dict)
-    """The key that stands in the file, by its path in the normal form."""
+    """Path in the normal form → key as written in the file."""
 
     def place(self, path: KeyPath, *, key: bool = False) -> tuple[int, int]:
-        """Line and column of the value at `path` (or its key), else of the nearest thing around it."""
+        """Line and column of the value at `path` (or of its key), else of the nearest enclosing one."""
         if key and path in self.keys:
             return self.keys[path]
         while path not in self.values and path:
@@ -98,7 +98,7 @@ class Document:
         self.notes.append(self.at(path, message, key=True))
 
     def rename(self, mapping: dict[str, Any], place: KeyPath, old: str, new: str) -> None:
-        """The key `old` of `mapping`, which stands at `place`, is `new` from now on, in the same order."""
+        """Renames the key `old` of `mapping`, which is at `place`, to `new`; keeps the order."""
         items = list(mapping.items())
         mapping.clear()
         mapping.update((new if k == old else k, v) for k, v in items)
@@ -111,10 +111,10 @@ class Document:
 
 
 def read(file: Path, environ: Mapping[str, str] | None = None, text: str | None = None) -> Document:
-    """The file's values, variables filled in from `environ` (the process's own if None).
+    """The file's values, with variables from `environ` (None: the process's own).
 
-    text: read as if it stood in the file.
-    Raises ConfigError where the file can't be read or isn't YAML; other problems are collected in the document.
+    text: read this instead of the file's content.
+    Raises ConfigError if the file can't be read or isn't YAML; collects other problems in the document.
     """
     document = Document(file)
     text = _text(file) if text is None else text
@@ -154,20 +154,20 @@ def _text(file: Path) -> str:
         raise ConfigError((Problem("isn't UTF-8 text", "save it as UTF-8", file, line, column),)) from error
 
 
-_IN_QUOTES = "put a text that begins with one of * & ! @ % ` in quotes"
+_IN_QUOTES = "quote a text that begins with one of * & ! @ % `"
 _CURES = {
-    "mapping values are not allowed": 'put a text with ": " in it in quotes, and each key on a line of its own',
-    "did not find expected key": "indent it as the keys beside it, and leave out what stands behind a closing quote",
-    "did not find expected '-' indicator": "begin each line of the list with -, or none",
-    "sequence entries are not allowed": "begin the list on a line of its own, or write [a, b]",
-    "did not find expected ','": "separate what is in the brackets by commas, and close them",
+    "mapping values are not allowed": 'quote a text that contains ": ", and put each key on its own line',
+    "did not find expected key": "indent it like the keys beside it, and remove text after a closing quote",
+    "did not find expected '-' indicator": "begin every line of the list with -, or none",
+    "sequence entries are not allowed": "begin the list on its own line, or write [a, b]",
+    "did not find expected ','": "separate the items in brackets by commas, and close the bracket",
     "end of stream": "close the quotation",
-    "another document": "leave out the line ---: the file is one document",
+    "another document": "remove the line ---: the file is one document",
     "undefined alias": _IN_QUOTES,
     "cannot start any token": _IN_QUOTES,
     "expected alphabetic or numeric character": _IN_QUOTES,
 }
-"""By a part of what libyaml says."""
+"""Part of libyaml's message → cure."""
 
 
 def _syntax(file: Path, text: str, error: yaml.YAMLError) -> Problem:
@@ -177,7 +177,7 @@ def _syntax(file: Path, text: str, error: yaml.YAMLError) -> Problem:
         return Problem(f"a character that YAML doesn't allow: {error.character!r}", "delete it", file, line, column)
     mark = getattr(error, "problem_mark", None)
     said = getattr(error, "problem", None) or str(error)
-    if "end of stream" in said:  # a quotation that isn't closed: where it begins says more than the file's end
+    if "end of stream" in said:  # an open quotation: its start helps more than the file's end
         mark = getattr(error, "context_mark", None) or mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
     cure = next((cure for part, cure in _CURES.items() if part in said), "")
@@ -271,7 +271,7 @@ class _Reader(SafeConstructor):
                     return self.construct_yaml_int(plain)
                 case "float":
                     return self.construct_yaml_float(plain)
-        except (ValueError, IndexError, KeyError):  # pyyaml's own, for a tag whose text is none of its kind
+        except (ValueError, IndexError, KeyError):  # from pyyaml, if the text doesn't fit its tag
             self.document.problem(path, f"{node.value} isn't a number", "put it in quotes if it is text")
             return None
         self.document.problem(path, f"the YAML tag {tag.replace(_TAG, '!!')} has no meaning here", "leave it out")

@@ -1,6 +1,6 @@
-"""Old and foreign spellings, brought to the one form before anything else looks at the file.
+"""Rewrites old and foreign spellings to the normal form, before validation.
 
-All of LocalCowork's keys are known here. A key that only its app reads is accepted and noted, never silently.
+Knows all of LocalCowork's keys: those that only its app reads are ignored with a note.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ MEANT: dict[str, dict[str, str]] = {
         **dict.fromkeys(("mlx-lm", "mlx_lm"), "mlx"),
     },
 }
-"""What people bring from the files of LiteLLM, Ollama, llama.cpp and vLLM: named in "did you mean", never taken."""
+"""Keys of LiteLLM, Ollama, llama.cpp and vLLM → ours. Used for "did you mean"; never accepted."""
 
 _APP = "read by LocalCowork's app only"
 ROLES = get_args(Role)
-"""Ours; LocalCowork's app has others under the same key."""
+"""Our roles; LocalCowork's app has others under the same key."""
 IGNORED: dict[str, dict[str, str]] = {
     "file": {
         "enabled_servers": _APP,
@@ -65,7 +65,7 @@ IGNORED: dict[str, dict[str, str]] = {
 
 
 def normalise(document: Document) -> None:
-    """Renames keys and values in `document.data` in place; what clashes becomes one of its problems."""
+    """Renames keys and values in `document.data` in place, and reports clashes as its problems."""
     data = document.data
     _ignore(document, data, (), "file")
     for name, model in _mappings(data.get("models")):
@@ -107,7 +107,7 @@ def _ignore(document: Document, mapping: dict[str, Any], place: KeyPath, kind: s
 
 
 def _like_ours(role: Any) -> bool:
-    """Whether it is a role of ours, or one misspelt, which must not pass for LocalCowork's."""
+    """Whether it is one of our roles, or a misspelling of one, which must not pass as LocalCowork's."""
     if role in ROLES:
         return True
     import difflib

@@ -1,6 +1,6 @@
-"""What `_models/config.yaml` says, as frozen values in their one normal form.
+"""The configuration as frozen values in one normal form.
 
-Old spellings, variables, `~` and relative paths are gone here: `gateway.config.load` has dealt with them.
+`gateway.config.load` has already resolved old spellings, variables, `~` and relative paths.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class PullSource(Struct, frozen=True, kw_only=True):
     version: str | None = None
     file: str | None = None
     sha256: str | None = None
-    """Hex digest of the file in its place; None: only what the source itself promises is checked."""
+    """Hex digest of the file; None: the pull checks only the digest that the source publishes."""
 
 
 class Runtime(Struct, frozen=True, kw_only=True):
     """How the gateway starts an engine.
 
-    With `command`, `command + args` is the whole command line. Without, the engine's built-in recipe is used and
-    `args` are added to it. Placeholders in `args` (see `PLACEHOLDERS`) are filled in by `arguments`.
+    With `command`, `command + args` is the whole command line. Without it, the gateway uses the engine's built-in
+    recipe and appends `args`. `arguments` fills in the placeholders in `args` (see `PLACEHOLDERS`).
     """
 
     command: tuple[str, ...] | None = None
@@ -63,9 +63,9 @@ class Runtime(Struct, frozen=True, kw_only=True):
     """URL that answers 200 once the engine is ready; None: the engine's own."""
     startup_timeout_seconds: float = 120.0
     threads: int | None = None
-    """None: one less than the machine's cores, at least 1."""
+    """CPU threads; None: one less than the machine's cores, at least 1."""
     parallel: int | None = None
-    """Requests that the engine works on at a time, each with a whole context window; None: 1 to 4, by its size."""
+    """Requests that the engine serves at a time, each with a full context window; None: 1 to 4, by its size."""
 
     def arguments(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """`args` with `{model_path}`, `{port}`, … replaced by `values[name]`; other braces stay as they are."""
@@ -73,22 +73,22 @@ class Runtime(Struct, frozen=True, kw_only=True):
 
 
 class Residence(Struct, frozen=True, kw_only=True):
-    """How long a started engine stays in memory, and what makes it give way. A change of it restarts no engine."""
+    """How long a started engine stays in memory, and when the gateway may evict it. A change restarts no engine."""
 
     pinned: bool = False
-    """Never evicted, and not unloaded for idleness."""
+    """Never evicted, and never unloaded when idle."""
     group: str | None = None
     """See `Engines.excludes`."""
     idle_ttl_seconds: float | None = None
-    """Seconds without a request after which it is unloaded; None: never."""
+    """The gateway unloads the engine after this many seconds without a request; None: never."""
     memory: int | None = None
-    """Bytes that it is counted with; None: measured, and estimated before the first run."""
+    """Bytes that the engine counts against the budget; None: measured, and estimated before the first run."""
     stall_timeout_seconds: float = 60.0
-    """Seconds without any sign of progress after which an engine with answers to give is ended and started again."""
+    """The gateway restarts a busy engine after this many seconds without any progress."""
 
 
 PLACEHOLDERS = ("model_path", "model_name", "mmproj_path", "host", "port", "context_window", "threads", "parallel")
-"""What `args` may hold in braces."""
+"""Names that `args` may have in braces."""
 
 _PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
@@ -99,46 +99,46 @@ class Model(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     """Other names that clients may use."""
     role: Role = "chat"
-    """What it is asked for: each model has one endpoint, or the chat ones."""
+    """What the model does; it decides which endpoints accept the model."""
     runtime: str
     """`ollama`, `llama.cpp`, `llama-cpp-python`, `mlx`, `openai`, `echo`, or a backend's `pkg.mod:Class`."""
     path: Path | None = None
-    """The weights, a file or a folder, absolute; with it the gateway may start the engine itself."""
+    """The weights, a file or a folder, absolute; the gateway can start an engine from it."""
     mmproj_path: Path | None = None
-    """The vision projector that belongs to the weights."""
+    """The vision projector for the weights."""
     base_url: str | None = None
-    """`http://host:port[/prefix]`, without `/v1` at its end."""
+    """`http://host:port[/prefix]`, without a final `/v1`."""
     uds: Path | None = None
-    """The engine's Unix socket; then `base_url` is None."""
+    """The engine's Unix socket; if set, `base_url` is None."""
     replicas: tuple[str, ...] = ()
-    """Base URLs of servers that all have the model; then `base_url`, `uds` and `port` are None."""
+    """Base URLs of servers that all have the model; if set, `base_url`, `uds` and `port` are None."""
     ca_file: Path | None = None
-    """PEM file of the authorities that vouch for an https server, instead of the system's."""
+    """PEM file of certificate authorities for an https server; None: the system's."""
     port: int | None = None
-    """The port on this machine where the engine is found or started; None: one that the system chooses."""
+    """Port on this machine where the gateway finds or starts the engine; None: the system chooses one."""
     model_name: str | None = None
     context_window: int | None = None
     """Tokens."""
     tool_call_format: str = "native_json"
-    """A canonical name of `normalizers.registry`; `auto`: found out from the model."""
+    """A canonical name of `normalizers.registry`; `auto`: detected from the model."""
     custom_format: FormatSpec | None = None
-    """The format that the file itself defines; then `tool_call_format` is its name."""
+    """A format that the file defines; `tool_call_format` is then its name."""
     tool_prompt: ToolPrompt = "auto"
-    """Who tells the model its tools: its chat template, the system message, or whichever of them can."""
+    """Where the model reads its tools: in its chat template or in the system message; `auto`: whichever works."""
     enforcement: Enforcement = "auto"
-    """Who sees to it that tool_choice and response_format are held to: whoever can, or the engine alone."""
+    """Who enforces tool_choice and response_format: `engine`: the engine alone; `auto`: whoever can."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Request fields, filled in where the caller left them out."""
+    """Request fields that the gateway fills in if the caller leaves them out."""
     strip_params: tuple[str, ...] = ()
-    """Request fields that callers may not set: theirs are left out, before the defaults are filled in."""
+    """Request fields that callers may not set: the gateway drops them before it fills in the defaults."""
     force_params: Mapping[str, Any] = field(default_factory=dict)
-    """Request fields that are set, whatever the caller says."""
+    """Request fields that the gateway sets, whatever the caller sends."""
     retries: int = 0
-    """How often a request that failed for a passing reason, before its first byte, is sent again."""
+    """How often the gateway retries a request after a transient failure before its first byte."""
     fallbacks: tuple[str, ...] = ()
-    """Models that are asked in turn where this one failed so, retries included."""
+    """Models to try in turn after this one fails like that, retries included."""
     api_key: SecretStr | None = None
-    """Of the engine's server, sent as a bearer token."""
+    """Key of the engine's server, sent as a bearer token."""
     capabilities: tuple[str, ...] = ()
     display_name: str | None = None
     pull: PullSource | None = None
@@ -147,11 +147,11 @@ class Model(Struct, frozen=True, kw_only=True):
     connect_timeout: float = 5.0
     """Seconds."""
     request_timeout: float = 600.0
-    """Seconds without a byte from the engine after which the answer fails: a long prompt is read in silence."""
+    """Seconds without a byte from the engine before the answer fails; engines send nothing while they read a prompt."""
 
     @property
     def upstream_name(self) -> str:
-        """What the engine calls the model."""
+        """The engine's name for the model."""
         return self.model_name or self.name
 
 
@@ -161,30 +161,30 @@ class Server(Struct, frozen=True, kw_only=True):
     uds: Path | None = None
     """Listen on this Unix socket instead of host and port."""
     api_keys: tuple[SecretStr, ...] = ()
-    """A request must carry one of them as its bearer token; empty: none is asked for."""
+    """A request must carry one of them as its bearer token; empty: no key required."""
     max_body_bytes: int = 32 * 1024 * 1024
     cors_origins: tuple[str, ...] = ()
-    """Web pages of these origins may use the gateway from a browser; `*`: any."""
+    """Origins whose web pages may use the gateway from a browser; `*`: any."""
     responses_days: float = 30.0
-    """How long what `/v1/responses` stores is kept; 0: nothing is stored."""
+    """How long the gateway keeps stored `/v1/responses`; 0: it stores none."""
     progress_comments: bool = True
-    """Whether a stream says in comments what it waits for."""
+    """Whether a stream reports in SSE comments what it waits for."""
     progress_after_seconds: float = 0.8
-    """Of silence before the first comment: until then an error still is an HTTP status."""
+    """Silence before the first comment; until then an error still gets its own HTTP status."""
     keep_alive_seconds: float = 15.0
-    """Of silence before a comment that says no more than that the stream lives."""
+    """Silence before a keep-alive comment."""
     watch: bool = True
-    """Whether a change of the file is applied by itself."""
+    """Whether the gateway applies changes of the file by itself."""
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach the server."""
         return self.uds is not None or is_loopback(self.host)
 
     def unsafe(self, *, keys: bool = False) -> str | None:
-        """What is wrong with listening there, or None: who isn't on this machine must show a key.
+        """Why the server must not listen there, or None: callers on other machines need a key.
 
-        keys: there are some of `ctxgate keys`, too.
+        keys: whether `ctxgate keys` has any.
         """
         if self.is_private or self.api_keys or keys:
             return None
@@ -192,19 +192,19 @@ class Server(Struct, frozen=True, kw_only=True):
 
 
 class Engines(Struct, frozen=True, kw_only=True):
-    """What holds for all engines together."""
+    """Settings for all engines together."""
 
     memory_budget: int | None = None
-    """Bytes that they may hold together; None: what the machine can spare."""
+    """Bytes that they may use together; None: what the machine can spare."""
     gpu_memory_budget: int | None = None
-    """Bytes of GPU memory; None: what nvidia-smi or rocm-smi tells; without either, no GPU is counted."""
+    """Bytes of GPU memory; None: what nvidia-smi or rocm-smi reports, no GPU without either."""
     queue_length: int = 256
     """Requests that may wait for one engine."""
     queue_timeout_seconds: float = 300.0
     drain_timeout_seconds: float = 600.0
-    """For the answers in flight of an engine that has to give way; then they are cut."""
+    """Time for an evicted engine to finish its answers; then the gateway cuts them off."""
     excludes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """For each group those whose models may not be in memory together with one of its own; symmetric."""
+    """Group → groups whose models may not share the memory with its own; symmetric."""
 
 
 LogFormat = Literal["text", "json"]
@@ -212,19 +212,19 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 class Log(Struct, frozen=True, kw_only=True):
-    """What is told on standard error, and what is remembered of the answers."""
+    """Logging on standard error, and the record of recent answers."""
 
     format: LogFormat = "text"
-    """`json`: an object a line."""
+    """`json`: one object per line."""
     level: LogLevel = "info"
     requests: int = 256
-    """Answers that are remembered, in memory; 0: none."""
+    """Recent answers to keep in memory; 0: none."""
     bodies: bool = False
-    """Whether with their bytes, as the engine wrote them and as the client got them."""
+    """Whether to keep their bytes too, as the engine wrote them and as the client got them."""
 
 
 UseCase = Literal["default", "exec", "socket", "agent"]
-"""For what a model object is used; `default` stands for what has no route of its own."""
+"""How a caller uses a model object; `default` covers uses without a route of their own."""
 
 
 class CtxModel(Struct, frozen=True, kw_only=True):
@@ -234,70 +234,70 @@ class CtxModel(Struct, frozen=True, kw_only=True):
     """`provider/model`; None: see `gateway.config.projection`."""
     session: Literal["none", "socket"] = "socket"
     driver: Mapping[UseCase, tuple[str, ...]] = field(default_factory=dict)
-    """Driver names for each use, the preferred first; empty: what fits the runtime."""
+    """Use → driver names, the preferred one first; empty: what fits the runtime."""
     credential: str | None = None
-    """The model's server wants a key: variable NAME_API_KEY, else `default` of `cortexfs:NAME` in the keychain. It is
-    the model's `api_key` then; that stays None where neither is there."""
+    """NAME of the server's key: variable NAME_API_KEY, else `default` of `cortexfs:NAME` in the keychain. It becomes
+    the model's `api_key`, which stays None if neither exists."""
 
 
 class Ctx(Struct, frozen=True, kw_only=True):
-    """Models as executable objects of the file system."""
+    """Models as executable objects in the file system."""
 
     enabled: bool = False
-    """Whether the gateway keeps the tree true and answers what its objects are asked."""
+    """Whether the gateway maintains the tree and serves its objects."""
     root: Path | None = None
-    """Unless $CTX_ROOT names one. None: /ctx where it can be written, else ctx in the user's runtime folder."""
+    """$CTX_ROOT overrides it. None: /ctx if writable, else ctx in the user's runtime folder."""
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Name in `model/` → model of the file, or object; `main` is the active model unless it is named here."""
+    """Name in `model/` → model of the file, or object; `main` is the active model unless given here."""
     users: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """The same for each user's own `home/UID/model/`."""
+    """UID → the same for that user's `home/UID/model/`."""
     session_days: float | None = None
-    """Without a message until a session is removed; None: it is kept."""
+    """The gateway removes a session after this many days without a message; None: never."""
     models: Mapping[str, CtxModel] = field(default_factory=dict)
 
 
 class RoomTools(Struct, frozen=True, kw_only=True):
-    """What the tools of a room's model may reach and use up."""
+    """Bounds of the tools of a room's model."""
 
     allow_hosts: tuple[str, ...] = ()
-    """`host`, `host:port` or `host:*`, `*.domain` for what is below it: may be fetched from wherever they lie, even on
-    this machine. Without a port: 80 and 443."""
+    """Hosts that `curl.*` may fetch from even on this machine: `host`, `host:port`, `host:*`, `*.domain` for all
+    subdomains. Without a port: 80 and 443."""
     public_hosts: bool = True
-    """Whether any host with a public address may be fetched from."""
+    """Whether `curl.*` may fetch from any host with a public address."""
     fetch_max_bytes: int = 2 * 1024 * 1024
     fetch_timeout_seconds: float = 20.0
-    """The most that a call's `timeout_ms` may ask for."""
+    """Upper bound of a call's `timeout_ms`."""
     summary_model: str = "default"
-    """Asked by `curl.summarize`."""
+    """The model that `curl.summarize` uses."""
     max_result_chars: int = 20_000
     files_max_bytes: int = 64 * 1024 * 1024
     files_max_count: int = 1000
-    """Files and folders of a room."""
+    """Files and folders in a room."""
     files_max_depth: int = 16
     records_max_count: int = 10_000
-    """Records of a tenant, those in the trash included."""
+    """Records of a tenant, including those in the trash."""
     record_max_bytes: int = 64 * 1024
 
 
 class Rooms(Struct, frozen=True, kw_only=True):
-    """Rooms below /llm/room. A room may ask for tighter bounds of its turns, never for wider ones."""
+    """Rooms below /llm/room. A room may tighten the bounds of its turns, never widen them."""
 
     max_rooms: int = 1000
-    """Of one tenant; released ones don't count."""
+    """Rooms of one tenant, not counting released ones."""
     idle_seconds: float = 300.0
-    """Without a message until a room goes to sleep."""
+    """A room goes to sleep after this many seconds without a message."""
     released_days: float | None = None
-    """Until a released room is removed, with all that belongs to it; None: it is kept."""
+    """The gateway deletes a released room and its contents after this many days; None: never."""
     turn_seconds: float = 300.0
-    """Wall time of a turn, the wait for the engine included."""
+    """Wall time of a turn, including the wait for the engine."""
     turn_model_calls: int = 16
     turn_tool_calls: int = 32
     turn_output_tokens: int = 8192
-    """Of all model calls of a turn together."""
+    """Total over all model calls of a turn."""
     providers: Mapping[str, str] = field(default_factory=dict)
-    """OpenAI-compatible servers that actors may name, each with its base URL; whose turn it is brings the key."""
+    """Name → base URL of OpenAI-compatible servers that actors may use; the user of a turn supplies the key."""
     secret_key_file: Path | None = None
-    """Where the key lies with which users' secrets are encrypted; None: in the system's keychain."""
+    """File with the key that encrypts users' secrets; None: the key is in the system's keychain."""
     tools: RoomTools = RoomTools()
 
 
@@ -313,12 +313,12 @@ class Config(Struct, frozen=True, kw_only=True):
     engines: Engines = field(default_factory=Engines)
     ctx: Ctx = field(default_factory=Ctx)
     state_dir: Path = field(default_factory=lambda: USER.user_state_path)
-    """The gateway's own folder: logs, pid files, what was learnt, and the store unless `store` says otherwise."""
+    """The gateway's own folder: logs, pid files, measurements, and the store unless `store` is set."""
     rooms: Rooms = field(default_factory=Rooms)
     store: str | None = None
-    """The URL of the database, as SQLAlchemy reads it; None: an SQLite file in `state_dir`."""
+    """SQLAlchemy URL of the database; None: an SQLite file in `state_dir`."""
     notes: tuple[Problem, ...] = ()
-    """What is allowed and still worth a look: keys that are ignored, ports that are shared."""
+    """Warnings: ignored keys, shared ports."""
 
     def __repr__(self) -> str:
         """Without `store`, which may hold a password."""
@@ -326,11 +326,10 @@ class Config(Struct, frozen=True, kw_only=True):
         return f"Config({', '.join(shown)})"
 
     def resolve(self, name: str | None, role: Role | None = None) -> Model:
-        """The model of that name; None, `""` and `"default"` mean the active one.
+        """The model called `name`; None, `""` and `"default"` mean the active one.
 
-        role: what it is wanted for; then the default is the first model for that, or the active one.
-        Raises ProviderInvalidModel, naming the models that there are, and ProviderInvalidRequest for one that is
-        there for something else.
+        role: required role; the default is then the first model with that role, or the active one.
+        Raises ProviderInvalidModel, listing the models, and ProviderInvalidRequest if the model has another role.
         """
         if name in (None, "", DEFAULT):
             first = (model.name for model in self.models.values() if model.role == role)
@@ -344,6 +343,6 @@ class Config(Struct, frozen=True, kw_only=True):
         if role is not None and model.role != role:
             others = ", ".join(other.name for other in self.models.values() if other.role == role)
             known = others or f"no model (one with role: {role})"
-            message = f"{model.name} is for {model.role}, not for {role}; config.yaml has for that: {known}"
+            message = f"{model.name} is for {model.role}, not for {role}; for that, config.yaml has: {known}"
             raise ProviderInvalidRequest(message, code="wrong_role", param="model")
         return model

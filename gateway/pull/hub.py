@@ -1,4 +1,4 @@
-"""Weights from the Hugging Face hub, by its own client: tokens, mirrors, caches and resuming are as its users know."""
+"""Fetches weights from the Hugging Face hub with its own client, which handles tokens, mirrors, caches and resuming."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.errors import (
     ProviderInvalidResponse,
     ProviderUnavailable,
 )
-from gateway.pull.files import beside, digest, wrong
+from gateway.pull.files import beside, digest, wrong_hash
 from gateway.pull.progress import Progress
 
 
@@ -27,11 +27,11 @@ def fetch(model: Model, source: PullSource, progress: Progress) -> None:
             f"model {model.name!r} comes from the Hugging Face hub: pip install 'ctxgate[hub]'", code="hub_missing"
         ) from error
     place = model.path
-    assert place is not None, "gateway.config holds it"
+    assert place is not None, "gateway.config requires it"
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = beside(place, "hub")
-    _reach(constants.ENDPOINT)
-    # Its bases are what the client's HTTP library raises, whichever that is in the installed version, and OSError.
+    _check_reachable(constants.ENDPOINT)
+    # Its bases are the exceptions of the client's HTTP library, which depends on its version, and OSError.
     bases = cast("tuple[type[Exception], ...]", errors.HfHubHTTPError.__bases__)
     failures: tuple[type[Exception], ...] = (*bases, errors.EntryNotFoundError, errors.HFValidationError)
     try:
@@ -39,7 +39,7 @@ def fetch(model: Model, source: PullSource, progress: Progress) -> None:
             snapshot_download(source.name, revision=source.version, local_dir=draft)
             _move_folder(draft, place)
         else:
-            sha256 = source.sha256 or _promised(source)
+            sha256 = source.sha256 or _published_digest(source)
             found = hf_hub_download(source.name, source.file, revision=source.version, local_dir=draft)
             _move_file(Path(found), place, sha256)
             shutil.rmtree(draft)
@@ -51,8 +51,8 @@ def fetch(model: Model, source: PullSource, progress: Progress) -> None:
     progress(place.name, 1, 1)
 
 
-def _reach(endpoint: str) -> None:
-    """The client itself would try for half a minute before it said that there is no network."""
+def _check_reachable(endpoint: str) -> None:
+    """Fails at once without a network; the client alone would retry for half a minute."""
     import httpx
 
     try:
@@ -61,8 +61,8 @@ def _reach(endpoint: str) -> None:
         raise _offline(error) from error
 
 
-def _promised(source: PullSource) -> str | None:
-    """The digest under which the hub keeps a large file."""
+def _published_digest(source: PullSource) -> str | None:
+    """The hub's SHA-256 of a large file; None for small ones."""
     from huggingface_hub import HfApi
 
     entries: list[Any] = HfApi().get_paths_info(source.name, [str(source.file)], revision=source.version)
@@ -71,8 +71,8 @@ def _promised(source: PullSource) -> str | None:
 
 
 def _move_file(found: Path, place: Path, sha256: str | None) -> None:
-    if sha256 is not None and (have := digest(found)) != sha256:
-        raise wrong(place.name, sha256, have)
+    if sha256 is not None and (actual := digest(found)) != sha256:
+        raise wrong_hash(place.name, sha256, actual)
     os.replace(found, place)
 
 
@@ -92,7 +92,7 @@ def _translated(error: Exception, source: PullSource) -> GatewayError:
 
     name = source.name
     if isinstance(error, errors.GatedRepoError):
-        return ProviderAuthentication(f"{name} asks for its licence to be accepted; then log in: hf auth login")
+        return ProviderAuthentication(f"{name} requires you to accept its licence; then log in: hf auth login")
     if isinstance(error, errors.RepositoryNotFoundError | errors.RevisionNotFoundError):
         where = f" at {source.version}" if source.version else ""
         return ProviderInvalidModel(f"the hub has no {name}{where}, or it is private: hf auth login")
@@ -112,6 +112,6 @@ def _translated(error: Exception, source: PullSource) -> GatewayError:
 def _offline(error: Exception) -> ProviderUnavailable:
     first = (str(error) or type(error).__name__).splitlines()[0]
     return ProviderUnavailable(
-        f"the hub can't be reached ({first}); check the network, then pull again: what has come so far is kept",
+        f"the hub can't be reached ({first}); check the network, then pull again: it continues where this one stopped",
         code="offline",
     )

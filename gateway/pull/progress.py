@@ -1,63 +1,70 @@
-"""How far a pull is, on a terminal or in a log."""
+"""Reports how far a pull is: bars on a terminal, lines in a log."""
 
 from __future__ import annotations
 
-import time
-from typing import Protocol, TextIO
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 
 class Progress(Protocol):
     def __call__(self, label: str, done: int, total: int | None) -> None:
-        """`done` of `total` bytes of the thing called `label` are there; total None: nobody knows."""
+        """`done` of `total` bytes of `label` have arrived; total None: unknown."""
         ...
 
 
-class Bar:
-    """One line that is drawn over again on a terminal; elsewhere a line for each tenth."""
+@contextmanager
+def progress_on(out: TextIO) -> Iterator[Progress]:
+    """One bar per label if `out` is a terminal, else a line per tenth."""
+    if not out.isatty():
+        yield Lines(out)
+        return
+    # Imported here: only a terminal needs it.
+    from rich import progress as rich
+    from rich.console import Console
 
-    WIDTH = 28
-    INTERVAL = 0.1
+    bars = rich.Progress(
+        rich.TextColumn("{task.description}", markup=False),
+        rich.BarColumn(),
+        rich.TaskProgressColumn(),
+        rich.DownloadColumn(),
+        rich.TransferSpeedColumn(),
+        rich.TimeRemainingColumn(),
+        console=Console(file=out, force_terminal=True),
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    tasks: dict[str, TaskID] = {}
+
+    def report(label: str, done: int, total: int | None) -> None:
+        if label in tasks:
+            bars.update(tasks[label], completed=done, total=total)
+        else:
+            # Given at once, bytes from an earlier pull don't count as speed.
+            tasks[label] = bars.add_task(label, completed=done, total=total)
+        bars.start()  # with the first report: the hub's client draws its own bars before that
+
+    try:
+        yield report
+    finally:
+        bars.stop()
+
+
+class Lines:
+    """One line per tenth of each label."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._terminal = out.isatty()
-        self._label = ""
-        self._start = (0.0, 0)
-        self._drawn = 0.0
-        self._tenth = -1
+        self._tenths: dict[str, int] = {}
 
     def __call__(self, label: str, done: int, total: int | None) -> None:
-        now = time.monotonic()
-        if label != self._label:
-            self.end()
-            self._label, self._start, self._tenth, self._drawn = label, (now, done), -1, 0.0
-        finished = total is not None and done >= total
-        if self._terminal:
-            if finished or now - self._drawn >= self.INTERVAL:
-                self._drawn = now
-                self._out.write("\r\x1b[K" + self._line(now, done, total))
-                self._out.flush()
-        elif total and done * 10 // total > self._tenth:
-            self._tenth = done * 10 // total
-            print(self._line(now, done, total), file=self._out, flush=True)
-
-    def end(self) -> None:
-        """Leaves the line as it is, so that other text can follow."""
-        if self._terminal and self._drawn:
-            self._out.write("\n")
-            self._out.flush()
-        self._label, self._drawn = "", 0.0
-
-    def _line(self, now: float, done: int, total: int | None) -> str:
-        start, before = self._start
-        speed = (done - before) / (now - start) if now > start else 0.0
-        rate = f"  {size(speed)}/s" if speed else ""
-        if not total:
-            return f"{self._label}  {size(done)}{rate}"
-        filled = min(self.WIDTH, done * self.WIDTH // total)
-        left = f"  {(total - done) / speed:.0f} s left" if speed and done < total else ""
-        bar = "█" * filled + "░" * (self.WIDTH - filled)
-        return f"{self._label}  {bar} {done * 100 // total:3d} %  {size(done)} of {size(total)}{rate}{left}"
+        if total and done * 10 // total > self._tenths.get(label, -1):
+            self._tenths[label] = done * 10 // total
+            line = f"{label}  {done * 100 // total:3d} %  {size(done)} of {size(total)}"
+            print(line, file=self._out, flush=True)
 
 
 def size(count: float) -> str:

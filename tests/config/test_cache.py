@@ -1,4 +1,4 @@
-"""A kept configuration is the one that the file means, or it isn't used."""
+"""A cached configuration equals what the file says, or it isn't used."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The folders are those of the process; the values of variables come from this mapping."""
+    """The process's folders and these variables."""
     variables = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -80,7 +80,7 @@ def test_the_value_is_the_same(file: Path, environ: dict[str, str]) -> None:
     ],
     ids=["secret", "variable", "variable without a default"],
 )
-def test_what_comes_from_the_environment_is_not_kept(
+def test_values_from_the_environment_are_not_cached(
     text: str, more: dict[str, str], file: Path, environ: dict[str, str]
 ) -> None:
     file.write_text(text, "utf-8")
@@ -95,7 +95,7 @@ def test_a_variable_that_is_set_later_counts(file: Path, environ: dict[str, str]
     assert all(b"hidden" not in entry.read_bytes() for entry in entries(environ))
 
 
-def test_an_edit_counts_and_a_mistake_is_told(file: Path, environ: dict[str, str]) -> None:
+def test_an_edit_counts_and_a_mistake_is_reported(file: Path, environ: dict[str, str]) -> None:
     cache.load(file, environ)
     file.write_text(TEXT.replace("active_model: one", "active_model: two"), "utf-8")
     assert cache.load(file, environ).active_model == "two"
@@ -131,7 +131,7 @@ def link(entry: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [cut, flip, empty, publish, link])
-def test_an_entry_that_can_t_be_trusted_is_not_read(
+def test_an_untrusted_entry_is_not_read(
     harm: Callable[[Path], None], file: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.load(file, environ)
@@ -141,13 +141,13 @@ def test_an_entry_that_can_t_be_trusted_is_not_read(
     assert cache.load(file, environ).active_model == "one"
 
 
-def test_no_folder_to_keep_it_in(file: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_cache_folder(file: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert cache.load(file, environ) == cache.load(file, environ)
 
 
-def test_old_entries_go(file: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "KEPT", 2)
+def test_old_entries_are_deleted(file: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MAX_ENTRIES", 2)
     for name in ("a", "b", "c"):
         other = file.with_name(name)
         other.write_text(TEXT, "utf-8")

@@ -1,4 +1,4 @@
-"""What is accepted, and the one form in which it comes out."""
+"""What `load` accepts, and the normal form of its result."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_what_only_their_app_reads_is_noted(write: Any) -> None:
 
 
 def test_roles(write: Any) -> None:
-    """Who names no model gets the first for what is asked; LocalCowork's own roles stay ignored."""
+    """A request without a model gets the first of the required role; LocalCowork's own roles are ignored."""
     text = "active_model: m\nmodels:\n  m: {runtime: echo, role: tool_router}\n  e: {runtime: echo, role: embedding}\n"
     config = load(write(text), {})
     assert [(model.name, model.role) for model in config.models.values()] == [("m", "chat"), ("e", "embedding")]
@@ -256,14 +256,14 @@ def test_roles(write: Any) -> None:
     assert (config.resolve(None).name, config.resolve(None, "embedding").name) == ("m", "e")
     wrong: list[tuple[str | None, Role]] = [("e", "chat"), ("m", "embedding"), (None, "rerank")]
     for name, role in wrong:
-        with pytest.raises(ProviderInvalidRequest, match="has for that") as caught:
+        with pytest.raises(ProviderInvalidRequest, match="for that, config") as caught:
             config.resolve(name, role)
         assert str(caught.value).endswith("no model (one with role: rerank)") == (role == "rerank")
     with pytest.raises(ConfigError, match="active_model: e is for embedding"):
         load(write(text.replace("active_model: m", "active_model: e")), {})
 
 
-def test_another_s_port_of_the_same_number_is_none_of_the_gateway_s(write: Any) -> None:
+def test_another_address_with_the_gateway_s_port_is_allowed(write: Any) -> None:
     file = write("""\
         active_model: a
         models:
@@ -289,7 +289,7 @@ ADDRESSES = {
     "a socket at home": ("runtime: openai\nbase_url: unix:~/s", (None, Path("/home/ann/s"), None)),
     "Ollama's own": ("runtime: ollama", ("http://127.0.0.1:11434", None, 11434)),
     "none": ("runtime: llama.cpp\npath: x", (None, None, None)),
-    "a backend of one's own": ("runtime: my.mod:Backend", (None, None, None)),
+    "a custom backend": ("runtime: my.mod:Backend", (None, None, None)),
 }
 
 
@@ -319,6 +319,50 @@ def test_paths_start_at_the_file_or_at_models_dir(write: Any, tmp_path: Path) ->
     config = load(write(text + "models_dir: d\n"), {})
     assert [model.path for model in config.models.values()] == [tmp_path / "d" / "b", Path("/c")]
     assert config.models_dir == tmp_path / "d"
+
+
+def test_all_paths_start_at_models_dir(write: Any) -> None:
+    config = load(
+        write("""\
+            active_model: m
+            models_dir: /d
+            models:
+              m: {runtime: openai, replicas: ["unix:~/a", "unix:/b"], ca_file: ca.pem}
+            server: {uds: s}
+            ctx: {root: ctx}
+            rooms: {secret_key_file: key}
+            state_dir: ~/state
+            """),
+        {},
+    )
+    assert config.models["m"].replicas == ("unix:/home/ann/a", "unix:/b")
+    assert [config.models["m"].ca_file, config.server.uds, config.ctx.root] == [
+        *map(Path, ("/d/ca.pem", "/d/s", "/d/ctx"))
+    ]
+    assert (config.rooms.secret_key_file, config.state_dir) == (Path("/d/key"), Path("/home/ann/state"))
+
+
+def test_values_are_immutable(write: Any) -> None:
+    """Lists of the file come out as tuples, so that values can be shared and compared."""
+    config = load(
+        write("""\
+            active_model: m
+            models: {m: {runtime: echo, aliases: [n], capabilities: [text], fallbacks: [], strip_params: [seed]}}
+            server: {cors_origins: ["*"]}
+            rooms: {tools: {allow_hosts: [A.example]}}
+            ctx: {models: {m: {driver: {exec: [debug]}}}, users: {"7": {x: m}}}
+            """),
+        {},
+    )
+    model = config.models["m"]
+    assert (model.aliases, model.capabilities, model.fallbacks, model.strip_params) == (
+        ("n",),
+        ("text",),
+        (),
+        ("seed",),
+    )
+    assert (config.server.cors_origins, config.rooms.tools.allow_hosts) == (("*",), ("a.example",))
+    assert (config.ctx.models["m"].driver, config.ctx.users) == ({"exec": ("debug",)}, {7: {"x": "m"}})
 
 
 def test_variables(write: Any) -> None:
@@ -422,7 +466,7 @@ def test_launch_settings_are_merged(write: Any) -> None:
     assert c == Runtime()
 
 
-def test_what_engines_may_hold(write: Any) -> None:
+def test_engine_memory(write: Any) -> None:
     config = load(
         write("""\
             active_model: a
@@ -528,8 +572,8 @@ def test_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("keys", ["", ', api_keys: ["${EMPTY}", "${NONE:-}"]'])
-def test_open_to_others_without_a_key_is_noted(write: Any, keys: str) -> None:
-    """`ctxgate serve` refuses it: only then it is known whether `ctxgate keys` has any."""
+def test_listening_to_others_without_a_key_is_noted(write: Any, keys: str) -> None:
+    """Only `ctxgate serve` refuses it, since only it knows whether `ctxgate keys` has any."""
     text = "active_model: m\nmodels:\n  m: {runtime: echo}\nserver: {host: 10.0.0.1%s}\n"
     (note,) = load(write(text % keys), {"EMPTY": ""}).notes
     assert (note.line, note.column) == (4, 10)
@@ -544,7 +588,7 @@ def test_unsafe_servers() -> None:
 
 
 def test_values_are_light() -> None:
-    """What only reads the values must not pay for YAML and pydantic."""
+    """Code that only reads the values doesn't import YAML or pydantic."""
     code = "import sys, gateway.config; print([m for m in ('yaml', 'pydantic', 'httpx', 'lark') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,4 +1,4 @@
-"""What is refused: each file with every problem's line, column, message and cure."""
+"""What `load` refuses: each file with line, column, message and cure of every problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.config.source import MAX_BYTES
 RUNTIMES = "ollama, llama.cpp, llama-cpp-python, mlx, openai, echo"
 STARTING = "llama.cpp, llama-cpp-python, mlx"
 URL = "write http://host:port, https://host/prefix or unix:/path/to/socket"
-IN_QUOTES = "put a text that begins with one of * & ! @ % ` in quotes"
+IN_QUOTES = "quote a text that begins with one of * & ! @ % `"
 
 
 class Case(NamedTuple):
@@ -27,7 +27,7 @@ class Case(NamedTuple):
 
 
 def model(lines: str) -> str:
-    """A file whose only model `m` has these keys; the first of them is on line 4, column 5."""
+    """A file whose only model `m` has these keys; the first is on line 4, column 5."""
     return "active_model: m\nmodels:\n  m:\n" + "".join(f"    {line}\n" for line in dedent(lines).strip().splitlines())
 
 
@@ -88,12 +88,12 @@ CASES = [
         ],
     ),
     Case(
-        "no file may have a size below zero",
+        "negative file size",
         model("runtime: echo") + "rooms: {tools: {files_max_bytes: -1}}\n",
         [(5, 34, "rooms.tools.files_max_bytes: -1 is out of range", "it must be at least 1024")],
     ),
     Case(
-        "summary model that there isn't",
+        "unknown summary model",
         model("runtime: echo") + "rooms: {tools: {summary_model: n}}\n",
         [(5, 32, "rooms.tools.summary_model: there is no model n", "models: m")],
     ),
@@ -108,7 +108,7 @@ CASES = [
         ],
     ),
     Case(
-        "no seconds between comments",
+        "zero seconds between comments",
         model("runtime: echo") + "server: {progress_after_seconds: 0, keep_alive_seconds: soon}\n",
         [
             (5, 34, "server.progress_after_seconds: 0 is out of range", "it must be more than 0"),
@@ -171,12 +171,12 @@ CASES = [
         "memory without its unit",
         model("runtime: llama.cpp\npath: x\nmemory: 6") + "engines: {memory_budget: 8192}\n",
         [
-            (6, 13, "models.m.memory: 6 bytes hold no model", "write a unit: 12 GB"),
-            (7, 26, "engines.memory_budget: 8192 bytes hold no model", "write a unit: 12 GB"),
+            (6, 13, "models.m.memory: 6 bytes is too little for a model", "write a unit: 12 GB"),
+            (7, 26, "engines.memory_budget: 8192 bytes is too little for a model", "write a unit: 12 GB"),
         ],
     ),
     Case(
-        "forms that people choose otherwise",
+        "wrong patterns",
         model("runtime: echo")
         + "rooms: {providers: {acme: api.acme}}\nserver: {cors_origins: [a.example]}\nctx: {users: {ann: {}}}\n",
         [
@@ -231,7 +231,7 @@ CASES = [
     Case(
         "model called default",
         "active_model: default\nmodels:\n  default: {runtime: echo}\n",
-        [(3, 3, 'models.default: "default" means the active model', "name the model otherwise")],
+        [(3, 3, 'models.default: "default" means the active model', "give the model another name")],
     ),
     Case(
         "model's name with a slash",
@@ -240,7 +240,7 @@ CASES = [
             (
                 3,
                 3,
-                "models.a/b: 'a/b' can't be a model's name",
+                "models.a/b: 'a/b' is not a valid model name",
                 "use letters, digits and . _ - : @ +; the engine's own name is model_name",
             )
         ],
@@ -320,7 +320,7 @@ CASES = [
         ],
     ),
     Case(
-        "fallback that is none",
+        "unknown fallback",
         model("runtime: echo\nfallbacks: [m, othr]") + "  other: {runtime: echo}\n",
         [
             (5, 17, "models.m.fallbacks[0]: m is the model itself", "name another model"),
@@ -336,12 +336,12 @@ CASES = [
         ],
     ),
     Case(
-        "replicas that are none",
+        "invalid replicas",
         model("runtime: openai\nport: 8080\nreplicas: ['http://a:1', nonsense, 'http://a:1/v1']"),
         [
             (5, 5, "models.m has replicas, and port too", "keep one of them"),
             (6, 30, "models.m.replicas[1] isn't a URL", "write http://host:port"),
-            (6, 40, "models.m.replicas[2]: http://a:1 is there twice", "leave one of them out"),
+            (6, 40, "models.m.replicas[2]: http://a:1 is there twice", "remove one of them"),
         ],
     ),
     Case(
@@ -350,17 +350,17 @@ CASES = [
         [(5, 7, "unknown key boddies in log", 'did you mean "bodies"?')],
     ),
     Case(
-        "no amount of memory",
+        "not an amount of memory",
         model("runtime: llama.cpp\npath: x\nmemory: plenty"),
         [
             (
-                *(6, 13, "models.m.memory: plenty is no amount of memory"),
+                *(6, 13, "models.m.memory: plenty is not an amount of memory"),
                 "write bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB",
             )
         ],
     ),
     Case(
-        "a group that isn't there",
+        "unknown group",
         model("runtime: llama.cpp\npath: x\ngroup: bgi") + "engines: {groups: {big: {excludes: [smal]}}}\n",
         [
             (6, 12, "models.m.group: there is no group bgi in engines.groups", 'did you mean "big"? groups: big'),
@@ -445,7 +445,7 @@ CASES = [
         [(5, 18, "models.m.temperature: 2.5 is out of range", "it must be at most 2")],
     ),
     Case(
-        "no time at all",
+        "a timeout of zero",
         model("runtime: echo\nconnect_timeout: 0"),
         [(5, 22, "models.m.connect_timeout: 0 is out of range", "it must be more than 0")],
     ),
@@ -495,7 +495,7 @@ CASES = [
     Case(
         "socket and port",
         model("runtime: openai\nport: 80\nbase_url: unix:/run/x"),
-        [(6, 15, "models.m.base_url is a Unix socket, and there is a port too", "keep one of base_url and port")],
+        [(6, 15, "models.m.base_url is a Unix socket, but there is a port too", "keep one of base_url and port")],
     ),
     Case(
         "not a URL",
@@ -518,14 +518,14 @@ CASES = [
         Case(
             f"URL whose host is {what}",
             model(f"runtime: openai\nbase_url: http://{host}:80"),
-            [(5, 15, "models.m.base_url names no host that there can be", URL)],
+            [(5, 15, "models.m.base_url has an invalid host name", URL)],
         )
         for what, host in (("no ASCII", "münchen"), ("a label too long", "a" * 64 + ".de"), ("two dots", "a..b"))
     ),
     Case(
         "URL whose path no request can hold",
         model("runtime: openai\nbase_url: http://localhost:1/a b"),
-        [(5, 15, "models.m.base_url has a path with spaces or letters beyond ASCII", "write them as %20 and so on")],
+        [(5, 15, "models.m.base_url has spaces or non-ASCII letters in its path", "percent-encode them, as %20")],
     ),
     Case(
         "URL with a query",
@@ -599,9 +599,32 @@ CASES = [
         [(6, 5, "models.m.threads: the gateway starts no engine for the runtime openai", "leave it out")],
     ),
     Case(
-        "home of nobody",
+        "home of an unknown user",
         model("runtime: llama.cpp\npath: ~nobody-here/x"),
         [(5, 11, "models.m.path: there is no such user", "write the folder's whole path")],
+    ),
+    Case(
+        "home of an unknown user under an old name",
+        model("runtime: llama.cpp\nmodel_path: ~nobody-here/x"),
+        [(5, 17, "models.m.model_path: there is no such user", "write the folder's whole path")],
+    ),
+    Case(
+        "models in the home of an unknown user",
+        model("runtime: llama.cpp\npath: x") + "models_dir: ~nobody-here\n",
+        [(6, 13, "models_dir: there is no such user", "write the folder's whole path")],
+    ),
+    Case(
+        "command of a runtime with an open quotation",
+        model("runtime: echo") + 'runtimes:\n  mlx: {command: "x \'y"}\n',
+        [(6, 18, "runtimes.mlx.command: No closing quotation", "close the quotation")],
+    ),
+    Case(
+        "number and nothing for a path",
+        model("runtime: llama.cpp\npath: 7\nmmproj_path: ''"),
+        [
+            (5, 11, "models.m.path: 7 isn't text", 'put it in quotes: "7"'),
+            (6, 18, "models.m.mmproj_path is empty", "give it a value, or leave the key out"),
+        ],
     ),
     Case(
         "command with an open quotation",
@@ -664,7 +687,7 @@ CASES = [
             (
                 6,
                 14,
-                "models.m.api_key: a secret can't stand in the file",
+                "models.m.api_key: a secret can't be in the file",
                 SECRET := "write ${NAME} and set that environment variable",
             )
         ],
@@ -672,7 +695,7 @@ CASES = [
     Case(
         "secret as a fallback",
         model("runtime: openai\nport: 1\napi_key: ${KEY:-hidden}"),
-        [(6, 14, "models.m.api_key: a secret can't stand in the file", SECRET)],
+        [(6, 14, "models.m.api_key: a secret can't be in the file", SECRET)],
     ),
     Case(
         "secret of the wrong type",
@@ -682,12 +705,12 @@ CASES = [
     Case(
         "password in a URL",
         model("runtime: openai\nbase_url: http://me:hidden@example.com"),
-        [(5, 15, "models.m.base_url carries a password", "put it in api_key, as ${VARIABLE} or keychain:NAME")],
+        [(5, 15, "models.m.base_url contains a password", "put it in api_key, as ${VARIABLE} or keychain:NAME")],
     ),
     Case(
         "password in the store's URL",
         model("runtime: echo") + "store: postgresql://ann:hidden@db/x\n",
-        [(5, 8, "store: a password can't stand in the file", "write ${NAME} in its place")],
+        [(5, 8, "store: a password can't be in the file", "write ${NAME} in its place")],
     ),
     Case(
         "password in a URL that is none of the store's",
@@ -726,7 +749,7 @@ CASES = [
                 2,
                 1,
                 "did not find expected ',' or ']'",
-                "separate what is in the brackets",
+                "separate the items in brackets",
             ),
             (
                 "colon in a text",
@@ -734,10 +757,17 @@ CASES = [
                 1,
                 5,
                 "mapping values are not allowed in this context",
-                'put a text with ": " in it in quotes',
+                'quote a text that contains ": "',
             ),
-            ("key that stands out", "a:\n  b: 1\n c: 2\n", 3, 2, "did not find expected key", "indent it as the keys"),
-            ("two documents", "a: 1\n---\nb: 2\n", 2, 1, "but found another document", "leave out the line ---"),
+            (
+                "key that stands out",
+                "a:\n  b: 1\n c: 2\n",
+                3,
+                2,
+                "did not find expected key",
+                "indent it like the keys",
+            ),
+            ("two documents", "a: 1\n---\nb: 2\n", 2, 1, "but found another document", "remove the line ---"),
             ("a star for any", "a: *\n", 1, 5, "did not find expected alphabetic or numeric character", IN_QUOTES),
             ("at sign", "a: @x\n", 1, 4, "found character that cannot start any token", IN_QUOTES),
         )
@@ -789,7 +819,7 @@ CASES = [
             """),
         [
             (5, 5, "unknown key prot in models.m", 'did you mean "port"?'),
-            (6, 14, "models.m.api_key: a secret can't stand in the file", SECRET),
+            (6, 14, "models.m.api_key: a secret can't be in the file", SECRET),
             (7, 3, "models.n has neither path, port nor base_url", "add path:"),
             (9, 18, "models.n.temperature: hot isn't a number", "write a number"),
             (10, 32, "server.port: eighty isn't a whole number", "write a whole number"),
@@ -836,8 +866,8 @@ def test_billion_laughs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opening", ["[", "- ", "{a: ", "? "])
-def test_no_depth_ends_the_process(tmp_path: Path, opening: str) -> None:
-    """libyaml's own recursion did, at 100,000."""
+def test_deep_nesting_is_refused(tmp_path: Path, opening: str) -> None:
+    """libyaml alone recurses without a limit and crashes at 100,000."""
     file = tmp_path / "config.yaml"
     file.write_text("a: b\nmodels: \n " + opening * 150_000)
     with pytest.raises(ConfigError, match=r"config.yaml:3:\d+: nested or repeated too often"):
@@ -849,7 +879,7 @@ VALID = "active_model: m\nmodels:\n  m: {runtime: llama.cpp, path: x, args: [a],
 
 @given(st.data())
 def test_any_text_loads_or_is_explained(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """No text makes load() fail in another way, and every problem has a place in the file."""
+    """Any text loads or raises ConfigError, and every problem has a place in the file."""
     at = data.draw(st.integers(0, len(VALID)))
     until = data.draw(st.integers(at, len(VALID)))
     piece = data.draw(

@@ -1,4 +1,4 @@
-"""`_models/config.yaml` and its JSON Schema say what the code does."""
+"""`_models/config.yaml` and its JSON Schema agree with the code."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def validator() -> Any:
     return jsonschema.Draft202012Validator(schema.json_schema())
 
 
-def test_the_published_schema_is_the_code_s() -> None:
+def test_the_published_schema_is_current() -> None:
     """After a change: `ctxgate check --schema > _models/config.schema.json`"""
     assert (FOLDER / "config.schema.json").read_text(encoding="utf-8") == schema.text()
     assert TEXT.startswith("# yaml-language-server: $schema=config.schema.json\n")
 
 
 def test_an_editor_offers_the_roles() -> None:
-    """LocalCowork's app has a key of that name, whose values are ignored."""
+    """LocalCowork's app has a key of the same name; its values are ignored."""
     ours, nothing, theirs = schema.json_schema()["$defs"]["ModelEntry"]["properties"]["role"]["anyOf"]
     assert (ours["enum"], nothing["type"], theirs["deprecated"]) == (["chat", "embedding", "rerank"], "null", True)
 
@@ -63,14 +63,16 @@ def test_the_default_file_loads_without_a_note() -> None:
         assert model.runtime == "echo" or model.pull or model.path == FOLDER / "test" / f"{name}.gguf", name
 
 
-@pytest.mark.parametrize("text", [TEXT, REFERENCE, LOCALCOWORK, OURS], ids=["default", "reference", "theirs", "ours"])
-def test_the_schema_takes_what_loads(text: str, validator: Any) -> None:
+@pytest.mark.parametrize(
+    "text", [TEXT, REFERENCE, LOCALCOWORK, OURS], ids=["default", "reference", "LocalCowork", "ours"]
+)
+def test_the_schema_accepts_what_loads(text: str, validator: Any) -> None:
     assert [error.message for error in validator.iter_errors(yaml.safe_load(text))] == []
 
 
 SEEN_BY_THE_SCHEMA = re.compile(
     r"unknown key|has no (runtime|active_model|models)|isn't (a|text|allowed|of the right)|is out of range"
-    r"|is not a (runtime|tool-call format)|can't be a model's name|a secret (is|can't)"
+    r"|is not a (runtime|tool-call format)|is not a valid model name|a secret (is|can't)"
 )
 BEYOND_A_SCHEMA = {
     "key that YAML reads as a number",
@@ -93,7 +95,7 @@ def test_the_schema_refuses_what_load_refuses(case: Case, validator: Any) -> Non
 
 
 ONE_OF: dict[type[Entry], set[str]] = {PullEntry: {"package", "ollama"}, ModelEntry: {"replicas"}}
-"""What can't be given together with what is shown: it stands in a comment."""
+"""Alternatives to the keys shown; the reference has them in comments."""
 
 
 def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
 
 
 def test_the_reference_s_defaults_are_the_code_s() -> None:
-    """A line `key: value  # default...` shows the very default, and every default is shown so."""
+    """Each line `key: value  # default...` shows the real default, and every default has such a line."""
     shown = {
         match[1]: yaml.safe_load(match[2])
         for match in re.finditer(r"^ *(\w+): (.*?) +# default\b", REFERENCE, re.MULTILINE)

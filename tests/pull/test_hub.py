@@ -1,4 +1,4 @@
-"""The hub's own client against a hub on loopback, through the command: the client reads its settings when imported."""
+"""The hub's own client against a loopback hub, through the command, since the client reads its settings at import."""
 
 from __future__ import annotations
 

