@@ -1,26 +1,24 @@
-"""What normalising costs for each token, and whether it stays the same as arguments grow.
+"""The cost of normalising each token, and whether it grows with the length of the arguments.
 
-Every dialect reads calls whose argument is a string of 50 B to 35 KB and a nested value of 4 KB, in pieces of 1 or
-2 characters (markers, which engines send as one token, whole). A figure is CPU time divided by the number of
-pieces: the least of many rounds, since whatever else runs only adds. `slope` compares twice the length with once.
-`first` is the share of the argument that had come when the first of it left again.
+Every dialect reads calls with a string of 50 B to 35 KB or a nested value of 4 KB, in pieces of 1 or 2 characters.
+Markers come whole, since engines send them as one token. Each figure is CPU time divided by the number of pieces, the
+least of many rounds, since other load only adds to it. `slope` divides the cost at twice the length by that at once
+the length. `first` is the share of the pieces read before the first fragment of the arguments comes out.
 
     python -m benchmarks.normalizer [--rounds 40] [--peers]
 
-`--peers` adds, in turns with ours, the parsers of SGLang and vLLM and an `ast.parse` of the text so far for each piece:
-`normalizer_peers.py`.
+`--peers` adds, in turns with ours, the parsers of SGLang and vLLM, and an `ast.parse` of the text so far for each
+piece: see `normalizer_peers.py`.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import random
 import time
-from collections.abc import Callable
 
-from normalizers import ToolArgs, ToolCall, get, normalizer, warm
-from normalizers.write.render import render_calls
+from benchmarks import normalizer_peers
+from benchmarks.normalizer_calls import call, cost, least, nested, reader, text
+from normalizers import ToolArgs, normalizer, warm
 
 FORMATS = {
     "pythonic": "pythonic",
@@ -31,7 +29,6 @@ FORMATS = {
     "tags, pairs": "glm45",
     "harmony": "harmony",
 }
-WORDS = "the quick brown fox, jumps: over (the) lazy dog. "
 TURNS = 5
 SIZES = {"50 B": 50, "2 KB": 2_000, "9 KB": 9_000, "35 KB": 35_000}
 
@@ -47,7 +44,7 @@ def main() -> None:
     python_call = float("inf")
     for name in FORMATS.values():
         warm(name)
-    # In turns over the whole run: a machine that is shared has slow minutes.
+    # Readers take turns over the whole run: a shared machine has slow minutes.
     for _ in range(TURNS):
         python_call = min(python_call, reference())
         for (name, label), pieces in inputs.items():
@@ -61,63 +58,11 @@ def main() -> None:
         figures = " | ".join(f"{best[name, label] * 1e6:.2f}" for label in values)
         print(f"| {dialect} ({name}) | {figures} | {string:.2f} | {deep:.2f} | {first(name):.1%} |")
     if chosen.peers:
-        # It measures ours by what stands here.
-        from benchmarks import normalizer_peers
-
         normalizer_peers.main(chosen.rounds)
 
 
-def text(size: int) -> str:
-    return (WORDS * (size // len(WORDS) + 1))[:size]
-
-
-def nested(size: int) -> list[object]:
-    item: dict[str, object] = {"name": "apple pie", "count": 12, "tags": ["a", "b c"], "on": True, "left": None}
-    return [item] * (size // len(json.dumps(item)))
-
-
-def call(name: str, value: object, function: str = "notes.write") -> list[str]:
-    """A call in the format's own text, as pieces."""
-    spec = get(name)
-    rendered = render_calls(spec, [ToolCall("", function, json.dumps({"body": value}))])
-    source = random.Random(len(rendered))
-    pieces: list[str] = []
-    at = 0
-    while at < len(rendered):
-        size = next((len(mark) for mark in spec.markers if rendered.startswith(mark, at)), source.choice((1, 1, 2)))
-        pieces.append(rendered[at : at + size])
-        at += size
-    return pieces
-
-
-def reader(name: str) -> Callable[[list[str]], None]:
-    spec = get(name)
-
-    def read(pieces: list[str]) -> None:
-        parser = normalizer(spec)
-        feed = parser.feed
-        for piece in pieces:
-            feed(piece)
-        parser.finish("stop")
-        assert parser.called
-
-    return read
-
-
-def least(read: Callable[[list[str]], None], pieces: list[str], rounds: int) -> float:
-    return min(cost(read, pieces) for _ in range(max(3, rounds if len(pieces) < 10_000 else rounds // 4)))
-
-
-def cost(read: Callable[[list[str]], None], pieces: list[str]) -> float:
-    repeats = max(1, 500 // len(pieces))
-    begun = time.process_time()
-    for _ in range(repeats):
-        read(pieces)
-    return (time.process_time() - begun) / repeats / len(pieces)
-
-
 def slope(name: str, once: object, twice: object, rounds: int) -> float:
-    """Cost of a piece at twice the length over that at once the length: each the least, one by one in turns."""
+    """The cost of a piece at twice the length, divided by that at once the length. Measured in turns."""
     read, short, long = reader(name), call(name, once), call(name, twice)
     costs = [(cost(read, short), cost(read, long)) for _ in range(rounds)]
     return min(b for _, b in costs) / min(a for a, _ in costs)

@@ -1,13 +1,13 @@
 """Feeds generated answers of every format to the normalisers and looks for a broken law.
 
-Half of the messages are calls rendered in a format and read back; the other half is what the format is made
-of in no order, cut and damaged. One in four is read under a policy that isn't the format's own. Each is read
-whole, character by character and in random pieces: the events must be the same, calls must end with one JSON
-object, and nothing may raise.
+Half of the messages are calls rendered in a format and read back. The other half are the format's parts in random
+order, cut and damaged. One in four is read under another policy than the format's own. Each is read whole, character
+by character and in random pieces: the events must be the same, every call must end with one JSON object, and nothing
+may raise.
 
     python -m benchmarks.normalizer_fuzz --messages 100000 --seed 1
 
-Exit code 1 when a law was broken; the first ten texts that do it go to stderr.
+Exits with 1 if a law is broken, and prints the first ten texts that break one to stderr.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def message(name: str, source: random.Random) -> tuple[str, list[tuple[str, dict[str, Any]]] | None]:
-    """A text, and the calls that it must give if it is well-formed."""
+    """A text, and the calls that it must yield if it is well-formed."""
     spec = get(name)
     wanted = [(source.choice(("files.read", "set-mode")), arguments(source)) for _ in range(source.randint(1, 3))]
     text = render_calls(spec, [ToolCall("", tool, json.dumps(args)) for tool, args in wanted])
@@ -138,7 +138,7 @@ def damaged(text: str, source: random.Random) -> str:
 def judge(
     name: str, text: str, expected: list[tuple[str, dict[str, Any]]] | None, reason: str | None, source: random.Random
 ) -> tuple[str, int]:
-    """What is wrong, or nothing; and how many calls there were."""
+    """The fault, or "", and the number of calls."""
     opened = expected is None and source.random() < 0.2
     spec = source.choice(policies(name))
     whole = read(spec, [text], reason, opened)

@@ -1,7 +1,7 @@
-"""The parsers of others on the same pieces, in turns with ours: what a piece costs, what leaves while pieces come.
+"""Other projects' parsers on the same pieces, in turns with ours: the cost of a piece, and when arguments come out.
 
-SGLang and vLLM have a venv each below ~/.cache/ctxgate/bench, with a few small packages and without a GPU stack, and a
-process each, which runs `harness/parsers.py`. A peer that can't be had stays in the table, with the reason.
+SGLang and vLLM each have a venv below ~/.cache/ctxgate/bench, with a few small packages and no GPU stack, and a
+process that runs `harness/parsers.py`. A peer that can't run stays in the table with the reason.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.stacks import Unavailable, install
-from benchmarks.normalizer import call, least, nested, reader, text
+from benchmarks.normalizer_calls import call, least, nested, reader, text
 from normalizers import ToolArgs, get, normalizer, warm
 
 CACHE = Path.home() / ".cache/ctxgate/bench"
 CHILD = Path(__file__).parent / "harness/parsers.py"
 START, ANSWER = 60.0, 300.0
-"""The longest that a peer may take to import its package and to read one text, in seconds."""
+"""Seconds that a peer may take to import its package, and to read one text."""
 FORMS = {"lfm2": "pythonic", "pythonic": "list", "hermes": "hermes"}
-"""What each parser of a peer reads, see `pieces`."""
+"""The form that each parser of a peer reads; see `pieces`."""
 
 VALUES: dict[str, object] = {"50 B": text(50), "2 KB": text(2_000), "9 KB": text(9_000), "nested 4 KB": nested(4_000)}
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A package that has parsers; `needs` is what these import of other packages, no more."""
+    """A package with parsers. `needs` lists the other packages that they import."""
 
     name: str
     package: str
     needs: str
 
     def prepare(self, cache: Path) -> Path:
-        """The Python that has it, installed if need be. Raises `Unavailable`."""
+        """The Python with the package, installed if need be. Raises `Unavailable`."""
         install(cache / self.name, tuple(self.needs.split()), alone=self.package)
         return cache / self.name / "bin/python"
 
@@ -64,7 +64,7 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Reader:
-    """A row. cost: CPU seconds a piece. arguments: what left, in the fragments it left in."""
+    """A row. cost: CPU seconds for each piece. arguments: the fragments of arguments that came out."""
 
     label: str
     form: str
@@ -73,12 +73,12 @@ class Reader:
 
 
 def main(rounds: int) -> None:
-    """Prints the table: each peer's parsers beside ours, least of a tenth of the rounds, since some take minutes."""
+    """Print the table of each peer's parsers and ours. Runs a tenth of the rounds, since some take minutes."""
     readers = [ours("pythonic"), ours("hermes"), Reader("`ast.parse`, brackets closed", "list", by_ast)]
     absent: dict[str, str] = {}
     with ExitStack() as running:
         for peer in PEERS.values():
-            say(f"{peer.package}: preparing; the first time it is downloaded")
+            say(f"{peer.package}: preparing; the first run downloads it")
             try:
                 readers += theirs(running.enter_context(process(peer.name, peer.prepare(CACHE))))
             except Unavailable as why:
@@ -93,7 +93,7 @@ def main(rounds: int) -> None:
 
 
 def compare(readers: list[Reader], rounds: int, values: Mapping[str, object]) -> list[str]:
-    """The rows of the table, by what is read. Readers take turns, round by round."""
+    """The rows of the table, sorted by form. Readers take turns, round by round."""
     readers = sorted(readers, key=lambda row: [*FORMS.values()].index(row.form))
     best: dict[tuple[str, str], float] = {}
     failed: dict[str, str] = {}
@@ -122,7 +122,7 @@ def compare(readers: list[Reader], rounds: int, values: Mapping[str, object]) ->
 
 
 def leaves(row: Reader, values: Mapping[str, object]) -> str:
-    """What comes out while the longest of the texts comes in; each of them is looked at for mistakes."""
+    """How many fragments come out for the longest text, after a check of all texts' arguments."""
     if row.arguments is None:
         return "nothing: it is only parsed"
     longest, deltas, wrong = 0, 0, []
@@ -146,7 +146,7 @@ def holds(arguments: str, value: object) -> bool:
 
 
 def pieces(form: str, value: object) -> list[str]:
-    """A call in a format's text; `list` is the pythonic one without its markers, for what knows none."""
+    """A call in a format's text; `list` is the pythonic one without markers, for parsers that know none."""
     if form == "list":
         return [piece for piece in call("pythonic", value, "write_note") if piece not in get("pythonic").markers]
     return call(form, value, "write_note")
@@ -165,7 +165,7 @@ def ours(name: str) -> Reader:
 
 
 def by_ast(pieces: list[str]) -> float:
-    """The least that reading everything again can be: brackets kept in mind, one `ast.parse` a piece."""
+    """The least cost of parsing the whole text again for each piece: close the brackets, then `ast.parse`."""
 
     def read(pieces: list[str]) -> None:
         so_far, closing = "", ""
@@ -197,7 +197,7 @@ class Process:
     errors: Path
 
     def ask(self, parser: str, pieces: list[str], task: str) -> dict[str, Any]:
-        """Raises `Unavailable` where it fails or takes too long."""
+        """Raises `Unavailable` if the peer fails or takes too long."""
         assert self.child.stdin is not None
         try:
             print(json.dumps({"parser": parser, "pieces": pieces, "task": task}), file=self.child.stdin, flush=True)
@@ -208,7 +208,7 @@ class Process:
 
 @contextmanager
 def process(name: str, python: Path) -> Iterator[Process]:
-    """Raises `Unavailable` where the package can't be imported."""
+    """A peer's process. Raises `Unavailable` if the package can't be imported."""
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "errors").open("w+") as errors:
         child = subprocess.Popen(
             [python, "-P", CHILD, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
@@ -228,7 +228,7 @@ def answer(child: subprocess.Popen[str], errors: Path, seconds: float) -> dict[s
     assert child.stdout is not None
     ready, _, _ = select.select([child.stdout], [], [], seconds)
     if not ready:
-        child.kill()  # its answer would be taken for the next one
+        child.kill()  # else the next question would get this answer
         raise Unavailable(f"no answer in {seconds:.0f} s")
     line = child.stdout.readline()
     if not line:

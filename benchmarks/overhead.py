@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs 
 from benchmarks.harness import load, proc, report
 from benchmarks.harness.answers import BadAnswer, Script
 from benchmarks.harness.stacks import REPOSITORY, STACKS, Place, Stack, Unavailable
+from gateway.config.folders import USER
 
 T = TypeVar("T")
 CONNECTIONS = 8
@@ -187,7 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def default_cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ctxgate" / "bench"
+    return USER.user_cache_path / "bench"
 
 
 if __name__ == "__main__":

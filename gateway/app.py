@@ -1,4 +1,4 @@
-"""The composition root: the only place where the parts are wired."""
+"""The composition root: wires all parts, once. Start reading here."""
 
 from __future__ import annotations
 
@@ -10,56 +10,39 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
 import uvicorn
 
-from gateway.api.routes import API
+from gateway.api.entry import API
 from gateway.config import Config, ConfigError
 from gateway.core import Gateway
 from gateway.core.reload import Load, Reloader
 from gateway.observe import logs
-from gateway.services import Face, Services
+from gateway.services import Services
 from normalizers import FormatSpec, registry
 
 GRACE_SECONDS = 10
 
 
-FACES: dict[str, str] = {
-    **dict.fromkeys(("/v1/responses", "/responses"), "gateway.api.responses.endpoint:ResponsesFace"),
-    **dict.fromkeys(("/v1/messages", "/messages"), "gateway.api.messages:MessagesFace"),
-    **dict.fromkeys(("/v1/completions", "/completions"), "gateway.api.completions:CompletionsFace"),
-    **dict.fromkeys(("/v1/embeddings", "/embeddings"), "gateway.api.embeddings:EmbeddingsFace"),
-    **dict.fromkeys(("/v1/rerank", "/rerank"), "gateway.api.embeddings:EmbeddingsFace"),
-    "/openapi.json": "gateway.api.openapi:DescriptionFace",
-    **dict.fromkeys(("/-", "/metrics"), "gateway.api.operations.endpoints:OperationsFace"),
-    **dict.fromkeys(("/llm/room", "/api/user"), "gateway.rooms.endpoints:build"),
-    "/api": "gateway.api.ollama:OllamaFace",
-    # Whatever else begins with /v1 is there without it, too.
-    **dict.fromkeys(("/", "/health", "/ready", "/models", "/v1"), "gateway.api.operations.overview:OverviewFace"),
-}
-"""Path prefix → factory of the face behind it, `(Services) -> Face`; imported when it is first asked. The
-first that fits counts."""
-
 BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
-    # A room may have been at work when the gateway ended.
+    # Rooms that were active when the gateway ended go on.
     (lambda config: (config.state_dir / "rooms.open").exists(), "gateway.rooms.endpoints:resume"),
     (lambda config: config.ctx.enabled, "gateway.ctx.live:live"),
 )
-"""What runs beside the faces from the start: whether a configuration wants it, and its factory, `(Services) ->` an
-async context manager. Imported only where it is wanted."""
+"""What runs beside the APIs from the start: whether the configuration wants it, and the import string of its factory,
+Services → async context manager."""
 
 
-PRUNES = ("gateway.api.responses.response_store:prune", "gateway.rooms.retention:prune", "gateway.ctx.retention:prune")
-"""What removes from the store what is too old; see `gateway.store.retention`."""
+PRUNES = ("gateway.api.responses.response_store:prune", "gateway.rooms.expiry:prune", "gateway.ctx.journal:prune")
+"""Import strings of the functions that prune the store; see `gateway.store.retention`."""
 
 
 def build(config: Config, load: Load | None = None) -> API:
-    """The ASGI application for a configuration. Its lifespan ends the engines that it started.
+    """The ASGI application for a configuration. Its lifespan stops the engines that it started.
 
-    load: reads the configuration anew; None: it stays as it is.
+    load: reads the configuration again, for reloads; None allows none.
     """
     return _wired(config, load)[0]
 
@@ -80,18 +63,12 @@ def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
                     await stack.enter_async_context(_imported(factory)(services))
             yield
 
-    @cache
-    def made(factory: str) -> Face:
-        face: Face = _imported(factory)(services)
-        return face
-
-    faces = {prefix: partial(made, factory) for prefix, factory in FACES.items()}
-    return API(gateway, faces, background), services
+    return API(services, background), services
 
 
 @asynccontextmanager
 async def _reloading(gateway: Gateway, reloader: Reloader) -> AsyncIterator[None]:
-    """The file is watched, as long as its `server.watch` says so."""
+    """Watches the file while `server.watch` says so."""
     watching: asyncio.Task[None] | None = None
 
     def configured() -> None:
@@ -120,7 +97,7 @@ def _imported(name: str) -> Callable[[Services], Any]:
 
 
 def serve(config: Config, load: Load, sockets: list[socket.socket]) -> None:
-    """Serves on listening sockets until SIGINT or SIGTERM, then lets answers in flight end, at most GRACE_SECONDS.
+    """Serves on listening sockets until SIGINT or SIGTERM, then gives answers in flight GRACE_SECONDS to end.
 
     SIGHUP reloads.
     """
@@ -128,7 +105,7 @@ def serve(config: Config, load: Load, sockets: list[socket.socket]) -> None:
     app, services = _wired(config, load)
     settings = uvicorn.Config(
         app,
-        # The lane knows no browsers.
+        # The fast protocol has no CORS.
         http="httptools" if server.cors_origins else "gateway.server.fast_protocol:FastProtocol",
         ws="none",
         log_config=None,
@@ -142,7 +119,7 @@ def serve(config: Config, load: Load, sockets: list[socket.socket]) -> None:
 
 
 class _Server(uvicorn.Server):
-    """Serves first, and then loads what the first call of a format would load, beside the loop."""
+    """Loads the formats' parsers in a thread once it serves, so that the first call needn't."""
 
     def __init__(self, config: uvicorn.Config, services: Services, formats: list[str | FormatSpec]) -> None:
         super().__init__(config)
@@ -161,22 +138,22 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _hung_up(self) -> None:
-        """A terminal that closes ends what it started; everybody else who says SIGHUP wants a reload."""
+        """A closed terminal ends the gateway that it started; any other SIGHUP reloads."""
         if self._on_terminal and not sys.stderr.isatty():
             self.should_exit = True
         elif self._reloader is not None:
-            self._reloading = asyncio.create_task(_tried(self._reloader), name="reload")
+            self._reloading = asyncio.create_task(_reload(self._reloader), name="reload")
 
     def _warm(self) -> None:
         try:
             for format in self._formats:
                 registry.warm(format)
         finally:
-            # What stands now stands for good: a collection that passes over it costs more than many requests.
+            # What exists now stays: a collection that looks at it costs more than many requests.
             gc.freeze()
             gc.enable()
 
 
-async def _tried(reloader: Reloader) -> None:
-    with contextlib.suppress(ConfigError):  # told already
+async def _reload(reloader: Reloader) -> None:
+    with contextlib.suppress(ConfigError):  # already logged
         await reloader.reload()

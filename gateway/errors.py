@@ -1,4 +1,4 @@
-"""The one error table.
+"""The one error table, and how long to wait before trying again.
 
     GatewayError
     ├── ProviderAuthentication           401  EACCES
@@ -13,14 +13,15 @@
     └── InternalError                    500  EIO
 
 The first nine are the categories of OpenArmature §7; the last is a bug of ours.
-Every face renders an error from the columns here and from nowhere else.
+Every API renders an error from the columns here and from nowhere else.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from math import ceil
+from typing import Any, ClassVar, Literal, NamedTuple
 
 Category = Literal[
     "provider_authentication",
@@ -88,7 +89,7 @@ class GatewayError(Exception):
     def headers(self) -> list[tuple[bytes, bytes]]:
         if self.retry_after is None:
             return []
-        return [(b"retry-after", str(max(1, round(self.retry_after))).encode())]
+        return [(b"retry-after", str(max(1, ceil(self.retry_after))).encode())]
 
 
 class ProviderAuthentication(GatewayError):
@@ -192,3 +193,35 @@ class InternalError(GatewayError):
 
 
 CATEGORIES: Mapping[Category, type[GatewayError]] = {cls.category: cls for cls in GatewayError.__subclasses__()}
+
+
+class Backoff(NamedTuple):
+    """How long to wait before an attempt that follows failed ones.
+
+    first, longest: seconds. growth: factor by which each further failure lengthens the wait, above 1.
+    jitter: share of the wait that is random, from 0 (none) to 1 ("full jitter": anything up to the whole wait).
+    """
+
+    first: float
+    longest: float
+    growth: float = 2.0
+    jitter: float = 0.0
+
+    def delay(self, failures: int, at_least: float = 0.0) -> float:
+        """Seconds to wait after so many failures in a row; 0.0 after none.
+
+        at_least: seconds that the server asked for (`Retry-After`); jitter never shortens them.
+        """
+        if failures < 1:
+            return at_least
+        seconds = self.first
+        for _ in range(failures - 1):
+            seconds *= self.growth
+            if seconds >= self.longest:
+                break
+        seconds = min(seconds, self.longest)
+        if self.jitter:
+            from random import random  # here, since most of what imports this module never waits
+
+            seconds *= 1.0 - self.jitter * random()  # noqa: S311 - spreads load, guards nothing
+        return max(seconds, at_least)

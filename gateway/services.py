@@ -1,51 +1,60 @@
-"""What the composition root gives to a face."""
+"""What the composition root hands to the APIs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from gateway.core import Gateway
 from gateway.core.reload import Reloader
-from gateway.errors import GatewayError
-from gateway.server.asgi import Receive, Scope, Send
 
 if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.store import Store
 
-T = TypeVar("T")
+
+class Closing(Protocol):
+    async def aclose(self) -> None: ...
+
+
+T = TypeVar("T", bound=Closing)
 
 
 class Services:
-    """The gateway, and the store, which opens when a face first asks for it."""
+    """The gateway, the store, which opens on first use, and what several requests share."""
 
     def __init__(self, gateway: Gateway, reloader: Reloader | None = None, prunes: Sequence[str] = ()) -> None:
         """reloader: None for a gateway that wasn't started from a file. prunes: see `gateway.store.retention`."""
         self.gateway = gateway
         self.reloader = reloader
         self.ending = asyncio.Event()
-        """Set once the server takes no more requests: streams without an end of their own end then."""
+        """Set once the server takes no more requests: endless streams end then."""
         self._opening: asyncio.Task[Store] | None = None
         self._prunes = prunes
         self._pruning: asyncio.Task[None] | None = None
-        self._shared: dict[object, Any] = {}
+        self._shared: dict[object, Closing] = {}
 
     def shared(self, make: Callable[[Services], T]) -> T:
-        """The one thing of its kind that several faces use, made for whoever asks first."""
+        """The one object of its kind in this process, made on first use."""
         if make not in self._shared:
             self._shared[make] = make(self)
-        made: T = self._shared[make]
-        return made
+        return cast(T, self._shared[make])
+
+    async def close_shared(self) -> None:
+        """Closes every shared object, also after one of them failed to close."""
+        async with AsyncExitStack() as stack:
+            for shared in self._shared.values():
+                stack.push_async_callback(shared.aclose)
 
     async def store(self) -> Store:
-        """The one store of this process, its tables made. Raises ProviderUnavailable where it can't be opened."""
+        """The one store of this process, with its tables. Raises ProviderUnavailable if it can't be opened."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="open the store")
         opening = self._opening
         try:
-            # A caller that gives up doesn't end it for the others.
+            # A caller that gives up must not cancel the opening for the others.
             return await asyncio.shield(opening)
         except BaseException:
             failed = opening.done() and (opening.cancelled() or opening.exception() is not None)
@@ -59,7 +68,7 @@ class Services:
 
         store = await Store.open(store_url(self.gateway.config))
         pruning = keep_pruned(store, lambda: self.gateway.config, self._prunes)
-        self._pruning = asyncio.create_task(pruning, name="remove what is too old")
+        self._pruning = asyncio.create_task(pruning, name="prune the store")
         return store
 
     async def aclose(self) -> None:
@@ -74,20 +83,5 @@ class Services:
 
 
 def store_url(config: Config) -> str:
-    """Where the store is, as SQLAlchemy has it."""
+    """The store's URL for SQLAlchemy."""
     return config.store or f"sqlite:///{config.state_dir / 'ctxgate.db'}"
-
-
-class Face(Protocol):
-    """An ASGI application behind a path prefix, made on its first request: a factory is called with `Services`.
-
-    The request has passed authentication: `scope[SCOPE_KEY]` is its Principal. `scope["path"]` is the whole path.
-    """
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
-
-    def error_body(self, error: GatewayError) -> bytes:
-        """How this face tells an error that happened before it was asked, or that it raised; JSON."""
-        ...
-
-    async def aclose(self) -> None: ...

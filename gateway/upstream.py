@@ -50,13 +50,13 @@ class Target(Protocol):
 class Response:
     """One answer. `status` and `headers` (lower-case names) stand from the start, the body comes as it arrives."""
 
-    __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "ended", "headers", "status", "tap")
+    __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "ended", "headers", "offer", "status")
 
     def __init__(self, connection: _Connection) -> None:
         self.status = 0
         self.headers: dict[bytes, bytes] = {}
         self.ended = False
-        self.tap: Callable[[bytes], bool] | None = None
+        self.offer: Callable[[bytes], bool] | None = None
         """Offered each piece that comes while `receive` waits: True takes it, and `receive` waits on.
 
         It saves a piece the way through the event loop. What it raises, `receive` raises.
@@ -223,17 +223,17 @@ class _Connection(asyncio.Protocol):
             return
         parts = response._parts
         if parts:
-            tap = response.tap
+            offer = response.offer
             # What came in several parts goes to the reader, who sends it on in one.
-            if tap is not None and response._waiter is not None and len(parts) == 1:
+            if offer is not None and response._waiter is not None and len(parts) == 1:
                 try:
-                    if tap(parts[0]):
+                    if offer(parts[0]):
                         parts.clear()
                         response._size = 0
                         return
                 except Exception as error:  # noqa: BLE001  it is the reader's to handle
                     parts.clear()
-                    response.tap = None
+                    response.offer = None
                     response._fail(error)
                     return
             if response._size > HIGH_WATER and not self._paused and not response.ended:

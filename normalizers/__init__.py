@@ -1,6 +1,6 @@
-"""Native tool-call dialects of local models, turned into events, whole and while they stream.
+"""Reads the tool calls that local models write as text, whole or while it streams.
 
-A pure library: text in, events out; the standard library and lark alone, no I/O.
+A pure library: text in, events out. It does no I/O and needs the standard library and lark alone.
 """
 
 from normalizers.base import Normalizer

@@ -1,4 +1,4 @@
-"""Which format a model writes, from what is known of it: pure, the evidence is told."""
+"""Detects the format that a model writes, from its tokens, its chat template or its architecture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Detection:
     format: str
     source: Source
     evidence: tuple[str, ...]
-    """The literals that were found, or the architecture."""
+    """The literals found, or the architecture."""
 
     def __str__(self) -> str:
         return f"{self.format}: {self.source} {', '.join(map(repr, self.evidence))}"
@@ -24,7 +24,7 @@ Signs = tuple[tuple[str, tuple[str, ...]], ...]
 
 _DEEPSEEK = "<｜tool▁calls▁begin｜>"
 
-# A row is a format and literals that must all be there; the more specific rows stand first.
+# A row holds a format and the literals that must all be present. The first match wins: specific rows come first.
 _TOKENS: Signs = (
     ("pythonic", ("<|tool_call_start|>",)),
     ("kimi_k2", ("<|tool_calls_section_begin|>",)),
@@ -89,10 +89,10 @@ _ARCHITECTURES = {
 def detect(
     *, special_tokens: Collection[str] = (), chat_template: str = "", architecture: str = ""
 ) -> Detection | None:
-    """The format, or None where nothing gives it away.
+    """The format, or None if nothing identifies it.
 
-    Special tokens say most; then the chat template; the architecture last. Where the tokens leave a
-    choice, a template that names the format more closely decides.
+    Special tokens count most, then the chat template, then the architecture. The template decides
+    between formats that share their tokens.
     """
     by_template = _match(_TEMPLATE, chat_template)
     tokens = frozenset(special_tokens)
@@ -110,8 +110,8 @@ def detect(
     return None
 
 
-def _match(signs: Signs, where: str | frozenset[str]) -> tuple[str, tuple[str, ...]] | None:
+def _match(signs: Signs, evidence: str | frozenset[str]) -> tuple[str, tuple[str, ...]] | None:
     for name, literals in signs:
-        if all(literal in where for literal in literals):
+        if all(literal in evidence for literal in literals):
             return name, literals
     return None

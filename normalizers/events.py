@@ -1,7 +1,7 @@
-"""What a normaliser says: six kinds of event, and the fold that turns them into one message.
+"""The six kinds of event that a normaliser emits, and the fold that makes one message of them.
 
 Events are plain slotted dataclasses: cheap to create on the hot path, equal by type and value.
-A consumer treats them as immutable.
+Treat them as immutable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ReasoningDelta:
 
 @dataclass(slots=True)
 class ToolStart:
-    """A call begins. `index` counts up from 0 over the whole answer."""
+    """A call begins. `index` counts the answer's calls from 0."""
 
     index: int
     id: str
@@ -36,7 +36,7 @@ class ToolStart:
 
 @dataclass(slots=True)
 class ToolArgs:
-    """A fragment of the call's arguments: JSON text, to be concatenated."""
+    """A fragment of the call's arguments; joined, the fragments are JSON text."""
 
     index: int
     json: str
@@ -44,14 +44,14 @@ class ToolArgs:
 
 @dataclass(slots=True)
 class ToolEnd:
-    """The call is complete: its fragments, joined, are one valid JSON object."""
+    """The call is complete. Its fragments, joined, are one valid JSON object."""
 
     index: int
 
 
 @dataclass(slots=True)
 class Warn:
-    """Something was mended, dropped or refused. `text` is the span of model output it is about."""
+    """The normaliser dropped or refused something. `text` is the model output in question."""
 
     code: str
     text: str
@@ -77,7 +77,7 @@ class Message:
 
 
 def fold(events: Iterable[Event]) -> Message:
-    """Join a whole answer's events. A call that never ended (a cut or malformed one) is left out."""
+    """Join a whole answer's events. Leaves out calls that never ended: cut or malformed ones."""
     content: list[str] = []
     reasoning: list[str] = []
     started: dict[int, tuple[ToolStart, list[str]]] = {}
@@ -103,7 +103,7 @@ def fold(events: Iterable[Event]) -> Message:
 
 
 def coalesce(events: Iterable[Event]) -> list[Event]:
-    """Join neighbouring deltas of one kind: the form in which two splits of one text are equal."""
+    """Join neighbouring deltas of one kind. In this form all splits of a text give equal events."""
     joined: list[Event] = []
     for event in events:
         last = joined[-1] if joined else None

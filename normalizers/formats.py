@@ -1,4 +1,4 @@
-"""The formats that ship: one row each."""
+"""The built-in formats, one row each."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         dialect="tags",
         syntax=TagSyntax(
             call=("{name}",),
-            # The second is what a model writes that takes an escaped line break for layout.
+            # Some models write the line breaks of the layout as escapes: the second template.
             parameter=("<arg_key>{key}</arg_key> <arg_value>", r"\n<arg_key>{key}</arg_key>\n<arg_value>"),
             parameter_end="</arg_value>",
             unquote=True,
@@ -275,7 +275,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
 
 
 def _auto() -> FormatSpec:
-    """Every opener of every format, bare calls of declared tools, every kind of reasoning."""
+    """The format that accepts every opener, bare calls of declared tools and every kind of reasoning."""
     marks = {mark: None for spec in _FORMATS for mark in (*spec.open, *spec.begins) if mark != "functools"}
     strays = {mark: None for spec in _FORMATS for mark in (*spec.close, *spec.drop) if mark not in marks}
     return FormatSpec(

@@ -1,4 +1,4 @@
-"""Formats by name, dialects by import string, and the one constructor of normalisers."""
+"""Looks up formats by name, and constructs normalisers."""
 
 from __future__ import annotations
 
@@ -6,28 +6,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, replace
 from dataclasses import fields as fields_of
-from functools import cache
 from importlib import import_module
 from typing import Any
 
 from normalizers.base import Normalizer, new_call_id
 from normalizers.formats import FORMATS
+from normalizers.read.dialects import DIALECTS, dialect_of, load
 from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
 from normalizers.values.coerce import SchemaIndex
 
-DIALECTS: dict[str, str] = {
-    "auto": "normalizers.read.auto:Auto",
-    "harmony": "normalizers.read.harmony:Harmony",
-    "json": "normalizers.read.json_calls:JsonCalls",
-    "named": "normalizers.read.named:NamedCalls",
-    "pythonic": "normalizers.read.pythonic:Pythonic",
-    "tags": "normalizers.read.tags:TagCalls",
-}
-"""Loaded on first use: a grammar costs more to import than everything else here."""
+_AUTO = "normalizers.read.auto:Auto"
 
 
 class UnknownFormat(ValueError):
-    """No format of that name; the message lists the known ones and the closest match."""
+    """No such format, or an invalid definition of one. The message names the field or lists what is known."""
 
 
 _BY_NAME: dict[str, FormatSpec] = {name: spec for spec in FORMATS for name in (spec.name, *spec.aliases)}
@@ -39,7 +31,7 @@ def names() -> list[str]:
 
 
 def get(name: str | Mapping[str, Any]) -> FormatSpec:
-    """The format of that name or alias, the one at ``pkg.mod:SPEC``, or the one that a mapping defines.
+    """The format with that name or alias, the one at ``pkg.mod:SPEC``, or the one that a mapping defines.
 
     Raises `UnknownFormat`.
     """
@@ -66,18 +58,20 @@ _SYNTAXES: dict[str, type[NamedSyntax | TagSyntax]] = {"named": NamedSyntax, "ta
 
 
 def define(fields: Mapping[str, Any]) -> FormatSpec:
-    """A format from plain values, such as a YAML file holds: the fields of `FormatSpec`.
+    """A format from plain values, such as those of a YAML file: the fields of `FormatSpec`.
 
-    With ``like`` the fields are those of that format but for the ones given. A list may stand for a
-    tuple and a string for a tuple of one. Raises `UnknownFormat`, which names the field.
+    With ``like``, all other fields come from that format. A list may replace a tuple, and a string a
+    tuple of one. Raises `UnknownFormat`, which names the field.
     """
     if "like" in fields:
         return _alike(get(str(fields["like"])), {key: value for key, value in fields.items() if key != "like"})
     values = _fields(FormatSpec, fields, "tool_call_format")
     dialect = values.get("dialect", "")
-    if dialect not in DIALECTS and ":" not in dialect:
-        known = ", ".join(DIALECTS)
-        raise UnknownFormat(f"tool_call_format.dialect: {dialect!r} is none of {known}, nor an import string")
+    known = sorted(("auto", *DIALECTS))
+    if dialect not in known and ":" not in dialect:
+        raise UnknownFormat(
+            f"tool_call_format.dialect: {dialect!r} is neither one of {', '.join(known)} nor an import string"
+        )
     values.setdefault("name", "custom")
     if syntax := _SYNTAXES.get(dialect):
         given = fields.get("syntax")
@@ -85,14 +79,14 @@ def define(fields: Mapping[str, Any]) -> FormatSpec:
             raise UnknownFormat(f"tool_call_format.syntax: the dialect {dialect!r} needs the fields of its syntax")
         values["syntax"] = syntax(**_fields(syntax, given, "tool_call_format.syntax"))
     elif "syntax" in fields:
-        raise UnknownFormat(f"tool_call_format.syntax: the dialect {dialect!r} has none")
+        raise UnknownFormat(f"tool_call_format.syntax: the dialect {dialect!r} takes none")
     return FormatSpec(**values)
 
 
 def _alike(spec: FormatSpec, fields: Mapping[str, Any]) -> FormatSpec:
     for field in ("dialect", "syntax"):
         if field in fields:
-            raise UnknownFormat(f"tool_call_format.{field}: it is that of `like`")
+            raise UnknownFormat(f"tool_call_format.{field}: can't be changed, it comes from `like`")
     given = {"name": spec.name, **fields}
     return replace(spec, **_fields(FormatSpec, given, "tool_call_format"))
 
@@ -128,17 +122,10 @@ def _as_declared(declared: str, value: object, where: str) -> object:
     if declared.startswith("Literal"):
         allowed = re.findall(r"'(\w+)'", declared)
         if value not in allowed:
-            raise UnknownFormat(f"{where}: {value!r} is none of {', '.join(allowed)}")
+            raise UnknownFormat(f"{where}: must be one of {', '.join(allowed)}, not {value!r}")
     if not isinstance(value, (bool, str)):
         raise UnknownFormat(f"{where}: must be a string")
     return value
-
-
-@cache
-def load(target: str) -> Any:
-    """The object at ``pkg.mod:attribute``. Raises ImportError or AttributeError."""
-    module, _, attribute = target.partition(":")
-    return getattr(import_module(module), attribute)
 
 
 def _imported_spec(target: str) -> FormatSpec:
@@ -162,10 +149,9 @@ def normalizer(
 ) -> Normalizer:
     """A normaliser for one answer.
 
-    `tools` is the request's OpenAI tool list, or an index of it that several answers share; `ids`
-    makes call ids, unique by contract. `reasoning_open` says that the prompt has already opened the reasoning.
-    `allow_calls=False` (``tool_choice: "none"``) drops calls with a `Warn`; `parallel=False` keeps
-    the first only.
+    `tools` is the request's OpenAI tool list, or an index of it that several answers share. `ids` makes
+    unique call ids. `reasoning_open`: the prompt already opened the reasoning. `allow_calls=False`
+    (``tool_choice: "none"``) replaces each call by a `Warn`; `parallel=False` keeps the first call only.
     """
     if isinstance(spec, str):
         spec = get(spec)
@@ -175,7 +161,7 @@ def normalizer(
 
     return Framing(
         spec,
-        dialect_loader(spec),
+        _dialect,
         tools,
         ids=ids or new_call_id,
         reasoning_open=reasoning_open,
@@ -185,16 +171,16 @@ def normalizer(
 
 
 def passes(spec: FormatSpec, text: str) -> bool:
-    """Whether a whole answer is certain to pass untouched; False leaves it to a normaliser.
+    """True if a whole answer is certain to pass untouched. False promises nothing: use a normaliser.
 
-    A call or a marker has to begin with one of a few characters, and most answers have none of them.
+    Every call and every marker begins with one of a few characters, which most answers don't contain.
     """
     heads = _HEADS.get(spec)
     if heads is None:
         literals = (*spec.open, *spec.begins, *spec.close, *spec.drop, *(mark for pair in spec.think for mark in pair))
         bare = ("(", "[", "{", ":") if spec.bare else ()
         heads = _HEADS[spec] = tuple({literal[0] for literal in literals} | {*bare})
-    for head in heads:  # noqa: SIM110 - on the hot path a loop is quicker than all()
+    for head in heads:  # noqa: SIM110 - a loop is faster than all() on the hot path
         if head in text:
             return False
     return True
@@ -203,17 +189,16 @@ def passes(spec: FormatSpec, text: str) -> bool:
 _HEADS: dict[FormatSpec, tuple[str, ...]] = {}
 
 
-def dialect_loader(spec: FormatSpec) -> Callable[[], Any]:
-    target = DIALECTS.get(spec.dialect, spec.dialect)
-    return lambda: load(target)
+def _dialect(spec: FormatSpec) -> Any:
+    return load(_AUTO) if spec.dialect == "auto" else dialect_of(spec)
 
 
 def warm(spec: FormatSpec | str) -> None:
-    """Load what a first call of this format would load."""
+    """Load now what the first call of this format would load."""
     if isinstance(spec, str):
         spec = get(spec)
     if not spec.untouched:
         import_module("normalizers.read.framing")
-        warm_dialect = getattr(dialect_loader(spec)(), "warm", None)
+        warm_dialect = getattr(_dialect(spec), "warm", None)
         if warm_dialect is not None:
             warm_dialect()

@@ -1,4 +1,4 @@
-"""A tool-call format as a value: one `FormatSpec` row says everything that sets it apart."""
+"""A tool-call format as a value: `FormatSpec` holds everything that distinguishes it."""
 
 from __future__ import annotations
 
@@ -11,74 +11,73 @@ Bare = Literal["call", "list", "object", "tool_line"]
 
 @dataclass(frozen=True, slots=True)
 class NamedSyntax:
-    """For the dialect ``named``: a head that names the tool, then the arguments as one object."""
+    """For the dialect ``named``: a head that names the tool, followed by the arguments as one object."""
 
     written: str
-    """How one call is rendered: with ``{name}``, ``{arguments}`` and perhaps ``{index}``."""
+    """How to render one call: a template with ``{name}``, ``{arguments}`` and, if needed, ``{index}``."""
     head: tuple[str, ...]
-    """Templates, the more specific first. ``{name}`` is the tool's name, ``{id}`` the call's id; where
-    there is no ``{name}``, the id holds it: ``functions.NAME:INDEX``."""
+    """Templates, specific ones first. ``{name}`` is the tool's name, ``{id}`` the call's id. Without
+    ``{name}`` the id contains it: ``functions.NAME:INDEX``."""
     tail: tuple[str, ...] = ()
-    """Literals behind the arguments, each optional."""
+    """Literals after the arguments, each optional."""
     quotes: tuple[tuple[str, str], ...] = ()
-    """Further pairs of literals around strings."""
+    """Pairs of literals that may also surround strings."""
     bare_keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class TagSyntax:
-    """For the dialect ``tags``: each parameter as plain text between tags of its own."""
+    """For the dialect ``tags``: each parameter is plain text between its own tags."""
 
     call: tuple[str, ...]
     """Templates with ``{name}``."""
     parameter: tuple[str, ...]
-    """Templates with ``{key}``, and ``{string}`` where the tag says if the value is text or JSON."""
+    """Templates with ``{key}``, and ``{string}`` if the tag says whether the value is text or JSON."""
     parameter_end: str
     call_end: tuple[str, ...] = ()
-    """Empty: a call ends with its region."""
+    """If empty, a call ends with its region."""
     empty_call: tuple[str, ...] = ()
-    """Templates of a call without parameters that closes itself."""
+    """Templates of a self-closing call without parameters."""
     special: bool = False
-    """The tags are special tokens: one in a value means that the value's end is missing."""
+    """The tags are special tokens: one inside a value means that the value's closing tag is missing."""
     unquote: bool = False
-    """A string may stand in double quotes, which are not part of it."""
+    """A string may be wrapped in double quotes, which aren't part of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FormatSpec:
-    """How one family of models writes reasoning and calls. Delimiters are matched literally."""
+    """How one family of models writes reasoning and calls. Delimiters match literally."""
 
     name: str
     dialect: str = ""
-    """Key of the registry's dialect table, or ``pkg.mod:Class``; empty: text passes untouched."""
+    """A dialect's name, or ``pkg.mod:Class``. If empty, text passes untouched."""
     syntax: NamedSyntax | TagSyntax | None = None
     aliases: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
     """Literals that begin a region of calls."""
     close: tuple[str, ...] = ()
-    """Literals that end it; where the dialect can tell the end by itself, they are optional."""
+    """Literals that end it. Optional where the dialect recognises the end without them."""
     begins: tuple[str, ...] = ()
-    """Literals of a call itself that begin a region where the opener is missing."""
+    """Literals of a call that also begin a region, for models that omit the opener."""
     think: tuple[tuple[str, str], ...] = ()
     """Pairs of literals around reasoning. The first pair's end also closes reasoning that the
-    prompt has opened."""
+    prompt opened."""
     drop: tuple[str, ...] = ()
-    """Further special tokens that are never content."""
+    """Other special tokens that are never content."""
     bare: tuple[Bare, ...] = ()
-    """Forms in which a call without `open` counts, if it names a tool that the request declares:
-    ``name(...)`` at the start of a line, a list ``[name(...)]``, a JSON object or list of them, a line
-    ``Tool: name``."""
+    """Forms of a call that need no `open` if they name a declared tool: ``name(...)`` at the start of a
+    line, a list ``[name(...)]``, a JSON object or a list of them, a line ``Tool: name``."""
     listed: bool = False
-    """Several JSON calls are written as one array."""
+    """JSON calls are written as one array."""
     lines: bool = False
-    """Pythonic calls stand one a line, without a list's brackets."""
+    """Pythonic calls are written one per line, without a list's brackets."""
     echo: bool = False
-    """The model may repeat a region's body and end marker: the repetition is dropped."""
+    """The model may repeat a region's body and end marker; the repetition is dropped."""
     after: Literal["content", "drop"] = "content"
-    """What becomes of text behind a call: with ``drop`` it is told as one `Warn` at the end."""
+    """How to treat text after a call. With ``drop``, one `Warn` at the end reports it."""
     unknown_tools: Literal["forward", "refuse"] = "forward"
-    """What becomes of a call of a tool that the request doesn't declare: with ``refuse`` its text is content.
-    A `bare` one never counts."""
+    """How to treat a call of an undeclared tool. With ``refuse``, its text becomes content. A `bare` call of
+    one is always content."""
     result: tuple[str, str] | tuple[()] = ()
     """Literals around a tool's result."""
     keep_special: bool = True
@@ -86,7 +85,7 @@ class FormatSpec:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """Special tokens of the format, none of which is ever content."""
+        """The format's special tokens, which are never content."""
         syntax = self.syntax
         named = (*syntax.tail, *syntax.head) if isinstance(syntax, NamedSyntax) else ()
         tagged = (*syntax.parameter, *syntax.call) if isinstance(syntax, TagSyntax) and syntax.special else ()
@@ -97,7 +96,7 @@ class FormatSpec:
         return tuple(sorted(set(marks), key=len, reverse=True))
 
     def unmarked(self, text: str) -> str:
-        """`text` without the special tokens, which are never content."""
+        """`text` without the format's special tokens."""
         for marker in self.markers:
             text = text.replace(marker, "")
         return text.strip()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.llama_server import CURE, Found, find, launcher
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,6 +42,41 @@ def test_model() -> Path:
     path = ROOT / "_models/test/ctxgate-test-tools.gguf"
     assert path.is_file(), f"{path} belongs to the repository"
     return path
+
+
+FOUND = pytest.StashKey[Found]()
+
+
+def found_llama_server(config: pytest.Config) -> Found:
+    """Looked for once a run: the workers of pytest-xdist are told what their controller found."""
+    if FOUND not in config.stash:
+        told = getattr(config, "workerinput", {}).get("llama_server")
+        config.stash[FOUND] = Found(*told) if told is not None else find()
+    return config.stash[FOUND]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput["llama_server"] = astuple(found_llama_server(node.config))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "llama_server" in metafunc.fixturenames:
+        metafunc.parametrize("llama_server", ["on_path"], indirect=True, scope="session")
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object) -> str | None:
+    """Rows of llama-server say which one it is."""
+    return f"on_path={found_llama_server(config).name}" if val == "on_path" else None
+
+
+@pytest.fixture(scope="session")
+def llama_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program `llama-server`, alone in its folder: a real one, else the embedded engine, as the id says."""
+    found = found_llama_server(request.config)
+    if not found.argv:
+        pytest.skip(f"no llama-server runs here, and xllamacpp, which would stand in, is not installed; {CURE}")
+    return launcher(found, tmp_path_factory.mktemp("llama-server"))
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.cli.test_commands import answering
+from tests.llama_server import pinned
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
@@ -42,7 +43,7 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-@pytest.mark.parametrize("script", ["check", "clients", "install", "lock", "test"])
+@pytest.mark.parametrize("script", ["check", "clients", "install", "llama-server", "lock", "test"])
 def test_help_is_told_and_nothing_done(script: str, tmp_path: Path) -> None:
     place = tmp_path / "scripts" / script
     place.parent.mkdir()
@@ -99,6 +100,40 @@ def test_it_installs_what_is_locked_once(clone: Path) -> None:
         with (clone / changed).open("a", encoding="utf-8") as file:
             file.write("# changed\n")
         assert len(installs(clone, "slow")) == 2
+
+
+def test_a_llama_server_that_was_built_is_told_at_once(clone: Path) -> None:
+    script = clone / "scripts/llama-server"
+    shutil.copy(ROOT / "scripts/llama-server", script)
+    env = {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(clone / "cache")}
+    place = clone / "cache/ctxgate/llama-server" / pinned() / "llama-server"
+    program(place, "exit 0")
+    done = subprocess.run([script], env=env, capture_output=True, text=True, timeout=10, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{place}\n", "")
+
+
+@pytest.mark.timeout(240)
+def test_a_llama_server_that_can_t_be_fetched(clone: Path) -> None:
+    """It tells beforehand what it will take, and leaves nothing that looks like a program."""
+    shutil.copy(ROOT / "scripts/llama-server", clone / "scripts/llama-server")
+    program(clone / "bin/c++", "exit 0")
+    # What scripts/install leaves behind.
+    program(clone / "scripts/install", "exit 0")
+    program(clone / ".venv/bin/python", f'exec {sys.executable} "$@"')
+    env = {
+        "PATH": f"{clone / 'bin'}:/usr/bin:/bin",
+        "XDG_CACHE_HOME": str(clone / "cache"),
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_INDEX_URL": f"http://127.0.0.1:{free_port()}/simple",
+        "PIP_RETRIES": "0",
+    }
+    script = [clone / "scripts/llama-server"]
+    done = subprocess.run(script, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode != 0
+    first, _, rest = done.stderr.partition("\n")
+    assert first.endswith("this happens once and takes 6 minutes on two cores")
+    assert "cmake" in rest
+    assert not [*clone.rglob("llama-server/*/llama-server")]
 
 
 def test_locked_versions_carry_hashes_and_no_index() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.model_test.cases import HERE, Json
 from benchmarks.model_test.run import Unreachable
+from gateway.config.folders import USER
 
 ROOT = HERE.parents[1]
 START_SECONDS = 30
@@ -27,9 +28,8 @@ ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/v1")
 
 
 def cache() -> Path:
-    """The user's folder for what can be made again."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "ctxgate" / "model-test"
+    """The user's cache folder of this benchmark."""
+    return USER.user_cache_path / "model-test"
 
 
 def configured(config: Path | None) -> Json:

@@ -1,1 +1,1 @@
-"""The bounded turn of a model and its tools, as rooms use it."""
+"""The bounded turn of a model and its tools."""

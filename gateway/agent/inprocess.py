@@ -1,4 +1,4 @@
-"""The provider contract on the gateway itself, in the same process: httpx without a socket."""
+"""A provider that asks this very gateway, in the same process: httpx without a socket."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from gateway.wire.sse import DONE, event, events
 BASE_URL = "http://gateway/v1"
 
 
-def provider(gateway: Gateway, model: str, face: ApiName) -> OpenAIProvider:
-    """A provider of one configured model; it holds nothing that must be closed. face: who asks by it."""
-    client = httpx.AsyncClient(transport=Transport(gateway, face), trust_env=False)
+def provider(gateway: Gateway, model: str, api: ApiName) -> OpenAIProvider:
+    """A provider of one configured model. It needs no closing. api: who asks, for the request log."""
+    client = httpx.AsyncClient(transport=Transport(gateway, api), trust_env=False)
     return OpenAIProvider(BASE_URL, model, http_client=client)
 
 
 class Transport(httpx.AsyncBaseTransport):
-    """Answers what a provider asks by `Gateway`'s own methods. Closing an answer cancels it in the engine."""
+    """Answers a provider's requests with the methods of `Gateway`. Closing an answer cancels it in the engine."""
 
-    def __init__(self, gateway: Gateway, face: ApiName) -> None:
+    def __init__(self, gateway: Gateway, api: ApiName) -> None:
         self._gateway = gateway
-        self._face: ApiName = face
+        self._api: ApiName = api
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
             if request.method == "POST" and request.url.path == "/v1/chat/completions":
-                return await self._chat(ChatRequest.parse(await request.aread(), self._face))
+                return await self._chat(ChatRequest.parse(await request.aread(), self._api))
             if request.method == "GET":
                 return await self._models(request.url.path.removeprefix("/v1/"))
             raise ProviderInvalidRequest(f"{request.method} {request.url.path}: no such endpoint", status=404)

@@ -1,7 +1,7 @@
-"""One bounded turn of an agent: model calls and tool calls by turns, until the model has answered.
+"""One bounded turn of an agent: model calls and tool calls, until the model has answered.
 
-No I/O of its own: the provider asks the model, `Tools` run what it calls for, and each step is given to `record`
-before the next one begins, so that a turn that was cut off can be taken up from what was recorded.
+It does no I/O itself: the provider asks the model and `Tools` run its calls. `record` gets each step before the next
+one begins, so a turn that was cut off can be resumed from the record.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Limit = Literal["wall_time", "model_calls", "tool_calls", "output_tokens"]
 Outcome = Literal["completed", "limited", "stopped"]
 
 REFUSED_CHARS = 500
-"""Of a call that can't be run, and of what is wrong with it."""
+"""The most characters of a refused call, and of the reason."""
 
 UPDATE_SECONDS = 0.25
-"""Between two records of text that is still being written."""
+"""Between two records of text that the model is still writing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The most that one turn may use up."""
+    """The most that one turn may use."""
 
     wall_seconds: float = 300.0
     model_calls: int = 16
@@ -53,14 +53,14 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class ModelCalled:
-    """Model call number `call` of the turn begins, from 1."""
+    """A model call begins. call: its number in the turn, from 1."""
 
     call: int
 
 
 @dataclass(frozen=True, slots=True)
 class TextGrew:
-    """More of the text that the model is writing."""
+    """The model has written more text."""
 
     call: int
     text: str
@@ -76,7 +76,7 @@ class ModelAnswered:
 
 @dataclass(frozen=True, slots=True)
 class CallRefused:
-    """The model called what there is no tool for, or with arguments that its schema forbids; it is told `reason`."""
+    """The model called an unknown tool, or with invalid arguments. It gets to see `reason`."""
 
     call: int
     name: str
@@ -106,13 +106,13 @@ Step: TypeAlias = ModelCalled | TextGrew | ModelAnswered | CallRefused | ToolCal
 
 
 class Tools(Protocol):
-    """What the model may call."""
+    """The tools that the model may call."""
 
     @property
     def tools(self) -> Sequence[Tool]: ...
 
     async def run(self, call: ToolCall) -> Mapping[str, Any]:
-        """Its JSON result; a failure is a result as well."""
+        """Runs a call; returns its JSON result. A failure is a result, too."""
         ...
 
 
@@ -120,13 +120,13 @@ class Tools(Protocol):
 class Result:
     outcome: Outcome
     text: str
-    """What the model said last."""
+    """The model's last text."""
     limit: Limit | None = None
 
 
 @dataclass(slots=True)
 class Used:
-    """What a turn has used up so far."""
+    """What a turn has used so far."""
 
     model_calls: int = 0
     tool_calls: int = 0
@@ -140,7 +140,7 @@ class _Reached(Exception):
 
 
 class Turn:
-    """Run it once. `used` may be read at any time, and after the run."""
+    """Run it once. `used` may be read at any time."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Turn:
         config: RuntimeConfig | None = None,
         used: Used | None = None,
     ) -> None:
-        """stop: asked between two steps, the safe points; ends the turn. used: by it before it was cut off."""
+        """stop: asked at the safe points between two steps; True ends the turn. used: before the turn was cut off."""
         self.used = used or Used()
         self._provider = provider
         self._tools = tools
@@ -165,9 +165,9 @@ class Turn:
         self._answer: _Answer | None = None
 
     async def run(self, messages: Sequence[Message]) -> Result:
-        """`messages` end with what is to be answered: a user's message, or what a turn that was cut off had recorded.
+        """Runs the turn. `messages` end with the user's message, or with what a turn that was cut off had recorded.
 
-        Raises GatewayError where the model can't be asked, and what `record` raises. Cancelling ends the model's work.
+        Raises GatewayError if the model can't be asked, and what `record` raises. Cancelling ends the model's work.
         """
         conversation = list(messages)
         try:
@@ -199,7 +199,9 @@ class Turn:
         return Result("limited", (self._answer and self._answer.text) or self._text, limit)
 
     async def _ask(self, conversation: list[Message]) -> str:
-        """Adds the model's answer to the conversation; if it was no valid one, also what is wrong with it."""
+        """Asks the model and appends its answer, or the refusal of an invalid call. Returns the finish reason,
+        `empty` or `invalid`.
+        """
         used = self.used
         if used.model_calls >= self._bounds.model_calls:
             raise _Reached("model_calls")
@@ -228,7 +230,7 @@ class Turn:
             if used.tool_calls >= self._bounds.tool_calls:
                 raise _Reached("tool_calls") from None
             return "invalid"
-        # A server that counts nothing writes about a token in each piece.
+        # If the server counts no tokens, each delta counts as one.
         count = response.usage.completion_tokens
         used.output_tokens += answer.deltas if count is None else count
         for name, tokens in (
@@ -243,7 +245,7 @@ class Turn:
         return response.finish_reason
 
     async def _answer_calls(self, conversation: list[Message]) -> None:
-        """Runs the calls of the last assistant message that have no result yet, one after another."""
+        """Runs the calls of the last assistant message that have no result yet, in order."""
         answered = set()
         for message in reversed(conversation):
             if isinstance(message, ToolMessage):
@@ -269,7 +271,7 @@ class Turn:
 
 
 class _Answer:
-    """An answer of the model as it comes."""
+    """A streamed answer of the model."""
 
     def __init__(self, number: int, record: Callable[[Step], Awaitable[None]]) -> None:
         self.text = ""
@@ -277,7 +279,7 @@ class _Answer:
         self.calls: list[tuple[str, str]] = []
         self._number = number
         self._record = record
-        self._told = 0
+        self._recorded = 0
 
     async def read(
         self,
@@ -303,26 +305,26 @@ class _Answer:
                         known, written = self.calls[index]
                         self.calls[index] = (name or known, written + arguments)
                 self.deltas += 1
-                if len(self.text) > self._told and loop.time() >= next_update:
-                    new, self._told = self.text[self._told :], len(self.text)
+                if len(self.text) > self._recorded and loop.time() >= next_update:
+                    new, self._recorded = self.text[self._recorded :], len(self.text)
                     await self._record(TextGrew(self._number, new))
                     next_update = loop.time() + UPDATE_SECONDS
         raise ProviderInvalidResponse("the stream ended without an answer")
 
 
 def refusal(refused: CallRefused) -> tuple[Message, Message]:
-    """How the model is told of a call that can't be run: no tool message may stand for it, as it is no valid call."""
+    """The messages that tell the model of a refused call. An invalid call can't have a tool message."""
     said = refused.text or f"I call {refused.name} with {refused.arguments}"
     return (
         AssistantMessage(said),
         UserMessage(
-            f"The call of {refused.name or 'a tool'} was refused: {refused.reason}. Mend it, or answer without."
+            f"The call of {refused.name or 'a tool'} was refused: {refused.reason}. Correct it, or answer without it."
         ),
     )
 
 
 def _short(text: str) -> str:
-    """A model that has lost its way may write on and on."""
+    """Shortens text: a confused model may write without end."""
     return text if len(text) <= REFUSED_CHARS else text[:REFUSED_CHARS] + "…"
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from gateway.answer.native_calls import NativeCalls
-from gateway.backends.base import Fixup
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import ChatRequest, Chunk, ToolCallDelta, decode, decode_answer, decode_chunk, encode
+from gateway.wire.engine import Fixup
 from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
 from normalizers.base import Mended
 from normalizers.registry import normalizer, passes

@@ -1,1 +1,1 @@
-"""The OpenAI face: `/v1/*`, health and errors over HTTP."""
+"""The HTTP APIs: every path is in `routes`, the ASGI application is `entry`."""

@@ -1,67 +1,45 @@
 """`POST /v1/chat/completions`: the hot route.
 
-`Chat.answer` is the whole of it. It writes to a `Client`, of which there are two: `ASGIClient` for any ASGI
-server, and the lane on uvicorn's own protocol class (`gateway.server.fast_protocol`), which saves it
-the scope, the messages and a task for each request.
+`Chat.answer` does it all. It writes to a `Client`: `ASGIClient` behind any ASGI server, `ChatCycle` behind the fast
+protocol (`gateway.server.fast_protocol`), which saves the scope, the messages and a task for each request.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
-from gateway.core import Gateway, Run, Tap
-from gateway.errors import GatewayError, InternalError
+from gateway.core import Gateway, Run
+from gateway.errors import GatewayError
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, read_body, until_gone
+from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client, respond_error
 from gateway.server.keepalive import SSE_HEADERS, KeepAlive
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.sse import DONE, event, events
 
 FOREVER = 1e8
-"""Seconds; for comments that never come."""
+"""Seconds until a comment that shall never come."""
 
 PATHS = ("/v1/chat/completions", "/chat/completions")
 
 log = logging.getLogger("ctxgate")
 
-JSON_TYPE = (b"content-type", b"application/json")
-INTERNAL = InternalError("ctxgate failed; its log tells why")
-
-
-class Client(Protocol):
-    """Where an answer goes. `write` waits while the client lags. spoke: set by each write of a stream."""
-
-    spoke: bool
-
-    async def whole(self, status: int, headers: Headers, body: bytes) -> None: ...
-
-    async def start(self, headers: Headers) -> None: ...
-
-    async def write(self, data: bytes) -> None: ...
-
-    async def end(self, data: bytes) -> None: ...
-
-    def tap(self) -> Tap | None:
-        """A way to write without waiting, where the server has one."""
-        ...
-
 
 class Chat:
-    """Answers a request's body. Cancel it when the client leaves: that cancels the engine's work as well."""
+    """Answers a request's body. Cancel it when the client leaves: that cancels the engine's work, too."""
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         self.configured()
 
     def configured(self) -> None:
-        """Takes what the gateway's configuration says now."""
+        """Applies the gateway's current configuration."""
         server = self.gateway.config.server
         self.max_body = server.max_body_bytes
         self._progress_after = server.progress_after_seconds if server.progress_comments else FOREVER
         self._keep_alive = server.keep_alive_seconds if server.progress_comments else FOREVER
 
     async def answer(self, body: bytes, headers: Headers, client: Client) -> None:
-        """headers: of the request; they are looked at where its body can't be read."""
+        """headers: the request's. They explain a body that can't be read."""
         try:
             try:
                 request = ChatRequest.parse(body)
@@ -73,7 +51,7 @@ class Chat:
                 return
             with await self.gateway.chat(request) as run:
                 body = await run.whole()
-                await client.whole(200, _told(run), body)
+                await client.whole(200, _headers(run), body)
         except GatewayError as error:
             await respond_error(client, error)
         except Exception:
@@ -81,32 +59,32 @@ class Chat:
             await respond_error(client, INTERNAL)
 
     async def _stream(self, request: ChatRequest, client: Client) -> None:
-        """An error before anything was sent is a status; after it, a frame of the stream and then its end mark."""
-        pulse = KeepAlive(client, request.where, progress_after=self._progress_after, keep_alive=self._keep_alive)
+        """An error before the first byte becomes a status; after it, a frame of the stream and its end mark."""
+        keep_alive = KeepAlive(client, request.where, progress_after=self._progress_after, keep_alive=self._keep_alive)
         try:
             with await self.gateway.chat(request) as run:
                 payloads = await run.payloads()
-                await pulse.speak((*SSE_HEADERS, *stand_in(run)) if run.fallback is not None else SSE_HEADERS)
-                if (tap := client.tap()) is not None:
-                    run.tap(tap)
+                await keep_alive.speak((*SSE_HEADERS, *stand_in(run)) if run.fallback is not None else SSE_HEADERS)
+                if (sink := client.sink()) is not None:
+                    run.push_to(sink)
                 while payloads:
-                    if pulse.busy:
-                        await pulse.rest()
+                    if keep_alive.busy:
+                        await keep_alive.rest()
                     await client.write(events(payloads))
                     payloads = await run.payloads()
             last = DONE
         except GatewayError as error:
-            if not pulse.started:
+            if not keep_alive.started:
                 raise
             last = event(encode(error.body())) + DONE
         except Exception:
-            if not pulse.started:
+            if not keep_alive.started:
                 raise
             log.exception("a stream of model %s broke", request.model)
             last = event(encode(INTERNAL.body())) + DONE
         finally:
-            pulse.close()
-        await pulse.rest()
+            keep_alive.close()
+        await keep_alive.rest()
         await client.end(last)
 
 
@@ -115,8 +93,8 @@ WHOLE_HEADERS: dict[str, Headers] = {
 }
 
 
-def _told(run: Run) -> Headers:
-    """The headers of a whole answer; a stream tells the same in the `ctxgate` field of its last chunk."""
+def _headers(run: Run) -> Headers:
+    """The headers of a whole answer. A stream has the same facts in the `ctxgate` field of its last chunk."""
     answer = run.answer
     headers = WHOLE_HEADERS[answer.mended]
     if run.fallback is not None:
@@ -130,37 +108,9 @@ def _told(run: Run) -> Headers:
 
 
 def stand_in(run: Run) -> Headers:
-    """Says which model answers, where it isn't the one that was asked. A chat's stream tells it in the `ctxgate` field
-    of its last chunk as well."""
+    """Names the model that answers, if it isn't the one that was asked. A chat's stream also names it in the `ctxgate`
+    field of its last chunk."""
     return () if run.fallback is None else ((b"x-ctxgate-fallback", run.fallback.encode()),)
-
-
-async def respond_error(client: Client, error: GatewayError) -> None:
-    await client.whole(error.status, (JSON_TYPE, *error.headers()), encode(error.body()))
-
-
-class ASGIClient:
-    def __init__(self, send: Send) -> None:
-        self.spoke = False
-        self._send = send
-
-    async def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        head = [*headers, (b"content-length", b"%d" % len(body))]
-        await self._send({"type": "http.response.start", "status": status, "headers": head})
-        await self._send({"type": "http.response.body", "body": body})
-
-    async def start(self, headers: Headers) -> None:
-        await self._send({"type": "http.response.start", "status": 200, "headers": list(headers)})
-
-    async def write(self, data: bytes) -> None:
-        self.spoke = True
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-
-    async def end(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data})
-
-    def tap(self) -> None:
-        return None
 
 
 async def chat_asgi(chat: Chat, scope: Scope, receive: Receive, send: Send) -> None:

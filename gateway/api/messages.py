@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from gateway.api import endpoint
-from gateway.api.chat import Client, stand_in
-from gateway.api.endpoint import Request, Row
-from gateway.errors import GatewayError
+from gateway.api.chat import stand_in
+from gateway.api.streaming import EventEncoding, chat_stream, dropped_tools, estimate
+from gateway.server.asgi import ASGIApp
+from gateway.server.http import JSON, Request
 from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.messages.answer import MessageEncoder, error_object, sse
+from gateway.wire.messages.answer import MessageEncoder
 from gateway.wire.messages.request import CreateMessage, chat_fields, dropped
 from gateway.wire.pieces import pieces
 
 
-class MessagesFace(endpoint.RoutedFace):
-    def rows(self) -> Iterable[Row]:
-        return (
-            ("POST", "/messages", self.create),
-            ("POST", "/messages/count_tokens", self.count_tokens),
-        )
-
-    async def create(self, request: Request, client: Client) -> None:
-        asked = CreateMessage.parse(request.body)
-        model = self.gateway.route(asked.model).model.name
-        omitted = asked.thinking is not None and asked.thinking.display == "omitted"
-        encoder = MessageEncoder(model, thinking=asked.thinks, omitted=omitted)
-        chat = ChatRequest.parse(encode(chat_fields(asked)), "messages")
-        if asked.stream:
-            await endpoint.stream(self.gateway, chat, _Encoding(encoder), client)
-            return
-        with await self.gateway.chat(chat) as run:
-            encoder.feed(pieces(await run.whole()))
-        encoder.finish()
-        await endpoint.json(client, encoder.message, (*endpoint.without(dropped(asked)), *stand_in(run)))
-
-    async def count_tokens(self, request: Request, client: Client) -> None:
-        asked = CreateMessage.parse(request.body, counting=True)
-        count = await self.gateway.count_tokens(ChatRequest.parse(encode(chat_fields(asked))))
-        await endpoint.json(client, {"input_tokens": count.tokens}, endpoint.told(count))
-
-    def error_body(self, error: GatewayError) -> bytes:
-        return encode(error_object(error))
+async def create(request: Request) -> ASGIApp:
+    wanted = CreateMessage.parse(await request.body())
+    model = request.gateway.route(wanted.model).model.name
+    omitted = wanted.thinking is not None and wanted.thinking.display == "omitted"
+    encoder = MessageEncoder(model, thinking=wanted.thinks, omitted=omitted)
+    chat = ChatRequest.parse(encode(chat_fields(wanted)), "messages")
+    if wanted.stream:
+        return chat_stream(request.gateway, chat, EventEncoding(encoder))
+    with await request.gateway.chat(chat) as run:
+        encoder.feed(pieces(await run.whole()))
+    encoder.finish()
+    return JSON(encoder.message, (*dropped_tools(dropped(wanted)), *stand_in(run)))
 
 
-class _Encoding:
-    def __init__(self, encoder: MessageEncoder) -> None:
-        self._encoder = encoder
-
-    def opening(self) -> bytes:
-        return b"".join(map(sse, self._encoder.opening()))
-
-    def feed(self, payloads: list[bytes]) -> bytes:
-        return b"".join(sse(event) for payload in payloads for event in self._encoder.feed(pieces(payload)))
-
-    async def finish(self) -> bytes:
-        return b"".join(map(sse, self._encoder.finish()))
-
-    def fail(self, error: GatewayError) -> bytes:
-        return b"".join(map(sse, self._encoder.fail(error)))
+async def count_tokens(request: Request) -> ASGIApp:
+    wanted = CreateMessage.parse(await request.body(), counting=True)
+    count = await request.gateway.count_tokens(ChatRequest.parse(encode(chat_fields(wanted))))
+    return JSON({"input_tokens": count.tokens}, estimate(count))

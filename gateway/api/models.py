@@ -1,20 +1,24 @@
-"""A model as `/v1/models` shows it: from the configuration alone, so it takes no engine and no file."""
+"""`/v1/models` and `/ready`: the configured models, and whether they answer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from gateway.core import Gateway, Route
+from gateway.server.asgi import ASGIApp
+from gateway.server.http import JSON, Request
+from gateway.services import Services
 
 ENDPOINTS = {"chat": (), "embedding": ("embeddings",), "rerank": ("rerank",)}
 
 
 def model_object(gateway: Gateway, route: Route) -> dict[str, Any]:
-    """In OpenAI's shape, with Anthropic's fields and the context length under the names that clients look for.
+    """OpenAI's object with Anthropic's fields, and the context length under the names that clients look for.
 
-    What isn't known is left out.
+    Comes from the configuration alone: no engine, no file. Leaves out unknown values.
     """
     config, model = gateway.config, route.model
     created = int(config.source.stat().st_mtime) if config.source.exists() else 0
@@ -33,7 +37,7 @@ def model_object(gateway: Gateway, route: Route) -> dict[str, Any]:
         "capabilities": [*dict.fromkeys((*model.capabilities, *ENDPOINTS[model.role]))],
         "tool_call_format": route.spec.name,
         "tool_call_format_evidence": route.evidence,
-        # Relative to the base URL. The listing asks no engine; this starts it if need be and answers once it serves.
+        # Relative to the base URL. A GET there starts the engine if need be and answers once it serves.
         "ready_path": f"models/{model.name}/ready",
     }
     if model.context_window is not None:
@@ -51,3 +55,52 @@ def model_list(gateway: Gateway, routes: Sequence[Route]) -> dict[str, Any]:
         "first_id": data[0]["id"],
         "last_id": data[-1]["id"],
     }
+
+
+async def models(request: Request) -> ASGIApp:
+    gateway = request.gateway
+    # Some formats show only in the model's files: read those now, for the next listing.
+    request.services.shared(Inspections).begin(route for route in gateway.routes.values() if not route.evidence)
+    return JSON(model_list(gateway, [*gateway.routes.values()]))
+
+
+async def model(request: Request) -> ASGIApp:
+    return JSON(model_object(request.gateway, request.gateway.route(request.path_params["name"])))
+
+
+async def start(request: Request) -> ASGIApp:
+    """Starts the model's engine if need be; answers once it serves."""
+    name = request.gateway.route(request.path_params["name"]).model.name
+    await request.gateway.ready(name)
+    return JSON({"id": name, "ready": True})
+
+
+async def ready(request: Request) -> ASGIApp:
+    """Whether the model would answer at once; starts nothing. Without a name it needs no key and shows states alone."""
+    name = request.path_params.get("name")
+    route = request.gateway.route(name)
+    error = await route.readiness()
+    engine = route.engine
+    body = {"id": route.model.name, "ready": error is None, "state": engine.state if engine is not None else None}
+    if error is None:
+        return JSON(body)
+    return JSON(body if name is None else {**body, **error.body()}, error.headers(), 503)
+
+
+class Inspections:
+    """Reads models' files in the background, to find their formats of tool calls."""
+
+    def __init__(self, services: Services) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, routes: Iterable[Route]) -> None:
+        for route in routes:
+            task = asyncio.create_task(route.look(), name=f"inspect {route.model.name}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def aclose(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)

@@ -1,26 +1,20 @@
-"""`/openapi.json`: every face tells its part."""
+"""`/openapi.json`: one OpenAPI document, put together from the parts of all APIs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
 from gateway import __version__
-from gateway.api import endpoint
-from gateway.api.chat import Client
-from gateway.api.endpoint import Request, Row
+from gateway.server.asgi import ASGIApp
+from gateway.server.http import JSON, Request
 
-PARTS = ("gateway.api.operations.description", "gateway.rooms.openapi")
+PARTS = ("gateway.api.openapi_paths", "gateway.rooms.openapi")
 """Modules with `PATHS`, path → OpenAPI path item, and `schemas()`, name → JSON Schema."""
 
 
-class DescriptionFace(endpoint.RoutedFace):
-    def rows(self) -> Iterable[Row]:
-        return (("GET", r"/openapi\.json", self.describe),)
-
-    async def describe(self, request: Request, client: Client) -> None:
-        await endpoint.json(client, description())
+async def describe(request: Request) -> ASGIApp:
+    return JSON(description())
 
 
 def description() -> dict[str, Any]:

@@ -1,22 +1,26 @@
 """The seam between the gateway and an engine's server.
 
-A backend knows one kind of server: how to ask it, how to tell that it is ready, what it gets wrong and
-what its errors mean. `gateway.core` opens a Reply, `gateway.answer.normalize` reads it.
+A backend knows one kind of server: how to ask it, when it is ready, what it gets wrong and what its errors mean.
+`gateway.core` opens a Reply, `gateway.answer.normalize` reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Any, Literal, Protocol, Self
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
 
-from gateway.backends.about import About
+from gateway.backends.about import UNKNOWN, About
 from gateway.config import Model
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
+from gateway.wire.engine import Fixup, RawText
+
+Endpoint = Literal["completions", "embeddings", "rerank"]
+"""Endpoints of OpenAI's and Jina's APIs beside chat."""
 
 
 class Address(Struct, frozen=True):
@@ -43,160 +47,135 @@ class Address(Struct, frozen=True):
         return f"{'https' if self.tls else 'http'}://{bracketed(self.host)}:{self.port}{self.prefix}"
 
 
-class Fixup:
-    """Puts an engine's own mistakes right, before the answer is normalised; one object for each answer.
+class Reply:
+    """One answer of an engine, whole or streamed as the request asked. Subclasses implement the first three methods."""
 
-    The laws that hold for every engine (call ids, indices, argument strings, finish_reason) are not a
-    fixup's work: `gateway.answer.normalize` holds them. What a fixup changes is a fact about that engine,
-    with a test from its recorded or running self.
-    """
+    __slots__ = ()
 
-    every_chunk = False
-    """True where chunks of plain text need mending too; else only chunks that carry tool calls, a
-    finish_reason or no choice at all are shown to `chunk`."""
-
-    def answer(self, answer: dict[str, Any]) -> None:
-        """Mends a whole answer in place."""
-
-    def chunk(self, chunk: dict[str, Any]) -> None:
-        """Mends a streamed chunk in place."""
-
-
-class Taker(Protocol):
-    """Takes payloads in the middle of a read: neither method may wait."""
-
-    def ready(self) -> bool: ...
-
-    def take(self, payload: bytes, event: bytes) -> None:
-        """event: the server-sent event that holds the payload."""
-        ...
-
-
-class RawText(Struct, frozen=True):
-    """How an answer is asked for as the model wrote it, read by no parser of the engine's.
-
-    markers: special tokens that stay in the text. think: the pairs of marks around reasoning. grammar: GBNF that the
-    answer is held to; trigger: only from these words on, with which the grammar begins.
-    """
-
-    markers: tuple[str, ...] = ()
-    think: tuple[tuple[str, str], ...] = ()
-    grammar: str | None = None
-    trigger: str | None = None
-
-
-class Reply(Protocol):
-    """One answer of an engine, whole or streamed as the request asked."""
-
-    @property
-    def fixup(self) -> Fixup | None: ...
-
-    @property
-    def done(self) -> bool:
-        """The engine said `[DONE]`."""
-        ...
+    fixup: Fixup | None = None
+    """Corrects this engine's mistakes in the answer."""
+    done = False
+    """The engine sent `[DONE]`."""
+    reasoning_open = False
+    """The prompt opens the model's reasoning, so the text starts within it."""
+    by_grammar = False
+    """The engine holds the text to the grammar that was sent."""
 
     def whole(self) -> Awaitable[bytes]:
         """The JSON body of a whole answer."""
-        ...
+        raise NotImplementedError
 
     async def payloads(self) -> list[bytes]:
         """The JSON payloads that arrived since the last call, at least one; [] once the stream has ended.
 
-        Raises ProviderUnavailable where the engine went away, ProviderInvalidResponse where it didn't
-        speak server-sent events.
+        Raises ProviderUnavailable if the engine goes away, ProviderInvalidResponse if it doesn't speak server-sent
+        events.
         """
-        ...
-
-    def tap(self, taker: Taker) -> None:
-        """Hands payloads over as they arrive, while `payloads` waits and would have returned them.
-
-        What `take` raises, `payloads` raises. A reply without a socket of its own does nothing here.
-        """
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Ends the answer. An unfinished one is cancelled in the engine. Idempotent, never blocks."""
-        ...
+        """Ends the answer and cancels unfinished work in the engine. Idempotent, never blocks."""
+        raise NotImplementedError
+
+    def direct(self) -> DirectReply | None:
+        """This reply on its engine's socket, where a `gateway.core.shortcut` may attach."""
+        return None
 
 
-class Backend(Protocol):
-    """How one kind of engine server is used. `runtime: pkg.mod:Class` in config.yaml names another."""
+class DirectReply(Reply):
+    """A reply whose events may be taken straight from the engine's socket."""
 
-    def __init__(self, model: Model, address: Address | None) -> None: ...
+    __slots__ = ()
+
+    between_events = False
+    """No event is half read."""
+    translate: Callable[[bytes], list[bytes]] | None = None
+    """Turns one payload of the engine into chat chunks; None if a payload is one."""
+
+    def attach(self, offer: Callable[[bytes], bool] | None) -> None:
+        """Offers bytes to `offer` as they arrive while `payloads` waits; True takes them. `payloads` raises what
+        `offer` raises."""
+        raise NotImplementedError
+
+
+class ReplicaStatus(Struct, frozen=True):
+    """One of several servers of a model. healthy: it answered when it was last asked. asked: requests so far."""
+
+    url: str
+    healthy: bool
+    in_flight: int
+    asked: int
+
+
+class Backend:
+    """How to use one kind of engine server. `runtime: pkg.mod:Class` in config.yaml names a class of your own.
+
+    A backend implements `open`; everything else has a default, which often says "not supported".
+    """
+
+    gives_raw_text = False
+    """Whether `open_raw` works."""
+
+    def __init__(self, model: Model, address: Address | None) -> None:
+        self.model = model
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Reply:
         """Sends the request. `fields` is this call's own copy of the request's fields, defaults filled in.
 
         Raises a GatewayError if the engine refuses before the first byte of an answer.
         """
-        ...
+        raise NotImplementedError
+
+    async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply:
+        """As `open`, but the model's own template makes the prompt and no parser of the engine reads the answer.
+
+        A server that can't do this gets the request as in `open`.
+        """
+        raise NotImplementedError
+
+    async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:
+        """Sends a request to `/v1/<endpoint>` of the server, `model` filled in. Raises as `open` does."""
+        message = f"model {self.model.name!r}: the runtime {self.model.runtime} serves no {endpoint}"
+        raise ProviderInvalidRequest(message, code="unsupported_endpoint", param="model")
+
+    async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
+        """The length of a chat request's prompt; None if the server can't tell without answering it."""
+        return None
 
     def error(self, status: int, body: bytes) -> GatewayError:
-        """What an error of the engine means; in a stream, where it has no status, `status` is 500."""
-        ...
+        """What an error of the engine means. An error within a stream has no status: `status` is 500 then."""
+        return InternalError(f"the engine answered {status}: {body[:200]!r}")
 
     async def ready(self) -> None:
         """Returns if the next `open` is expected to succeed.
 
-        Raises ProviderModelNotLoaded while the engine loads, ProviderUnavailable where nothing answers,
-        ProviderInvalidModel where the server doesn't have the model.
+        Raises ProviderModelNotLoaded while the engine loads, ProviderUnavailable if nothing answers,
+        ProviderInvalidModel if the server doesn't have the model.
         """
-        ...
 
     async def takes_tools(self) -> bool:
         """Whether the model's chat template has a place for tools."""
-        ...
+        return True
 
     async def keeps_calls(self) -> bool:
         """Whether the model's chat template shows the calls of earlier answers."""
-        ...
+        return True
 
     async def about(self) -> About:
-        """What is known of the model, from its files or from the server."""
-        ...
+        """What the model's files or its server say about the model."""
+        return UNKNOWN
 
-    async def aclose(self) -> None: ...
+    def replicas(self) -> Sequence[ReplicaStatus]:
+        """The servers behind this backend, if it stands before several."""
+        return ()
 
+    def heard(self) -> float | None:
+        """When the last byte of an answer came, by the loop's clock; None if the backend doesn't notice."""
+        return None
 
-class RawReply(Reply, Protocol):
-    @property
-    def reasoning_open(self) -> bool:
-        """The prompt has begun the model's reasoning: the text starts within it."""
-        ...
+    async def progress(self) -> Hashable | None:
+        """A value that changes with each step of any of the server's answers; None if the server has none."""
+        return None
 
-    @property
-    def by_grammar(self) -> bool:
-        """The text is held to the grammar that was asked for."""
-        ...
-
-
-class RawTextBackend(Backend, Protocol):
-    """A backend that can also give the text as the model wrote it."""
-
-    async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> RawReply:
-        """As `open`: the prompt made by the model's own template, the answer read by no parser of the engine's.
-
-        A server that can't is asked as in `open`.
-        """
-        ...
-
-
-Endpoint = Literal["completions", "embeddings", "rerank"]
-"""Of OpenAI's and Jina's, beside the chat one."""
-
-
-class EndpointBackend(Backend, Protocol):
-    """A backend whose server may have further endpoints."""
-
-    async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:
-        """Sends a request to `/v1/<endpoint>` of the server, `model` filled in. Raises as `open` does."""
-        ...
-
-
-class CountingBackend(Backend, Protocol):
-    """A backend whose server tells how long a prompt is without answering it."""
-
-    async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
-        """Of the prompt that the model's template makes of a chat request's fields; None where it can't be told."""
-        ...
+    async def aclose(self) -> None:
+        """Closes every connection."""

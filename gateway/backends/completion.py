@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.backends.base import Taker
 from gateway.backends.openai import HTTPReply, json_object, malformed
 from gateway.errors import ProviderInvalidResponse
 from gateway.upstream import Response
-from gateway.wire import sse
 from gateway.wire.chat import encode
 
 
 class CompletionReply(HTTPReply):
-    """A `RawReply` read from `/v1/completions`.
+    """A reply read from `/v1/completions`.
 
     usage: the caller wants it in a stream, where it has a chunk of its own.
     """
@@ -39,46 +37,32 @@ class CompletionReply(HTTPReply):
         return encode({**body, "object": "chat.completion", "choices": choices})
 
     async def payloads(self) -> list[bytes]:
-        return self.chat(await super().payloads())
-
-    def tap(self, taker: Taker) -> None:
-        super().tap(_ChatTaker(self, taker))
-
-    def chat(self, payloads: list[bytes]) -> list[bytes]:
-        """The chunks of a completion as those of a chat."""
         clean: list[bytes] = []
-        for payload in payloads:
-            body = json_object(payload)
-            if "error" in body:
-                clean.append(payload)
-                continue
-            usage = body.pop("usage", None)
-            body["object"] = "chat.completion.chunk"
-            try:
-                for choice in body.get("choices") or ():
-                    text = choice.pop("text", "")
-                    index = choice.get("index", 0)
-                    choice["delta"] = {"content": text} if text else {}
-                    if index not in self._seen_choices:
-                        self._seen_choices.add(index)
-                        choice["delta"] = {"role": "assistant", **choice["delta"]}
-            except (AttributeError, TypeError) as error:
-                raise malformed(error) from error
-            clean.append(encode(body))
-            if usage is not None and self._usage:
-                clean.append(encode({**body, "choices": [], "usage": usage}))
+        for payload in await super().payloads():
+            clean += self.translate(payload)
         return clean
 
-
-class _ChatTaker:
-    def __init__(self, reply: CompletionReply, taker: Taker) -> None:
-        self._reply = reply
-        self._taker = taker
-        self.ready = taker.ready
-
-    def take(self, payload: bytes, event: bytes) -> None:
-        for clean in self._reply.chat([payload]):
-            self._taker.take(clean, sse.event(clean))
+    def translate(self, payload: bytes) -> list[bytes]:
+        """The chat chunks that say what one chunk of a completion says."""
+        body = json_object(payload)
+        if "error" in body:
+            return [payload]
+        usage = body.pop("usage", None)
+        body["object"] = "chat.completion.chunk"
+        try:
+            for choice in body.get("choices") or ():
+                text = choice.pop("text", "")
+                index = choice.get("index", 0)
+                choice["delta"] = {"content": text} if text else {}
+                if index not in self._seen_choices:
+                    self._seen_choices.add(index)
+                    choice["delta"] = {"role": "assistant", **choice["delta"]}
+        except (AttributeError, TypeError) as error:
+            raise malformed(error) from error
+        chunk = encode(body)
+        if usage is None or not self._usage:
+            return [chunk]
+        return [chunk, encode({**body, "choices": [], "usage": usage})]
 
 
 def prompt(body: bytes) -> str:

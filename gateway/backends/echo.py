@@ -10,18 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.backends.about import UNKNOWN, About
-from gateway.backends.base import Address, Fixup, Taker
-from gateway.config import Model
-from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
+from gateway.backends.base import Backend, Reply
+from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, decode, encode
 
 
-class EchoBackend:
+class EchoBackend(Backend):
     """Needs no server and no weights. Words are its tokens."""
-
-    def __init__(self, model: Model, address: Address | None) -> None:
-        self.model = model
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> EchoReply:
         messages: list[dict[str, Any]] = decode(fields["messages"])
@@ -34,29 +29,9 @@ class EchoBackend:
             usage=request.include_usage,
         )
 
-    def error(self, status: int, body: bytes) -> GatewayError:
-        return InternalError("the echo has no errors")
 
-    async def ready(self) -> None:
-        """Always."""
-
-    async def takes_tools(self) -> bool:
-        return True
-
-    async def keeps_calls(self) -> bool:
-        return True
-
-    async def about(self) -> About:
-        return UNKNOWN
-
-    async def aclose(self) -> None:
-        """Holds nothing."""
-
-
-class EchoReply:
-    """A `Reply` word by word, the white space with the word that it follows."""
-
-    fixup: Fixup | None = None
+class EchoReply(Reply):
+    """A reply word by word; white space stays with the word before it."""
 
     def __init__(self, model: str, *, said: list[str], answer: str, limit: int | None, usage: bool) -> None:
         words = re.findall(r"\s*\S+\s*", answer) or ([answer] if answer else [])
@@ -85,9 +60,6 @@ class EchoReply:
             self.done = True
             return []
         return [chunk]
-
-    def tap(self, taker: Taker) -> None:
-        """Its payloads are there when they are asked for."""
 
     def close(self) -> None:
         self._chunks.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.backends.base import Fixup
+from gateway.wire.engine import Fixup
 
 
 class RoleOnce(Fixup):

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
-from gateway.backends.base import Address, Endpoint, RawText
+from gateway.backends.base import Address, Endpoint
 from gateway.backends.context import context_length_exceeded, may_exceed
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
 from gateway.backends.prompt_progress import Prefill
@@ -24,6 +24,7 @@ from gateway.errors import (
     ProviderUnsupportedContentBlock,
 )
 from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.engine import RawText
 
 _needs_edit = messages.needs(messages.EMPTY_ARGUMENTS)
 
@@ -65,6 +66,7 @@ _SET_TO_NOTHING = (b"null", b"false", b'{"type":"text"}', b'{"type": "text"}')
 
 
 class LlamaCppBackend(OpenAIBackend):
+    gives_raw_text = True
     ready_path = "/health"
 
     def __init__(self, model: Model, address: Address | None) -> None:

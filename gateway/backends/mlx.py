@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Raw
 
 from gateway.backends import messages
-from gateway.backends.base import Address, Fixup
+from gateway.backends.base import Address
 from gateway.backends.context import exceeded
 from gateway.backends.fixups import RoleOnce
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
@@ -21,6 +21,7 @@ from gateway.errors import (
     ProviderUnsupportedContentBlock,
 )
 from gateway.wire.chat import ChatRequest
+from gateway.wire.engine import Fixup
 
 OWN_MODEL = Raw(b'"default_model"')
 """The model that the server was started with, by whatever name. Any other name it tries to load."""
@@ -51,7 +52,7 @@ class MLXBackend(OpenAIBackend):
         reply = await super().open(request, fields)
         if request.stream:
             reply.listen(prefill := Prefill())
-            request.standing = prefill.standing
+            request.progress = prefill.progress
         return reply
 
     def adapt(self, fields: dict[str, Raw]) -> None:
@@ -62,7 +63,7 @@ class MLXBackend(OpenAIBackend):
             messages.edit(fields, messages.developer_is_system)
 
     def fixup(self) -> Fixup:
-        return _Mender(self.model.name)
+        return _Fixup(self.model.name)
 
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)
@@ -82,7 +83,7 @@ class MLXBackend(OpenAIBackend):
         return super().error(status, body)
 
 
-class _Mender(RoleOnce):
+class _Fixup(RoleOnce):
     """It calls every model `default_model`, and the chunk with the usage a whole completion."""
 
     def __init__(self, name: str) -> None:

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from gateway.backends import ollama_chat
 from gateway.backends.about import About
-from gateway.backends.base import Address, Fixup, Taker
+from gateway.backends.base import Address, Reply
 from gateway.backends.context import exceeded, may_exceed
 from gateway.backends.openai import MAX_ERROR_BODY, OpenAIBackend, error_message, json_object
 from gateway.config import Model
@@ -31,10 +31,8 @@ OWN_WINDOW = 2048
 """Tokens of context that any Ollama gives a model by itself, or more."""
 
 
-class OllamaReply:
-    """A `Reply` read from `/api/chat`: JSON, a line each where it is streamed."""
-
-    fixup: Fixup | None = None
+class OllamaReply(Reply):
+    """A reply read from `/api/chat`: JSON, streamed as one object a line."""
 
     def __init__(self, response: Response, chat: ollama_chat.Chat) -> None:
         self._response = response
@@ -59,9 +57,6 @@ class OllamaReply:
             if payloads or not data:
                 return payloads
         return []
-
-    def tap(self, taker: Taker) -> None:
-        """`payloads` alone hands out what arrives."""
 
     def close(self) -> None:
         if self.done:

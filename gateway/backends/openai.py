@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from gateway.backends.about import UNKNOWN, About, about
-from gateway.backends.base import Address, Endpoint, Fixup, Taker
+from gateway.backends.base import Address, Backend, DirectReply, Endpoint
 from gateway.backends.collect import Collector
 from gateway.backends.context import exceeded
 from gateway.backends.prompt_progress import Prefill
@@ -28,20 +28,18 @@ from gateway.errors import (
 )
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.engine import Fixup
 from gateway.wire.sse import EventTooLarge, SSEReader
 
 MAX_ERROR_BODY = 1024 * 1024
 MAX_MESSAGE = 16 * 1024
 """Characters of an engine's error. It may quote the request, and is searched for what it means."""
-OPEN, LF = ord("{"), ord("\n")
 
 
-class HTTPReply:
-    """A `Reply` read from an upstream response."""
+class HTTPReply(DirectReply):
+    """A reply read from an upstream response."""
 
-    reasoning_open = by_grammar = False
-
-    __slots__ = ("_between", "_ended", "_reader", "_response", "_seen", "collects", "done", "fixup", "prefill")
+    __slots__ = ("_ended", "_reader", "_response", "_seen", "between_events", "collects", "done", "fixup", "prefill")
 
     def __init__(self, response: Response, fixup: Fixup | None) -> None:
         self.fixup = fixup
@@ -51,9 +49,8 @@ class HTTPReply:
         """A whole answer, that was asked for as a stream; see `gateway.backends.collect`."""
         self._response = response
         self._reader: SSEReader | None = None
-        self._between = True
-        """No event is half read."""
         self._seen = False
+        self.between_events = False
         self._ended = False
         self.done = False
 
@@ -89,7 +86,7 @@ class HTTPReply:
                 events = reader.feed(data) if data else reader.finish()
             except EventTooLarge as error:
                 raise malformed(error) from error
-            self._between = reader.between
+            self.between_events = reader.between
             if not data:
                 self._ended = True
                 if not self._seen and not events:
@@ -112,21 +109,11 @@ class HTTPReply:
                 return events
         return []
 
-    def tap(self, taker: Taker) -> None:
-        ready, take = taker.ready, taker.take
+    def direct(self) -> HTTPReply:
+        return self
 
-        def tap(data: bytes) -> bool:
-            # One event of one line, which is what engines send at a time. The rest is the reader's business.
-            payload = data.removeprefix(b"data: ").removesuffix(b"\n\n")
-            if len(payload) != len(data) - 8 or data[6] != OPEN or LF in payload:
-                return False
-            if not self._between or not ready():
-                return False
-            self._seen = True
-            take(payload, data)
-            return True
-
-        self._response.tap = tap
+    def attach(self, offer: Callable[[bytes], bool] | None) -> None:
+        self._response.offer = offer
 
     async def empty(self) -> GatewayError:
         """What a 200 with a stream that holds no event means."""
@@ -137,14 +124,14 @@ class HTTPReply:
         self._events.comment = prefill.comment
 
     def close(self) -> None:
-        self._response.tap = None
+        self._response.offer = None
         if self.done:
             self._response.finish()
         else:
             self._response.close()
 
 
-class OpenAIBackend:
+class OpenAIBackend(Backend):
     """Hooks for a particular engine: `adapt`, `error`, `fixup`, `ready`, `takes_tools` and the two paths."""
 
     chat_path = "/v1/chat/completions"
@@ -153,7 +140,7 @@ class OpenAIBackend:
     def __init__(self, model: Model, address: Address | None) -> None:
         if address is None:
             raise ProviderInvalidRequest(f"model {model.name!r}: runtime {model.runtime} needs a base_url or a port")
-        self.model = model
+        super().__init__(model, address)
         self.address = address
         self.upstream = Upstream(
             address,

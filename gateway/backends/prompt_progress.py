@@ -23,8 +23,8 @@ class Prefill:
     def __init__(self) -> None:
         self.processed = self.total = 0
 
-    def standing(self) -> str:
-        """As `ChatRequest.standing`."""
+    def progress(self) -> str:
+        """As `ChatRequest.progress`."""
         return f"reading processed={self.processed} total={self.total}" if self.total else "waiting"
 
     # llama.cpp
@@ -37,7 +37,7 @@ class Prefill:
             return None
         fields["return_progress"] = _TRUE
         prefill = cls()
-        request.standing = prefill.standing
+        request.progress = prefill.progress
         return prefill
 
     def strip(self, payloads: list[bytes]) -> list[bytes]:

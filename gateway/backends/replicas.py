@@ -11,22 +11,24 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
+from itertools import count
 
 import msgspec
 from msgspec import Raw
 
 from gateway.backends.about import About
-from gateway.backends.base import Address, Backend, Endpoint, Fixup, RawText, Reply, Taker
+from gateway.backends.base import Address, Backend, DirectReply, Endpoint, ReplicaStatus, Reply
 from gateway.config import Model
-from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
+from gateway.wire.engine import Fixup, RawText
 
 SLACK = 2
 """Requests that a server may have more than the least busy one, and still be asked for the sake of its cache."""
 REMEMBERED = 4096
 """Beginnings of prompts, for each server."""
-PROBES = (0.5, 30.0)
-"""Seconds until a server that failed is probed, first and at most."""
+PROBES = Backoff(0.5, 30.0)
+"""Between the probes of a server that failed."""
 
 log = logging.getLogger("ctxgate")
 _parts = msgspec.json.Decoder(list[Raw]).decode
@@ -55,49 +57,38 @@ class Replica:
             self._read.popitem(last=False)
 
 
-class Replicas:
-    """A `Backend` before several others."""
+class Replicas(Backend):
+    """A backend before several others."""
 
     def __init__(self, model: Model, replicas: list[Replica]) -> None:
-        self.model = model
-        self.replicas = replicas
+        super().__init__(model, None)
+        self._replicas = replicas
+        self.gives_raw_text = replicas[0].backend.gives_raw_text
         self._probing: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
-        # What only some backends can is here where they can.
-        backend = replicas[0].backend
-        if hasattr(backend, "open_raw"):
-            self.open_raw = self._open_raw
-        if hasattr(backend, "post"):
-            self.post = self._post
-        if hasattr(backend, "count_tokens"):
-            self.count_tokens = self._count_tokens
+
+    def replicas(self) -> list[ReplicaStatus]:
+        return [ReplicaStatus(one.url, one.healthy, one.in_flight, one.asked) for one in self._replicas]
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Reply:
         return await self._asked(request.fields, lambda backend: backend.open(request, dict(fields)))
 
-    async def _open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> CountedReply:
-        return await self._asked(
-            request.fields,
-            lambda backend: backend.open_raw(request, dict(fields), raw),  # type: ignore[attr-defined]
-        )
+    async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply:
+        return await self._asked(request.fields, lambda backend: backend.open_raw(request, dict(fields), raw))
 
-    async def _post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:
-        return await self._asked(
-            {},
-            lambda backend: backend.post(endpoint, dict(fields)),  # type: ignore[attr-defined]
-        )
+    async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:
+        return await self._asked({}, lambda backend: backend.post(endpoint, dict(fields)))
 
-    async def _count_tokens(self, fields: dict[str, Raw]) -> int | None:
-        found: int | None = await self._any().count_tokens(fields)  # type: ignore[attr-defined]
-        return found
+    async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
+        return await self._any().count_tokens(fields)
 
     def error(self, status: int, body: bytes) -> GatewayError:
-        return self.replicas[0].backend.error(status, body)
+        return self._replicas[0].backend.error(status, body)
 
     async def ready(self) -> None:
         """Returns if one of the servers is ready. Raises what the last one says."""
         last: GatewayError | None = None
-        for replica in self.replicas:
+        for replica in self._replicas:
             try:
                 await replica.backend.ready()
             except GatewayError as error:
@@ -122,12 +113,12 @@ class Replicas:
         for task in self._probing.values():
             task.cancel()
         await asyncio.gather(*self._probing.values(), return_exceptions=True)
-        for replica in self.replicas:
+        for replica in self._replicas:
             await replica.backend.aclose()
 
     def pick(self, beginnings: list[int], without: Collection[Replica] = ()) -> Replica | None:
         """The server to ask; one that failed only where there is no other. None: all are in `without`."""
-        left = [replica for replica in self.replicas if replica not in without]
+        left = [replica for replica in self._replicas if replica not in without]
         left = [replica for replica in left if replica.healthy] or left
         if not left:
             return None
@@ -162,7 +153,7 @@ class Replicas:
         raise last
 
     def _any(self) -> Backend:
-        return next((replica for replica in self.replicas if replica.healthy), self.replicas[0]).backend
+        return next((replica for replica in self._replicas if replica.healthy), self._replicas[0]).backend
 
     def _failed(self, replica: Replica, error: GatewayError) -> None:
         if replica.healthy:
@@ -173,10 +164,8 @@ class Replicas:
             probing.add_done_callback(lambda _: self._probing.pop(replica, None))
 
     async def _probe(self, replica: Replica) -> None:
-        pause = PROBES[0]
-        while True:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, PROBES[1])
+        for failures in count(1):
+            await asyncio.sleep(PROBES.delay(failures))
             if replica.healthy:
                 return
             try:
@@ -189,7 +178,7 @@ class Replicas:
                 return
 
 
-class CountedReply:
+class CountedReply(Reply):
     """A reply that counts as its server's until it is closed."""
 
     __slots__ = ("_failed", "_replica", "_reply")
@@ -200,22 +189,20 @@ class CountedReply:
         self._failed = failed
 
     @property
-    def fixup(self) -> Fixup | None:
+    def fixup(self) -> Fixup | None:  # type: ignore[override]
         return self._reply.fixup
 
     @property
-    def done(self) -> bool:
+    def done(self) -> bool:  # type: ignore[override]
         return self._reply.done
 
     @property
-    def reasoning_open(self) -> bool:
-        found: bool = getattr(self._reply, "reasoning_open", False)
-        return found
+    def reasoning_open(self) -> bool:  # type: ignore[override]
+        return self._reply.reasoning_open
 
     @property
-    def by_grammar(self) -> bool:
-        found: bool = getattr(self._reply, "by_grammar", False)
-        return found
+    def by_grammar(self) -> bool:  # type: ignore[override]
+        return self._reply.by_grammar
 
     async def whole(self) -> bytes:
         try:
@@ -231,8 +218,8 @@ class CountedReply:
             self._lost(error)
             raise
 
-    def tap(self, taker: Taker) -> None:
-        self._reply.tap(taker)
+    def direct(self) -> DirectReply | None:
+        return self._reply.direct()
 
     def close(self) -> None:
         replica, self._replica = self._replica, None

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from msgspec import Raw
 
-from gateway.backends.base import Fixup
 from gateway.wire.chat import decode, encode
+from gateway.wire.engine import Fixup
 
 LONGEST = 64
 _RULE = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST}}}")

@@ -1,4 +1,4 @@
-"""What a command does once whoever read its output has gone, as `head` has."""
+"""Exits quietly when stdout is closed, as in `ctxgate formats | head -1`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import sys
 from collections.abc import Callable
 
 BROKEN_PIPE = 141
-"""As shells tell of a program that SIGPIPE has ended."""
+"""What shells report for a program that SIGPIPE ended."""
 
 
-def while_read(run: Callable[[], int]) -> int:
-    """The exit code of `run`, all that it printed written; BROKEN_PIPE once nobody reads that."""
+def exit_quietly(run: Callable[[], int]) -> int:
+    """Returns the exit code of `run` after flushing stdout, or BROKEN_PIPE once nobody reads stdout."""
     try:
         try:
             return run()
         finally:
-            if sys.stdout is not None:  # as where it was closed before
+            if sys.stdout is not None:  # None: stdout was closed before the start
                 sys.stdout.flush()
     except BrokenPipeError:
-        # Python would complain once more when it closes stdout.
+        # Without this, Python complains again when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import socket
@@ -12,9 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 from msgspec.structs import replace
 
-from gateway.cli.common import PROBE_SECONDS, base_url, configuration, headers, transport
+from gateway.cli.client import PROBE_SECONDS, base_url, headers, transport
+from gateway.cli.options import FILE, Command, config_option, configuration
+from gateway.cli.text import printable
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 if TYPE_CHECKING:
@@ -22,45 +24,41 @@ if TYPE_CHECKING:
 
     from gateway.config import Config
 
-DESCRIPTION = "A small chat to try a model. It talks to the running gateway, or starts one for itself."
 EXAMPLES = """\
 in the chat:
-  /new    begin again without history
-  /quit   leave (so does Ctrl-D; Ctrl-C stops an answer)
+  /new    start over without history
+  /quit   leave (as Ctrl-D does; Ctrl-C stops an answer)
 
 examples:
   ctxgate chat
   ctxgate chat lfm25-1.2b --system "Answer in one sentence."
-  ctxgate chat ctxgate-test-tools --tools tools.json   calls are shown, and their results asked for
+  ctxgate chat ctxgate-test-tools --tools tools.json   shows calls and asks for their results
   echo "What is a GGUF file?" | ctxgate chat
 """
 
 START_SECONDS = 30.0
 STOP_SECONDS = 15.0
 ANSWER_SECONDS = 900.0
-"""Without a byte: an engine may load for minutes, and read a long prompt for as long."""
+"""Bound on silence: an engine may take minutes to load, and as long to read a long prompt."""
 MAX_TOOL_ROUNDS = 8
 
-CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-"""A model's text doesn't get to steer the terminal."""
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="a model of config.yaml (default: the active one)")
-    parser.add_argument("--system", metavar="TEXT", help="a system message")
-    parser.add_argument("--tools", type=Path, metavar="FILE", help="JSON list of tools, as in a request")
-
-
-def run(args: argparse.Namespace) -> int:
-    config = configuration(args)
-    model = config.resolve(args.model)
-    tools = _tools(args.tools) if args.tools is not None else None
+@click.command(cls=Command, epilog=EXAMPLES)
+@config_option
+@click.option("--system", metavar="TEXT", help="A system message.")
+@click.option("--tools", type=FILE, metavar="FILE", help="JSON list of tools, as in a request.")
+@click.argument("model", required=False, metavar="[MODEL]", help="A model of config.yaml (default: the active one).")
+def chat(config: Path | None, system: str | None, tools: Path | None, model: str | None) -> int:
+    """A small chat to try a model. Uses the running gateway, or starts its own."""
+    loaded = configuration(config)
+    name = loaded.resolve(model).name
+    offered = _tools(tools) if tools is not None else None
     import httpx
 
     with contextlib.ExitStack() as stack:
-        if not _runs(config):
-            config = stack.enter_context(_own_gateway(config))
-        server = config.server
+        if not _runs(loaded):
+            loaded = stack.enter_context(_own_gateway(loaded))
+        server = loaded.server
         http = stack.enter_context(
             httpx.Client(
                 base_url=base_url(server),
@@ -70,11 +68,11 @@ def run(args: argparse.Namespace) -> int:
                 trust_env=False,
             )
         )
-        return Chat(http, model.name, args.system, tools, sys.stdin.isatty()).loop()
+        return Chat(http, name, system, offered, sys.stdin.isatty()).loop()
 
 
 class Chat:
-    """One conversation. Without a terminal it only prints answers: questions come line by line from stdin."""
+    """One conversation. Without a terminal, reads a question from each line of stdin and prints only answers."""
 
     def __init__(
         self, http: httpx.Client, model: str, system: str | None, tools: list[Any] | None, terminal: bool
@@ -88,11 +86,11 @@ class Chat:
         self._failure = 0
 
     def loop(self) -> int:
-        """The exit code: without a terminal that of the last failure."""
+        """Returns the exit code: without a terminal, that of the last failure."""
         if self._terminal:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401  # line editing in input()
-            print(f"{self._model}; /new begins again, /quit leaves")
+            print(f"{self._model}; /new starts over, /quit leaves")
         self._begin()
         while (line := self._read("> ")) is not None:
             match line.strip():
@@ -119,7 +117,7 @@ class Chat:
             return None
 
     def _turn(self, text: str) -> None:
-        """A question to its answer, over as many tool rounds as the model wants; a failed one leaves no trace."""
+        """Asks until the model answers without tool calls, MAX_TOOL_ROUNDS at most. A failed turn leaves no history."""
         before = len(self._history)
         self._history.append({"role": "user", "content": text})
         try:
@@ -131,7 +129,7 @@ class Chat:
                 for call in message["tool_calls"]:
                     result = self._read(f"  result of {call['function']['name']}> ") or ""
                     self._history.append({"role": "tool", "tool_call_id": call["id"], "content": result.strip()})
-            print(f"(after {MAX_TOOL_ROUNDS} rounds of tool calls the model was stopped)")
+            print(f"(stopped after {MAX_TOOL_ROUNDS} rounds of tool calls)")
         except KeyboardInterrupt:
             print("\n(stopped)")
             del self._history[before:]
@@ -141,33 +139,32 @@ class Chat:
             del self._history[before:]
 
     def _answer(self) -> dict[str, Any]:
-        """Streams one answer to the terminal. Raises ProviderUnavailable with what the gateway said."""
+        """Prints one answer as it arrives and returns its message. Raises ProviderUnavailable with the error."""
         import httpx
 
         body: dict[str, Any] = {"model": self._model, "messages": self._history, "stream": True}
         if self._tools is not None:
             body["tools"] = self._tools
-        shown = _Shown(self._terminal)
+        shown = _Answer()
         try:
             with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
                 if response.is_error:
                     response.read()
-                    raise ProviderUnavailable(_said(response.text))
+                    raise ProviderUnavailable(_message(response.text))
                 for line in response.iter_lines():
                     if line.startswith("data: ") and line != "data: [DONE]":
                         shown.chunk(json.loads(line.removeprefix("data: ")))
         except (httpx.HTTPError, ValueError) as error:
-            raise ProviderUnavailable(f"the answer broke off: {error or type(error).__name__}") from error
+            raise ProviderUnavailable(f"the answer was cut off: {error or type(error).__name__}") from error
         finally:
             shown.end()
         return shown.message()
 
 
-class _Shown:
-    """One answer as it comes: printed, and put together for the history."""
+class _Answer:
+    """One streamed answer: prints its chunks and assembles the message for the history."""
 
-    def __init__(self, terminal: bool) -> None:
-        self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if terminal else ("", "")
+    def __init__(self) -> None:
         self._content: list[str] = []
         self._calls: dict[int, dict[str, Any]] = {}
         self._reasoning = False
@@ -179,18 +176,18 @@ class _Shown:
         for choice in chunk.get("choices", []):
             delta = choice.get("delta", {})
             if thought := delta.get("reasoning_content"):
-                self._mode(reasoning=True)
+                self._set_mode(reasoning=True)
                 self._say(thought)
             if text := delta.get("content"):
-                self._mode(reasoning=False)
+                self._set_mode(reasoning=False)
                 self._say(text)
                 self._content.append(text)
             for piece in delta.get("tool_calls") or []:
-                self._mode(reasoning=False)
+                self._set_mode(reasoning=False)
                 self._piece(piece)
 
     def end(self) -> None:
-        self._mode(reasoning=False)
+        self._set_mode(reasoning=False)
         if self._line_open:
             self._say("\n")
 
@@ -200,12 +197,11 @@ class _Shown:
             message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         return message
 
-    def _mode(self, *, reasoning: bool) -> None:
+    def _set_mode(self, *, reasoning: bool) -> None:
         if reasoning != self._reasoning:
             self._reasoning = reasoning
             if self._line_open:
                 self._say("\n")
-            sys.stdout.write(self._dim if reasoning else self._plain)
 
     def _piece(self, piece: dict[str, Any]) -> None:
         index, function = piece.get("index", 0), piece.get("function", {})
@@ -220,8 +216,7 @@ class _Shown:
                 self._say(text + (" " if key == "name" else ""))
 
     def _say(self, text: str) -> None:
-        sys.stdout.write(text.translate(CONTROL))
-        sys.stdout.flush()
+        click.secho(printable(text), dim=self._reasoning or None, nl=False)
         self._line_open = not text.endswith("\n")
 
 
@@ -239,7 +234,7 @@ def _runs(config: Config) -> bool:
 
 @contextlib.contextmanager
 def _own_gateway(config: Config) -> Iterator[Config]:
-    """A gateway in this process, on a free port of loopback; the configuration says where."""
+    """Runs a gateway in this process, on a free port of loopback. Yields the configuration with that address."""
     import uvicorn
 
     from gateway.app import build
@@ -286,7 +281,7 @@ def _tools(file: Path) -> list[Any]:
     return tools
 
 
-def _said(body: str) -> str:
+def _message(body: str) -> str:
     try:
         return str(json.loads(body)["error"]["message"])
     except (ValueError, KeyError, TypeError):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
+from pathlib import Path
 
-from gateway.cli.common import configuration
+import click
 
-DESCRIPTION = "Shows everything that is wrong with config.yaml at once, each with its place and cure."
+from gateway.cli.options import Command, config_option, configuration
+
 EXAMPLES = """\
 examples:
   ctxgate check
@@ -15,19 +16,18 @@ examples:
 """
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--schema", action="store_true", help="print the file's JSON Schema instead")
+@click.command(cls=Command, epilog=EXAMPLES)
+@config_option
+@click.option("--schema", is_flag=True, help="Print the file's JSON Schema instead.")
+def check(config: Path | None, schema: bool) -> None:
+    """Shows all mistakes in config.yaml at once, each with its place and cure."""
+    if schema:
+        from gateway.config import schema as json_schema
 
-
-def run(args: argparse.Namespace) -> int:
-    if args.schema:
-        from gateway.config import schema
-
-        print(schema.text(), end="")
-        return 0
-    config = configuration(args)
-    for note in config.notes:
+        print(json_schema.text(), end="")
+        return
+    loaded = configuration(config)
+    for note in loaded.notes:
         print(f"note: {note}")
-    count = len(config.models)
-    print(f"{config.source}: {count} model{'s' if count != 1 else ''}, active: {config.active_model}")
-    return 0
+    count = len(loaded.models)
+    print(f"{loaded.source}: {count} model{'s' if count != 1 else ''}, active: {loaded.active_model}")

@@ -1,4 +1,4 @@
-"""What well-known clients ask of a gateway, and how they are pointed at it: data for `ctxgate doctor --client`."""
+"""The requests of well-known clients, and their configuration: data for `ctxgate doctor --client`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 Json = dict[str, Any]
 
 ADDRESS, MODEL, WINDOW = "http://127.0.0.1:4000", "<model>", "32768"
-"""What stands in a snippet for the gateway's address, the model and its context window."""
+"""Placeholders in a snippet for the gateway's address, the model and its context window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One request as the client makes it, and what it could not do without in the answer.
+    """One request as the client makes it, and what it needs in the answer.
 
-    has: keys of a whole answer. first, last: of a stream, the type of its first and last event, or in chats what the
-    payload holds; `last` may name several that are right.
+    has: keys of a whole answer. first, last: types of a stream's first and last event, or, in chats, keys of those
+    payloads; any of `last` will do.
     """
 
     method: str
@@ -30,7 +30,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """place: the file, or the dialog, that takes the snippet."""
+    """place: the file or dialog for the snippet."""
 
     place: str
     snippet: str
@@ -44,7 +44,7 @@ SAY = {"role": "user", "content": "Say hi."}
 
 
 def _chat(**fields: Any) -> Step:
-    """A streamed chat, which ends with its usage and `[DONE]`."""
+    """A streamed chat that ends with usage and `[DONE]`."""
     body = {"messages": [SAY], "stream": True, "stream_options": {"include_usage": True}, "max_tokens": 8, **fields}
     return Step("POST", "/v1/chat/completions", body, first="choices", last=("usage",))
 

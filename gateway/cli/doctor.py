@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
-from gateway.cli.common import PROBE_SECONDS, base_url, configuration, headers, transport
+import click
+from msgspec.structs import replace
+
+from gateway.cli.client import PROBE_SECONDS, base_url, headers, transport
 from gateway.cli.contracts import CONTRACTS, Contract, Step, snippet
+from gateway.cli.options import Command, config_option, configuration
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
 
 if TYPE_CHECKING:
@@ -19,10 +23,8 @@ if TYPE_CHECKING:
 
     from gateway.backends import Address
     from gateway.config import Config, Model
+    from gateway.engines.recipe import Machine
 
-DESCRIPTION = """\
-Looks over everything that serving needs: the configuration, engines, ports, disk and memory. With --client, asks the
-running gateway what that client would ask, and prints how to point the client at it."""
 EXAMPLES = """\
 examples:
   ctxgate doctor
@@ -31,18 +33,19 @@ examples:
 """
 
 ANSWER_SECONDS = 120
-"""For one request of a client: its engine may have to be started."""
+"""Bound on one answer: the request may have to start the engine."""
 SPARE_DISK = 1 << 30
-"""Bytes that should stay free where logs and the store are."""
+"""Bytes that should stay free for logs and the store."""
 
 GGUF_RUNTIMES = ("llama.cpp", "llama-cpp-python")
 
 State = Literal["ok", "note", "wrong"]
+COLOURS: dict[State, str] = {"ok": "green", "note": "yellow", "wrong": "red"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """about: what was looked at. cure: what to do; empty where there is nothing to do."""
+    """The result of one check of `about`. cure: what to do; empty if there is nothing to do."""
 
     state: State
     about: str
@@ -50,40 +53,41 @@ class Finding:
     cure: str = ""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--client", choices=sorted(CONTRACTS), help="ask what this client would ask")
-    parser.add_argument("--model", help="the model for --client (default: the active one)")
+@click.command(cls=Command, epilog=EXAMPLES)
+@config_option
+@click.option("--client", type=click.Choice(sorted(CONTRACTS)), help="Ask what this client would ask.")
+@click.option("--model", metavar="NAME", help="The model for --client (default: the active one).")
+def doctor(config: Path | None, client: str | None, model: str | None) -> int:
+    """Checks everything that serving needs: the configuration, engines, ports, disk and memory.
 
-
-def run(args: argparse.Namespace) -> int:
-    config = configuration(args)
-    if args.client is not None:
-        model = config.resolve(args.model, "chat")
-        contract = CONTRACTS[args.client]
-        window = model.context_window
-        print(f"# {contract.place}\n{snippet(contract, base_url(config.server), model.name, window)}")
-        findings = _replayed(contract, config, model)
+    With --client, sends the running gateway that client's requests, and prints how to point the client at it.
+    """
+    loaded = configuration(config)
+    if client is not None:
+        chosen = loaded.resolve(model, "chat")
+        contract = CONTRACTS[client]
+        text = snippet(contract, base_url(loaded.server), chosen.name, chosen.context_window)
+        print(f"# {contract.place}\n{text}")
+        findings = _client_findings(contract, loaded, chosen)
     else:
-        findings = _looked(config)
+        findings = _findings(loaded)
     wrong = False
     for found in findings:
         wrong = wrong or found.state == "wrong"
-        print(f"{found.state:<6} {found.about}: {found.text}")
+        click.echo(f"{click.style(f'{found.state:<6}', fg=COLOURS[found.state])} {found.about}: {found.text}")
         if found.cure:
-            print(f"       {found.cure}")
+            click.echo(f"       {found.cure}")
     return ProviderUnavailable.exit_code if wrong else 0
 
 
-# What serving needs
-
-
-def _looked(config: Config) -> Iterator[Finding]:
+def _findings(config: Config) -> Iterator[Finding]:
     yield Finding("ok", "config", f"{config.source}, active: {config.active_model}")
     for note in config.notes:
         yield Finding("note", "config", str(note))
     yield from _gateway(config)
+    machine, notes = _machine(), _notes(config)
     for model in config.models.values():
-        yield _model(config, model)
+        yield _model(config, model, machine, notes.get(model.name))
     yield _disk(config)
     yield _memory(config)
 
@@ -99,18 +103,42 @@ def _gateway(config: Config) -> Iterator[Finding]:
         if health.status_code == 200 and "active_model" in health.text:
             yield Finding("ok", "gateway", f"runs at {address}")
         else:
-            cure = "end it, or give the gateway another port: server.port"
+            cure = "stop it, or give the gateway another port: server.port"
             yield Finding("wrong", "port", f"something else answers at {address}", cure)
     except (httpx.TimeoutException, httpx.ProtocolError):
-        cure = "end it, or give the gateway another port: server.port"
+        cure = "stop it, or give the gateway another port: server.port"
         yield Finding("wrong", "port", f"something else holds {address} and doesn't answer", cure)
     except httpx.TransportError:
         yield Finding("note", "gateway", f"doesn't run at {address}", "start it: ctxgate serve")
 
 
-def _model(config: Config, model: Model) -> Finding:
-    from gateway.engines.machine import this_machine
-    from gateway.engines.recipe import recipe
+def _machine() -> Machine:
+    """This one; a llama-server on its PATH that was built for another processor is known as unfit."""
+    from gateway.engines.machine import runs, this_machine
+
+    machine = this_machine()
+    program = machine.which("llama-server")
+    return replace(machine, unfit=frozenset({program})) if program is not None and not runs(program) else machine
+
+
+def _notes(config: Config) -> dict[str, str]:
+    """What the running gateway says of its engines, by model; nothing where it doesn't run."""
+    import httpx
+
+    server = config.server
+    with httpx.Client(
+        transport=transport(server), base_url=base_url(server), headers=headers(server), timeout=PROBE_SECONDS
+    ) as client:
+        try:
+            models = client.get("/-/status").raise_for_status().json()["models"]
+            return {model["name"]: note for model in models if (note := (model["engine"] or {}).get("note"))}
+        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError):
+            return {}
+
+
+def _model(config: Config, model: Model, machine: Machine, note: str | None) -> Finding:
+    """note: what the running gateway says of the model's engine."""
+    from gateway.engines.recipe import REPLACE_LLAMA_SERVER, recipe
 
     active = model.name == config.active_model
     bad: State = "wrong" if active else "note"
@@ -120,36 +148,42 @@ def _model(config: Config, model: Model) -> Finding:
     if model.path is None and model.engine.command is None:
         return _server(model, about, bad)
     if model.path is not None and not model.path.exists():
-        cure = f"fetch it: ctxgate pull {model.name}" if model.pull is not None else "put the file there, or mend path:"
+        cure = (
+            f"fetch it: ctxgate pull {model.name}" if model.pull is not None else "put the file there, or correct path:"
+        )
         return Finding(bad, about, f"no weights at {model.path}", cure)
     try:
-        engine = recipe(model, this_machine(), model.port).engine
+        plan = recipe(model, machine, model.port)
     except GatewayError as error:
         return Finding(bad, about, "its engine isn't installed", error.message)
+    if plan.argv[0] in machine.unfit:
+        return Finding(bad, about, f"{plan.argv[0]} was built for another processor: SIGILL kills it", plan.cure)
     if (finding := _weights(model, about, bad)) is not None:
         return finding
     if model.port is not None and _listens("127.0.0.1", model.port):
-        return Finding("ok", about, f"a server listens on port {model.port}; it is used if it is healthy")
-    return Finding("ok", about, f"can be started by {engine}")
+        return Finding("ok", about, f"a server listens on port {model.port}; the gateway uses it if it is healthy")
+    if (note := note or plan.note) is not None:
+        return Finding("note", about, note, REPLACE_LLAMA_SERVER)
+    return Finding("ok", about, f"can be started by {plan.engine}")
 
 
 def _weights(model: Model, about: str, bad: State) -> Finding | None:
-    """What an engine of the gateway's own would find wrong with the files; None for nothing."""
+    """Why an engine that the gateway starts couldn't load the files; None if it could."""
     from gateway.backends import gguf
 
     path, projector = model.path, model.mmproj_path
     if projector is not None and not projector.exists():
-        return Finding(bad, about, f"no projector at {projector}", "put the file there, or mend mmproj_path:")
+        return Finding(bad, about, f"no projector at {projector}", "put the file there, or correct mmproj_path:")
     if path is None or model.engine.command is not None:
         return None
     if model.runtime == "mlx" and not path.is_dir():
-        return Finding(bad, about, f"{path} is a file", "MLX wants the model's folder: mend path:")
+        return Finding(bad, about, f"{path} is a file", "MLX needs the model's folder: correct path:")
     if model.runtime in GGUF_RUNTIMES:
         try:
             gguf.metadata(path, (), until="")
         except (gguf.NotGGUF, OSError) as error:
             text = f"{path} is a folder" if path.is_dir() else str(error)
-            return Finding(bad, about, text, f"{model.runtime} reads GGUF files: mend path: or runtime:")
+            return Finding(bad, about, text, f"{model.runtime} reads GGUF files: correct path: or runtime:")
     return None
 
 
@@ -166,7 +200,7 @@ def _server(model: Model, about: str, bad: State) -> Finding:
         return Finding("ok", about, f"runtime {model.runtime}")
     if _reachable(address):
         return Finding("ok", about, f"its server listens at {address}")
-    return Finding(bad, about, f"nothing listens at {address}", "start its server, or mend base_url: or port:")
+    return Finding(bad, about, f"nothing listens at {address}", "start its server, or correct base_url: or port:")
 
 
 def _reachable(address: Address) -> bool:
@@ -213,10 +247,7 @@ def _gigabytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB"
 
 
-# What a client asks
-
-
-def _replayed(contract: Contract, config: Config, model: Model) -> Iterator[Finding]:
+def _client_findings(contract: Contract, config: Config, model: Model) -> Iterator[Finding]:
     import httpx
 
     server = config.server
@@ -233,43 +264,47 @@ def _replayed(contract: Contract, config: Config, model: Model) -> Iterator[Find
                 yield Finding("wrong", about, "the gateway doesn't run", "start it: ctxgate serve")
                 return
             except httpx.TransportError as error:
-                yield Finding("wrong", about, f"the connection broke: {error or type(error).__name__}")
+                yield Finding("wrong", about, f"the connection was lost: {error or type(error).__name__}")
 
 
 def _step(client: httpx.Client, step: Step, model: str) -> str:
-    """What came. Raises ProviderInvalidResponse for anything that the client could not use."""
+    """Makes the request and describes the answer. Raises ProviderInvalidResponse if the client could not use it."""
     body = {"model": model, **step.body} if step.body is not None else None
     answer = client.request(step.method, step.path, json=body)
     if answer.status_code != 200:
         _fail(f"status {answer.status_code}: {answer.text[:300]}")
-    if step.first is None:
-        if step.has:
-            found = answer.json()
-            for key in step.has:
-                if not isinstance(found, dict) or found.get(key) is None:
-                    _fail(f"the answer has no {key}")
-        return "as it should be"
+    if step.first is not None:
+        return _stream(step, answer)
+    if step.has:
+        found = answer.json()
+        for key in step.has:
+            if not isinstance(found, dict) or found.get(key) is None:
+                _fail(f"the answer has no {key}")
+    return "as expected"
+
+
+def _stream(step: Step, answer: httpx.Response) -> str:
     if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-        _fail("the answer is no stream of server-sent events")
+        _fail("the answer is not a stream of server-sent events")
     names, payloads = [], []
     for frame in answer.text.split("\n\n"):
         lines = frame.splitlines()
         names += [line[7:] for line in lines if line.startswith("event: ")]
         payloads += [line[6:] for line in lines if line.startswith("data: ")]
     if not payloads:
-        _fail("the stream holds no event")
+        _fail("the stream has no event")
     if names:
-        return _between(names[0], names[-1], step, len(names))
+        return _ends(names[0], names[-1], step, len(names))
     if payloads.pop() != "[DONE]":
         _fail("the stream doesn't end with [DONE]")
     first, last = json.loads(payloads[0]), json.loads(payloads[-1])
     if "error" in last:
         _fail(f"the stream ends with an error: {last['error'].get('message')}")
     named = next((key for key in step.last if last.get(key)), "")
-    return _between(step.first if step.first in first else "", named, step, len(payloads))
+    return _ends(step.first if step.first is not None and step.first in first else "", named, step, len(payloads))
 
 
-def _between(first: str, last: str, step: Step, count: int) -> str:
+def _ends(first: str, last: str, step: Step, count: int) -> str:
     if first != step.first or last not in step.last:
         _fail(
             f"the stream goes from {first or '?'} to {last or '?'}, not from {step.first} to {' or '.join(step.last)}"

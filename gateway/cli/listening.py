@@ -1,4 +1,4 @@
-"""The sockets that the gateway listens on, opened before anything else starts: what can't be had is told at once."""
+"""Opens the gateway's listening sockets before anything else starts, so that a bad address fails at once."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavail
 
 BACKLOG = 2048
 PROBE_SECONDS = 1.0
-"""How long a server on a Unix socket may take to accept a connection."""
+"""Bound on the wait for a server on a Unix socket to accept a connection."""
 
 
 def listening(server: Server) -> list[socket.socket]:
-    """The open sockets of `server.uds`, else of each address of `server.host`. Raises ProviderUnavailable for an
-    address that others hold, ProviderInvalidRequest for one that can't be listened on."""
+    """Opens `server.uds`, or else each address of `server.host`.
+
+    Raises ProviderUnavailable if the address is in use, ProviderInvalidRequest if it is invalid or not permitted.
+    """
     try:
         return [_unix(server.uds)] if server.uds is not None else _addresses(server.host, server.port)
     except OSError as error:
         raise _refused(server, error) from None
     except UnicodeError:
-        raise _refused(server, OSError("that is no host's name")) from None
+        raise _refused(server, OSError("invalid host name")) from None
 
 
 def _addresses(host: str, port: int) -> list[socket.socket]:
-    """Port 0 is the same free one on all addresses."""
+    """Opens each address of the host. Port 0 picks one free port for all of them."""
     opened: list[socket.socket] = []
     absent: OSError | None = None
     try:
@@ -41,7 +43,7 @@ def _addresses(host: str, port: int) -> list[socket.socket]:
             try:
                 opened.append(socket.create_server((address[0], port, *address[2:]), family=family, backlog=BACKLOG))
             except OSError as error:
-                # "localhost" is ::1 as well on machines that have no IPv6.
+                # "localhost" also names ::1, even on machines without IPv6.
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise
                 absent = error
@@ -55,8 +57,8 @@ def _addresses(host: str, port: int) -> list[socket.socket]:
 
 
 def _unix(path: Path) -> socket.socket:
-    """Its owner's alone from the first moment. What a gateway that was killed has left is replaced."""
-    if _left(path):
+    """Opens a socket that only its owner can use. Replaces the socket file of a gateway that was killed."""
+    if _is_stale(path):
         path.unlink()
     opened = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
@@ -71,8 +73,8 @@ def _unix(path: Path) -> socket.socket:
     return opened
 
 
-def _left(path: Path) -> bool:
-    """Whether it is a socket on which nobody listens."""
+def _is_stale(path: Path) -> bool:
+    """Whether the path is a socket without a listener."""
     with contextlib.suppress(FileNotFoundError, TimeoutError), socket.socket(socket.AF_UNIX) as probe:
         if stat.S_ISSOCK(path.stat().st_mode):
             probe.settimeout(PROBE_SECONDS)
@@ -88,13 +90,13 @@ def _refused(server: Server, error: OSError) -> GatewayError:
         place, other = str(server.uds), "another path with --uds or server.uds"
     else:
         place, other = f"{server.host} port {server.port}", "another one with --port or server.port"
-    # The system's words alone, without the address that create_server adds.
+    # The system's message alone, without the address that create_server adds.
     reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or str(error)
     if error.errno == errno.EADDRINUSE:
-        taken = "something listens there already" if server.uds is None else "it is there already"
+        taken = "the port is in use" if server.uds is None else "the file exists"
         return ProviderUnavailable(
-            f"can't listen on {place}: {taken}; if it is a gateway, `ctxgate status` shows it: end it, or name {other} "
-            "of config.yaml",
+            f"can't listen on {place}: {taken}; if it is a gateway, `ctxgate status` shows it: stop it, or name "
+            f"{other} of config.yaml",
             code="address_in_use",
         )
     cure = "correct --host or server.host" if server.uds is None else "correct --uds or server.uds"

@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
 from pathlib import Path
 from typing import NoReturn
 
-from gateway.cli.common import configuration
+import click
+
+from gateway.cli.options import Command, config_option, configuration
 from gateway.engines.logfile import last_lines, log_path, rotated
 
-DESCRIPTION = "Shows what a model's engine has written, also after it has ended. Needs no running gateway."
 EXAMPLES = """\
 examples:
-  ctxgate logs                     the active model's engine: the last 100 lines
-  ctxgate logs qwen2.5-32b -n 20   fewer of another's
-  ctxgate logs -f                  and what it writes from now on, until Ctrl-C
+  ctxgate logs                     the last 100 lines of the active model's engine
+  ctxgate logs qwen2.5-32b -n 20   20 lines of another model's
+  ctxgate logs -f                  and all new ones, until Ctrl-C
 """
 
 POLL_SECONDS = 0.25
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="name of a model (default: the active one)")
-    parser.add_argument("-n", "--lines", type=_count, default=100, metavar="N", help="how many lines (default: 100)")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on with what is written")
-
-
-def run(args: argparse.Namespace) -> int:
-    config = configuration(args)
-    path = log_path(config.state_dir, config.resolve(args.model).name)
-    if args.follow:
-        follow(path, args.lines)
-    for line in last_lines(path, args.lines):
+@click.command(cls=Command, epilog=EXAMPLES)
+@config_option
+@click.option(
+    "-n", "--lines", type=click.IntRange(min=0), default=100, metavar="N", help="Number of lines (default: 100)."
+)
+@click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written.")
+@click.argument("model", required=False, metavar="[MODEL]", help="A model of config.yaml (default: the active one).")
+def logs(config: Path | None, lines: int, follow: bool, model: str | None) -> None:
+    """Shows the output of a model's engine, running or not. Needs no running gateway."""
+    loaded = configuration(config)
+    path = log_path(loaded.state_dir, loaded.resolve(model).name)
+    if follow:
+        _follow(path, lines)
+    for line in last_lines(path, lines):
         print(line)
     if not path.exists():
         print(f"ctxgate: no engine of {path.stem} has written anything yet ({path})", file=sys.stderr)
-    return 0
 
 
-def follow(path: Path, lines: int) -> NoReturn:
-    """Prints the last `lines` of the log, and what is appended, also after the file was replaced, until Ctrl-C."""
+def _follow(path: Path, lines: int) -> NoReturn:
+    """Prints the last `lines` of the log and everything appended later, across rotations, until Ctrl-C."""
     before = rotated(path).read_text("utf-8", "replace") if rotated(path).exists() else ""
     shown = False
     while True:
@@ -54,7 +55,7 @@ def follow(path: Path, lines: int) -> NoReturn:
                     shown = True
                 replaced = False
                 while not replaced:
-                    # Looked at before it is read: what came last is read, too.
+                    # Checked before the read, so that the last lines of a replaced file are read too.
                     replaced = not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino
                     sys.stdout.write(file.read())
                     sys.stdout.flush()
@@ -62,9 +63,3 @@ def follow(path: Path, lines: int) -> NoReturn:
                         time.sleep(POLL_SECONDS)
         else:
             time.sleep(POLL_SECONDS)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text} isn't a number of lines")
-    return int(text)

@@ -2,47 +2,47 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.cli.common import PROBE_SECONDS, base_url, configuration, headers
+import click
+
+from gateway.cli.client import PROBE_SECONDS, base_url, headers
+from gateway.cli.options import Command, config_option, configuration, json_option
 from gateway.config.values import STARTABLE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import httpx
 
     from gateway.config import Config, Model
 
-DESCRIPTION = "Lists the models of config.yaml: which one is active, what is installed, what runs at this moment."
 EXAMPLES = """\
 examples:
   ctxgate models
   ctxgate models --json | jq -r '.models[] | select(.installed) | .name'
 """
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="for programs")
+HEAD = ("", "MODEL", "RUNTIME", "FORMAT", "CONTEXT", "INSTALLED", "RUNNING")
 
 
-def run(args: argparse.Namespace) -> int:
-    config = configuration(args)
-    report = asyncio.run(_report(config))
-    if args.json:
+@click.command(cls=Command, epilog=EXAMPLES)
+@config_option
+@json_option
+def models(config: Path | None, as_json: bool) -> None:
+    """Lists the models of config.yaml: which one is active, which are installed, which run now."""
+    report = asyncio.run(_report(configuration(config)))
+    if as_json:
         print(json.dumps(report, indent=2))
     else:
-        _print(report)
-    return 0
+        _show(report)
 
 
 async def _report(config: Config) -> dict[str, Any]:
-    """All that is asked is asked at once, so the asking takes PROBE_SECONDS at most."""
+    """Probes all servers at once: takes PROBE_SECONDS at most."""
     server = config.server
     async with contextlib.AsyncExitStack() as stack:
         probe = _Probe(stack)
@@ -64,15 +64,15 @@ async def _report(config: Config) -> dict[str, Any]:
                 "bytes": _bytes(model.path) if model.path is not None else None,
                 "pull": model.pull is not None,
                 "installed": installed,
-                "running": _ours(model, health) if running is None else running,
+                "running": _runs_here(model, health) if running is None else running,
             }
         )
     gateway = {"url": base_url(server), "running": health is not None}
     return {"config": str(config.source), "gateway": gateway, "models": rows}
 
 
-def _ours(model: Model, health: dict[str, Any] | None) -> bool | None:
-    """Whether an engine runs of which only the gateway knows; `/health` may tell its state by the model's name."""
+def _runs_here(model: Model, health: dict[str, Any] | None) -> bool | None:
+    """Whether the gateway runs an engine for the model, from its `/health`; None for a model without an engine."""
     if model.runtime not in STARTABLE:
         return None
     if health is None:
@@ -82,7 +82,7 @@ def _ours(model: Model, health: dict[str, Any] | None) -> bool | None:
 
 
 async def _engine(model: Model, probe: _Probe) -> tuple[bool | None, bool | None]:
-    """Whether it is installed, and whether it runs; None where that can't be seen from here."""
+    """Whether the model is installed, and whether it runs; None for unknown."""
     if model.runtime == "echo":
         return True, None
     installed = model.path.exists() if model.path is not None else None
@@ -99,14 +99,14 @@ async def _engine(model: Model, probe: _Probe) -> tuple[bool | None, bool | None
 
 
 class _Probe:
-    """Asks servers that may not be there. One client for each socket: making one takes longer than most answers."""
+    """Asks servers that may be absent. Keeps a client for each socket: to make one takes longer than most answers."""
 
     def __init__(self, stack: contextlib.AsyncExitStack) -> None:
         self._stack = stack
         self._clients: dict[Path | None, httpx.AsyncClient] = {}
 
     async def ask(self, base: str, uds: Path | None, path: str, headers: dict[str, str]) -> dict[str, Any] | None:
-        """The JSON object that it gives; {} where it answers something else; None where nobody answers in time."""
+        """The JSON object answered; {} for any other answer; None for none within PROBE_SECONDS."""
         import httpx
 
         client = self._clients.get(uds)
@@ -123,27 +123,11 @@ class _Probe:
 
 
 def _in_ollama(listing: dict[str, Any] | None, model: Model) -> bool | None:
-    """Ollama adds `:latest` to a name without a tag."""
+    """Whether the listing names the model. Ollama adds `:latest` to a name without a tag."""
     if listing is None or not isinstance(listing.get("models"), list):
         return None
     wanted = model.upstream_name if ":" in model.upstream_name else f"{model.upstream_name}:latest"
     return any(isinstance(entry, dict) and entry.get("name") == wanted for entry in listing["models"])
-
-
-async def _ask(base: str, uds: Path | None, path: str, headers: dict[str, str]) -> dict[str, Any] | None:
-    """The JSON object that the server gives; {} where it answers something else; None where nobody answers in time."""
-    import httpx
-
-    transport = httpx.AsyncHTTPTransport(uds=str(uds)) if uds is not None else None
-    try:
-        async with (
-            asyncio.timeout(PROBE_SECONDS),
-            httpx.AsyncClient(transport=transport, trust_env=False, headers=headers) as http,
-        ):
-            response = await http.get(base + path)
-    except (httpx.HTTPError, TimeoutError):
-        return None
-    return _object(response)
 
 
 def _object(response: httpx.Response) -> dict[str, Any]:
@@ -161,39 +145,38 @@ def _bytes(path: Path) -> int | None:
 
 
 def _file_bytes(path: Path | str) -> int:
-    """0 for what can't be looked at, or has gone meanwhile."""
+    """0 for a file that is unreadable or gone."""
     try:
         return os.path.getsize(path)
     except OSError:
         return 0
 
 
-def _print(report: dict[str, Any]) -> None:
+def _show(report: dict[str, Any]) -> None:
+    from gateway.cli.table import show, table
+
+    gateway = report["gateway"]
+    state = f"running at {gateway['url']}" if gateway["running"] else "not running"
+    show(table(HEAD, map(_row, report["models"])), f"\ngateway: {state}")
+
+
+def _row(model: dict[str, Any]) -> tuple[str, ...]:
     from gateway.pull.progress import size
 
-    table = [("", "MODEL", "RUNTIME", "FORMAT", "CONTEXT", "INSTALLED", "RUNNING")]
-    for row in report["models"]:
-        installed = _word(row["installed"])
-        if row["bytes"]:
-            installed = size(row["bytes"])
-        elif row["installed"] is False and row["pull"]:
-            installed = "no, pull it"
-        table.append(
-            (
-                "*" if row["active"] else "",
-                row["name"],
-                row["runtime"],
-                row["tool_call_format"],
-                str(row["context_window"] or "-"),
-                installed,
-                _word(row["running"]),
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-    gateway = report["gateway"]
-    print(f"\ngateway: {'running at ' + gateway['url'] if gateway['running'] else 'not running'}")
+    installed = _word(model["installed"])
+    if model["bytes"]:
+        installed = size(model["bytes"])
+    elif model["installed"] is False and model["pull"]:
+        installed = "no, pull it"
+    return (
+        "*" if model["active"] else "",
+        model["name"],
+        model["runtime"],
+        model["tool_call_format"],
+        str(model["context_window"] or "-"),
+        installed,
+        _word(model["running"]),
+    )
 
 
 def _word(state: bool | None) -> str:

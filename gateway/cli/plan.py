@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
-from gateway.cli.running import Refused, Running, add_url
+import click
+
+from gateway.cli.client import RefusedConfig, RunningGateway
+from gateway.cli.options import FILE, Command, config_option, json_option, url_option
 from gateway.config import ConfigError, Problem
 
 CHANGES = 3
 
-DESCRIPTION = """\
-Shows what the running gateway would change if it read config.yaml, or another FILE in its place: which engines go on,
-which are ended and started anew, what needs a restart of the gateway. Nothing is changed.
-"""
 EXAMPLES = f"""\
 examples:
   ctxgate plan                     config.yaml as it is now
@@ -23,60 +21,53 @@ examples:
 
 exit codes:
   0    nothing would change
-  {CHANGES}    something would
-  2    the file has mistakes: they are shown
+  {CHANGES}    something would change
+  2    the file has mistakes, which are shown
   69   no gateway runs
 """
 
 EFFECTS = {
     "added": "added",
     "removed": "removed; its engine ends",
-    "restarts": "engine ends, starts anew",
-    "settings": "what runs goes on",
+    "restarts": "its engine restarts",
+    "settings": "its engine keeps running",
 }
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a file to read in place of config.yaml")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    add_url(parser)
-
-
-def run(args: argparse.Namespace) -> int:
-    with Running(args) as running:
-        plan = running.ask("GET", "/-/plan") if args.file is None else _of(running, args.file)
-    if args.json:
-        print(json.dumps(plan, indent=2))
+@click.command(cls=Command, epilog=EXAMPLES)
+@config_option
+@url_option
+@json_option
+@click.argument("file", required=False, type=FILE, metavar="[FILE]", help="A file to read instead of config.yaml.")
+def plan(config: Path | None, url: str | None, as_json: bool, file: Path | None) -> int:
+    """Shows what would change if the running gateway read config.yaml, or FILE in its place: which engines keep
+    running, which end or restart, and what needs a restart of the gateway. Changes nothing."""
+    with RunningGateway(config, url) as gateway:
+        planned = gateway.ask("GET", "/-/plan") if file is None else _plan_of(gateway, file)
+    if as_json:
+        print(json.dumps(planned, indent=2))
+    elif planned["lines"]:
+        _show(planned)
     else:
-        print("\n".join(_table(plan)))
-    return CHANGES if plan["lines"] else 0
+        print("nothing would change")
+    return CHANGES if planned["lines"] else 0
 
 
-def _of(running: Running, file: Path) -> Any:
+def _plan_of(gateway: RunningGateway, file: Path) -> Any:
     try:
-        return running.ask("POST", "/-/plan", _text(file))
-    except Refused as refused:
+        text = file.read_bytes()
+    except OSError as error:
+        raise ConfigError((Problem(f"can't be read: {error.strerror}", "", file),)) from error
+    try:
+        return gateway.ask("POST", "/-/plan", text)
+    except RefusedConfig as refused:
         raise refused.of(file) from None
 
 
-def _text(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise ConfigError((Problem(f"can't be read: {error.strerror}", "", file),)) from error
+def _show(planned: dict[str, Any]) -> None:
+    from gateway.cli.table import show, table
 
-
-def _table(plan: dict[str, Any]) -> list[str]:
-    if not plan["lines"]:
-        return ["nothing would change"]
-    rows = [(change["name"], EFFECTS[change["effect"]], change["changes"]) for change in plan["models"]]
-    rows += [("(all)", "at once", [change]) for change in plan["others"]]
-    rows += [("(all)", "at the next start", [change]) for change in plan["at_start"]]
-    first = max(len(name) for name, _, _ in [("MODEL", "", []), *rows]) + 2
-    second = max(len(effect) for _, effect, _ in rows) + 2
-    lines = [f"{'MODEL':<{first}}{'EFFECT':<{second}}CHANGES"]
-    for name, effect, changes in rows:
-        for change in changes or [""]:
-            lines.append(f"{name:<{first}}{effect:<{second}}{change}".rstrip())
-            name = effect = ""
-    return lines
+    rows = [(model["name"], EFFECTS[model["effect"]], "\n".join(model["changes"])) for model in planned["models"]]
+    rows += [("(all)", "at once", change) for change in planned["others"]]
+    rows += [("(all)", "at the next start", change) for change in planned["at_start"]]
+    show(table(("MODEL", "EFFECT", "CHANGES"), rows))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gateway.cli.common import configuration
-from gateway.config import Model
+import click
 
-DESCRIPTION = "Fetches the weights of a model to where config.yaml wants them. A cut download is taken up again."
+from gateway.cli.options import Command, config_option, configuration
+
+if TYPE_CHECKING:
+    from gateway.config import Model
+
 EXAMPLES = """\
 examples:
   ctxgate pull                          the active model
@@ -19,20 +22,19 @@ examples:
 """
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="NAME", help="a model of config.yaml (default: the active one)")
-    parser.add_argument("--force", action="store_true", help="fetch it again, over what is there")
-
-
-def run(args: argparse.Namespace) -> int:
-    model = configuration(args).resolve(args.name)
-    place = fetch(model, force=args.force)
+@click.command(cls=Command, epilog=EXAMPLES)
+@config_option
+@click.option("--force", is_flag=True, help="Fetch the weights even if they are there, and replace them.")
+@click.argument("name", required=False, metavar="[NAME]", help="A model of config.yaml (default: the active one).")
+def pull(config: Path | None, force: bool, name: str | None) -> None:
+    """Fetches a model's weights to the place that config.yaml names. Resumes an interrupted download."""
+    model = configuration(config).resolve(name)
+    place = fetch(model, force=force)
     print(place if place is not None else f"{model.upstream_name} is in Ollama")
-    return 0
 
 
 def fetch(model: Model, *, force: bool = False) -> Path | None:
-    """`gateway.pull.pull` with its progress on stderr."""
+    """Runs `gateway.pull.pull` with a progress bar on stderr."""
     from gateway.pull import pull
     from gateway.pull.progress import Bar
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import sys
@@ -10,8 +9,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gateway.cli.common import add_actions, configuration
-from gateway.config import Config
+import click
+
+from gateway.cli.options import Group, config_option, configuration, json_option
 from gateway.errors import ProviderInvalidRequest
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DESCRIPTION = """\
-The models of a tenant's records, and its saved filters: what the tools describe.*, find.*, aggregate.* and data.*
-of its rooms work on. It works on the store itself, whether a gateway runs or not."""
 EXAMPLES = """\
 examples:
   ctxgate records define person person.schema.json --description "People we know."
@@ -30,76 +27,94 @@ examples:
   ctxgate records find person --query '{"order": ["name"]}'
 """
 
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    actions = add_actions(parser)
-    define = actions.add_parser("define", help="make a model, or give it another schema")
-    define.add_argument("model", metavar="MODEL", help="the name of the records' model")
-    define.add_argument("file", metavar="FILE", help="a JSON Schema of type object; - reads it from stdin")
-    define.add_argument("--description", default="", help="told to models by describe.model_get")
-    keep = actions.add_parser("filter", help="keep a query under a name, for find.filter")
-    keep.add_argument("model", metavar="MODEL", help="the name of the records' model")
-    keep.add_argument("name", metavar="NAME", help="of the query")
-    keep.add_argument("file", metavar="FILE", help="the query as JSON; - reads it from stdin")
-    listing = actions.add_parser("models", help="list the models")
-    listing.add_argument("--json", action="store_true", help="for programs, with their schemas")
-    find = actions.add_parser("find", help="print records as JSON, one a line")
-    find.add_argument("model", metavar="MODEL", help="the name of the records' model")
-    find.add_argument("--query", default="{}", help="as JSON (default: the first 50 records)")
-    for action in (define, keep, listing, find):
-        action.add_argument("--tenant", default="local", help="whose (default: local)")
+tenant_option = click.option("--tenant", default="local", help="Tenant whose records these are (default: local).")
+model_argument = click.argument("model", metavar="MODEL", help="Name of the records' model.")
 
 
-def run(args: argparse.Namespace) -> int:
+@click.group(cls=Group, epilog=EXAMPLES)
+@config_option
+def records(config: Path | None) -> None:
+    """Manages the models of a tenant's records and its saved filters.
+
+    The tools describe.*, find.*, aggregate.* and data.* of the tenant's rooms work on them. Opens the store itself,
+    so no gateway has to run.
+    """
+
+
+@records.command("define")
+@config_option
+@tenant_option
+@click.option("--description", default="", help="What describe.model_get tells a model about it.")
+@model_argument
+@click.argument("file", metavar="FILE", help="A JSON Schema of type object; - reads stdin.")
+def define(config: Path | None, tenant: str, description: str, model: str, file: str) -> None:
+    """Makes a model, or replaces its schema."""
+    schema = _object(file)
+    made = _with_records(config, tenant, lambda records: records.define(model, schema, description))
+    print(f"ctxgate: {tenant} has the model {made.name}", file=sys.stderr)
+
+
+@records.command("filter")
+@config_option
+@tenant_option
+@model_argument
+@click.argument("name", metavar="NAME", help="Name of the query.")
+@click.argument("file", metavar="FILE", help="The query as JSON; - reads stdin.")
+def save_filter(config: Path | None, tenant: str, model: str, name: str, file: str) -> None:
+    """Saves a query under a name, for find.filter."""
+    query = _object(file)
+    _with_records(config, tenant, lambda records: records.save_filter(model, name, query))
+    print(f"ctxgate: {model} has the filter {name}", file=sys.stderr)
+
+
+@records.command("models")
+@config_option
+@tenant_option
+@json_option
+def models(config: Path | None, tenant: str, as_json: bool) -> None:
+    """Lists the models, with --json their schemas too."""
+    found = _with_records(config, tenant, lambda records: records.models())
+    if as_json:
+        shown = [{"name": model.name, "description": model.description, "schema": model.schema} for model in found]
+        print(json.dumps({"models": shown}, indent=2, ensure_ascii=False))
+        return
+    for model in found:
+        print(f"{model.name}  {model.description}".rstrip())
+
+
+@records.command("find")
+@config_option
+@tenant_option
+@click.option("--query", default="{}", metavar="JSON", help="The query (default: the first 50 records).")
+@model_argument
+def find(config: Path | None, tenant: str, query: str, model: str) -> None:
+    """Prints records as JSON, one on each line."""
+    wanted = _parsed(query, "--query")
+    for record in _with_records(config, tenant, lambda records: records.find(model, wanted)).records:
+        print(json.dumps(record, ensure_ascii=False))
+
+
+def _with_records(config: Path | None, tenant: str, work: Callable[[Records], Awaitable[T]]) -> T:
+    """Runs `work` on the tenant's records. Raises ProviderInvalidRequest for what the records refuse."""
     from gateway.tools.base import ToolError
 
-    actions: dict[str, Callable[[Records, argparse.Namespace], Awaitable[None]]] = {
-        **{"define": _define, "filter": _filter, "models": _models, "find": _find}
-    }
     try:
-        asyncio.run(
-            _with_records(configuration(args), args.tenant, lambda records: actions[args.action](records, args))
-        )
+        return asyncio.run(_run(config, tenant, work))
     except ToolError as error:
         raise ProviderInvalidRequest(error.message, code=error.code) from None
-    return 0
 
 
-async def _with_records(config: Config, tenant: str, work: Callable[[Records], Awaitable[T]]) -> T:
+async def _run(config: Path | None, tenant: str, work: Callable[[Records], Awaitable[T]]) -> T:
     from gateway.services import store_url
     from gateway.store import Store
     from gateway.tools.data import records
 
-    store = await Store.open(store_url(config))
+    loaded = configuration(config)
+    store = await Store.open(store_url(loaded))
     try:
-        return await work(records(config, store, tenant))
+        return await work(records(loaded.rooms.tools, store, tenant))
     finally:
         await store.aclose()
-
-
-async def _define(records: Records, args: argparse.Namespace) -> None:
-    model = await records.define(args.model, _object(args.file), args.description)
-    print(f"ctxgate: {args.tenant} has the model {model.name}", file=sys.stderr)
-
-
-async def _filter(records: Records, args: argparse.Namespace) -> None:
-    await records.save_filter(args.model, args.name, _object(args.file))
-    print(f"ctxgate: {args.model} has the filter {args.name}", file=sys.stderr)
-
-
-async def _models(records: Records, args: argparse.Namespace) -> None:
-    models = await records.models()
-    if args.json:
-        shown = [{"name": model.name, "description": model.description, "schema": model.schema} for model in models]
-        print(json.dumps({"models": shown}, indent=2, ensure_ascii=False))
-        return
-    for model in models:
-        print(f"{model.name}  {model.description}".rstrip())
-
-
-async def _find(records: Records, args: argparse.Namespace) -> None:
-    for record in (await records.find(args.model, _parsed(args.query, "--query"))).records:
-        print(json.dumps(record, ensure_ascii=False))
 
 
 def _object(file: str) -> dict[str, Any]:

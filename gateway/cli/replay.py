@@ -2,65 +2,76 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
+from pathlib import Path
 from typing import Any
 
-from gateway.cli.running import Running, add_url
+import click
+
+from gateway.cli.client import RunningGateway
+from gateway.cli.options import Command, config_option, json_option, url_option
 from gateway.errors import GatewayError, ProviderInvalidRequest
 
-DESCRIPTION = """\
-Reads a recorded answer of a model once more, as another tool-call format, and shows what would come out of it beside
-what did. Answers are recorded while config.yaml says log: {bodies: true}; without ID those that are remembered are
-listed.
-"""
 EXAMPLES = """\
 examples:
-  ctxgate replay                           what is remembered
-  ctxgate replay 12 --as hermes            by its number
-  ctxgate replay chatcmpl-56Cxh --as auto  by the id that the client saw
+  ctxgate replay                           list the remembered requests
+  ctxgate replay 12 --as hermes            by number
+  ctxgate replay chatcmpl-56Cxh --as auto  by the id that the client received
 """
 
 REPEATED = ("content", "reasoning_content")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", nargs="?", metavar="ID", help="the answer's number or its completion's id")
-    parser.add_argument("--as", dest="format", metavar="FORMAT", help="a format of `ctxgate formats`")
-    parser.add_argument("--json", action="store_true", help="for programs")
-    add_url(parser)
+@click.command(cls=Command, epilog=EXAMPLES)
+@config_option
+@url_option
+@click.option("--as", "format", metavar="FORMAT", help="A format of `ctxgate formats`.")
+@json_option
+@click.argument("id", required=False, metavar="[ID]", help="The request's number, or its completion's id.")
+def replay(config: Path | None, url: str | None, format: str | None, as_json: bool, id: str | None) -> None:
+    """Reads a model's recorded answer as another tool-call format, and shows the result beside the original.
+
+    The gateway records answers while config.yaml has log: {bodies: true}. Without ID, lists the remembered requests.
+    """
+    with RunningGateway(config, url) as gateway:
+        if id is None:
+            requests = gateway.ask("GET", "/-/requests")["requests"]
+            if as_json:
+                print(json.dumps(requests, indent=2))
+            else:
+                _list(requests)
+            return
+        found = gateway.ask("GET", f"/-/requests/{id}")
+    shown = _compared(found, format)
+    print(json.dumps(shown, indent=2, ensure_ascii=False) if as_json else "\n".join(_page(shown)))
 
 
-def run(args: argparse.Namespace) -> int:
-    with Running(args) as running:
-        if args.id is None:
-            requests = running.ask("GET", "/-/requests")["requests"]
-            print(json.dumps(requests, indent=2) if args.json else "\n".join(_listed(requests)))
-            return 0
-        found = running.ask("GET", f"/-/requests/{args.id}")
-    recording = found["recording"]
+def _compared(found: dict[str, Any], format: str | None) -> dict[str, Any]:
+    """The recorded answer as the engine wrote it, as the client got it and, if `format` is given, as it would read.
+
+    Raises ProviderInvalidRequest if the answer was not recorded or the format is unknown.
+    """
+    recording, stream = found["recording"], found["request"]["stream"]
     if recording is None:
         raise ProviderInvalidRequest(
-            f"request {args.id} was not recorded; write log: {{bodies: true}} into config.yaml, and ask again"
+            f"request {found['request']['id']} was not recorded; add log: {{bodies: true}} to config.yaml and ask again"
         )
-    stream = found["request"]["stream"]
     shown = {
         "request": found["request"],
         "cut": recording["cut"],
         "raw": _message(recording["raw"], stream),
         "recorded": {"format": recording["tool_call_format"], **_message(recording["clean"], stream)},
     }
-    if args.format is not None:
-        shown["replayed"] = {"format": args.format, **_message(replayed(recording, args.format, stream), stream)}
-    print(json.dumps(shown, indent=2, ensure_ascii=False) if args.json else "\n".join(_page(shown)))
-    return 0
+    if format is not None:
+        shown["replayed"] = {"format": format, **_message(_replayed(recording, format, stream), stream)}
+    return shown
 
 
-def replayed(recording: dict[str, Any], format: str, stream: bool) -> list[str]:
-    """The payloads, or the one body, that a client would have got of the engine's with another format.
+def _replayed(recording: dict[str, Any], format: str, stream: bool) -> list[str]:
+    """The payloads of a stream, or the one body, that the client would have received in this format.
 
-    Raises ProviderInvalidRequest where there is no such format.
+    Raises ProviderInvalidRequest for an unknown format.
     """
     from gateway.answer.normalize import Answer, EngineError
     from gateway.wire.chat import ChatRequest, encode
@@ -70,7 +81,7 @@ def replayed(recording: dict[str, Any], format: str, stream: bool) -> list[str]:
         spec = registry.get(format)
     except registry.UnknownFormat as error:
         raise ProviderInvalidRequest(str(error)) from None
-    # Prompts that are too long aren't kept, and mean nothing here.
+    # The log drops long prompts; the format doesn't depend on them.
     fields = {"messages": [{"role": "user", "content": ""}], **recording["request"]}
     answer = Answer(ChatRequest.parse(encode(fields)), spec, reasoning_open=recording["reasoning_open"])
     raw = [payload.encode() for payload in recording["raw"]]
@@ -82,13 +93,13 @@ def replayed(recording: dict[str, Any], format: str, stream: bool) -> list[str]:
         elif raw:
             clean.append(answer.whole(raw[0]))
     except (EngineError, GatewayError):
-        # The engine failed there, and so did the answer.
+        # The recorded answer ends with the engine's failure.
         clean += answer.rest()
     return [payload.decode() for payload in clean]
 
 
 def _message(payloads: list[str], stream: bool) -> dict[str, Any]:
-    """What the first choice of an answer says."""
+    """The message of the first choice."""
     message: dict[str, Any] = {}
     for payload in payloads:
         for choice in json.loads(payload).get("choices") or []:
@@ -112,29 +123,31 @@ def _add(message: dict[str, Any], part: dict[str, Any]) -> None:
         known["arguments"] += function.get("arguments") or ""
 
 
-def _listed(requests: list[dict[str, Any]]) -> list[str]:
+def _list(requests: list[dict[str, Any]]) -> None:
     if not requests:
-        return ["nothing was asked yet, or log.requests is 0"]
-    rows = [("ID", "TIME", "MODEL", "FACE", "OUTCOME", "SECONDS", "TOKENS", "RECORDED")]
-    for entry in requests:
-        at = time.strftime("%H:%M:%S", time.localtime(entry["at"]))
-        recorded = "yes" if entry["recorded"] else "-"
-        tokens = f"{entry['prompt_tokens']} + {entry['completion_tokens']}"
-        rows.append(
-            (
-                *(str(entry["id"]), at, entry["model"], entry["face"], entry["outcome"]),
-                *(f"{entry['seconds']:.2f}", tokens, recorded),
-            )
+        print("no requests yet, or log.requests is 0")
+        return
+    from gateway.cli.table import show, table
+
+    rows = [
+        (
+            str(entry["id"]),
+            time.strftime("%H:%M:%S", time.localtime(entry["at"])),
+            *(entry["model"], entry["face"], entry["outcome"]),
+            f"{entry['seconds']:.2f}",
+            f"{entry['prompt_tokens']} + {entry['completion_tokens']}",
+            "yes" if entry["recorded"] else "-",
         )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        for entry in requests
+    ]
+    show(table(("ID", "TIME", "MODEL", "FACE", "OUTCOME", "SECONDS", "TOKENS", "RECORDED"), rows))
 
 
 def _page(shown: dict[str, Any]) -> list[str]:
     request = shown["request"]
     lines = [f"request {request['id']}: {request['model']}, {request['outcome']}"]
     if shown["cut"]:
-        lines.append("(too long: its end was not recorded)")
+        lines.append("(too long: the end was not recorded)")
     lines += ["", "the model wrote:", *_indented(shown["raw"])]
     lines += ["", f"the client got, read as {shown['recorded']['format']}:", *_indented(shown["recorded"])]
     if "replayed" in shown:

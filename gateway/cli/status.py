@@ -2,102 +2,132 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import sys
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from gateway.cli.running import Running, add_url
+import click
 
-DESCRIPTION = "Shows what the running gateway does: its models, their engines, what is asked of them. Ends with Ctrl-C."
+from gateway.cli.client import RunningGateway
+from gateway.cli.options import Command, config_option, json_option, url_option
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    Row = tuple[str, ...]
+
 EXAMPLES = """\
 examples:
   ctxgate status                   a live table
-  ctxgate status --once            one, as a pipe gets it too
+  ctxgate status --once            one table, as in a pipe
   ctxgate status --json | jq -r '.models[] | select(.state == "ready") | .name'
 """
 
-HOME_AND_CLEAR = "\x1b[H\x1b[J"
-BETWEEN = 0.5
-"""Seconds between the two looks that tell how fast tokens come."""
+RATE_SECONDS = 0.5
+"""Between the two samples from which a single table computes tokens per second."""
+SHORTEST_INTERVAL = 0.1
 HEAD = ("MODEL", "STATE", "PID", "MEMORY", "IN FLIGHT", "QUEUE", "TOKENS/S", "ANSWERED", "FAILED")
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--once", action="store_true", help="one table, and that's it")
-    parser.add_argument("--json", action="store_true", help="once, for programs")
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="between two looks (default: 1)")
-    add_url(parser)
+@click.command(cls=Command, epilog=EXAMPLES)
+@config_option
+@url_option
+@click.option("--once", is_flag=True, help="Print one table and exit.")
+@json_option
+@click.option("--interval", type=float, default=1.0, metavar="SECONDS", help="Between two updates (default: 1).")
+def status(config: Path | None, url: str | None, once: bool, as_json: bool, interval: float) -> None:
+    """Shows what the running gateway does: its models, their engines and requests. Ctrl-C ends it."""
+    with RunningGateway(config, url) as gateway, contextlib.suppress(KeyboardInterrupt):
+        if as_json:
+            print(json.dumps(gateway.ask("GET", "/-/status"), indent=2))
+        elif once or not sys.stdout.isatty():
+            _once(gateway)
+        else:
+            _live(gateway, max(SHORTEST_INTERVAL, interval))
 
 
-def run(args: argparse.Namespace) -> int:
-    with Running(args) as running, contextlib.suppress(KeyboardInterrupt):
-        if args.json:
-            print(json.dumps(running.ask("GET", "/-/status"), indent=2))
-            return 0
-        before, now = None, running.ask("GET", "/-/status")
-        began = time.monotonic()
-        live = sys.stdout.isatty() and not args.once
+def _once(gateway: RunningGateway) -> None:
+    from gateway.cli.table import show
+
+    before, now, began = None, gateway.ask("GET", "/-/status"), time.monotonic()
+    if any(model["in_flight"] for model in now["models"]):
+        time.sleep(RATE_SECONDS)
+        before, now = now, gateway.ask("GET", "/-/status")
+    show(_page(now, before, time.monotonic() - began))
+
+
+def _live(gateway: RunningGateway, interval: float) -> None:
+    from rich.live import Live
+
+    from gateway.cli.table import console
+
+    now, began = gateway.ask("GET", "/-/status"), time.monotonic()
+    with Live(_page(now, None, 0), console=console(), auto_refresh=False) as live:
         while True:
-            if live:
-                print(HOME_AND_CLEAR, end="")
-            elif any(model["in_flight"] for model in now["models"]):
-                time.sleep(BETWEEN)
-                before, now = now, running.ask("GET", "/-/status")
-            print("\n".join(table(now, before, time.monotonic() - began)), flush=True)
-            if not live:
-                return 0
-            time.sleep(max(0.1, args.interval))
-            before, now, began = now, running.ask("GET", "/-/status"), time.monotonic()
-    return 0
+            time.sleep(interval)
+            before, now = now, gateway.ask("GET", "/-/status")
+            live.update(_page(now, before, time.monotonic() - began), refresh=True)
+            began = time.monotonic()
 
 
-def table(now: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> list[str]:
-    """before: what the gateway said `seconds` earlier, for what comes in a second."""
-    earlier = {model["name"]: model["generated"] for model in before["models"]} if before else {}
-    rows = [HEAD]
+def _page(now: dict[str, Any], before: dict[str, Any] | None, seconds: float) -> Group:
+    """The table and the lines below it. `before`: the answer `seconds` earlier, from which rates are computed."""
+    from rich.console import Group
+
+    from gateway.cli.table import table
+
+    generated = {model["name"]: model["generated"] for model in before["models"]} if before else {}
+    rows: list[Row] = []
     for model in now["models"]:
-        engine = model["engine"] or {}
-        rate = (model["generated"] - earlier[model["name"]]) / seconds if model["name"] in earlier else 0.0
-        failed = model["requests"] - model["outcomes"].get("ok", 0) - model["outcomes"].get("client_left", 0)
-        rows.append(
-            (
-                f"{'*' if model['active'] else ' '} {model['name']}",
-                model["state"],
-                str(engine.get("pid") or "-"),
-                _size(engine.get("resident_bytes", 0)),
-                str(model["in_flight"]),
-                str(model["waiting"]),
-                f"{rate:.0f}" if rate else "-",
-                str(model["requests"] - failed),
-                str(failed),
-            )
-        )
-        for replica in model["replicas"]:
-            state = "healthy" if replica["healthy"] else "left out"
-            rows.append((f"    {replica['url']}", state, "-", "-", str(replica["in_flight"]), "-", "-", "-", "-"))
-    for route in now["leaving"]:
-        rows.append(
-            (f"  {route['name']} (before)", "draining", str(route["pid"] or "-"), "-", str(route["in_flight"]))
-            + ("-",) * 4
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    lines = [
-        "  ".join(cell.ljust(width) if at < 2 else cell.rjust(width) for at, (cell, width) in enumerate(cells)).rstrip()
-        for row in rows
-        for cells in [list(zip(row, widths, strict=True))]
-    ]
+        name = model["name"]
+        rate = (model["generated"] - generated[name]) / seconds if name in generated else 0.0
+        rows.append(_row(model, rate))
+        rows += [_replica_row(replica) for replica in model["replicas"]]
+    rows += [_draining_row(route) for route in now["leaving"]]
+    return Group(table(HEAD, rows, right=HEAD[2:]), *_notes(now))
+
+
+def _row(model: dict[str, Any], rate: float) -> Row:
+    engine = model["engine"] or {}
+    failed = model["requests"] - model["outcomes"].get("ok", 0) - model["outcomes"].get("client_left", 0)
+    return (
+        f"{'*' if model['active'] else ' '} {model['name']}",
+        model["state"],
+        str(engine.get("pid") or "-"),
+        _size(engine.get("resident_bytes", 0)),
+        str(model["in_flight"]),
+        str(model["waiting"]),
+        f"{rate:.0f}" if rate else "-",
+        str(model["requests"] - failed),
+        str(failed),
+    )
+
+
+def _replica_row(replica: dict[str, Any]) -> Row:
+    state = "healthy" if replica["healthy"] else "left out"
+    return (f"    {replica['url']}", state, "-", "-", str(replica["in_flight"]), "-", "-", "-", "-")
+
+
+def _draining_row(route: dict[str, Any]) -> Row:
+    in_flight = str(route["in_flight"])
+    return (f"  {route['name']} (before)", "draining", str(route["pid"] or "-"), "-", in_flight, "-", "-", "-", "-")
+
+
+def _notes(now: dict[str, Any]) -> list[str]:
+    lines = []
     for model in now["models"]:
-        if failure := (model["engine"] or {}).get("failure"):
-            lines += ["", f"{model['name']}: {failure}"]
+        for key in ("failure", "note"):
+            if text := (model["engine"] or {}).get(key):
+                lines += ["", f"{model['name']}: {text}"]
     config = now["config"]
     lines += ["", f"ctxgate {now['version']}, pid {now['pid']}, {_size(now['resident_bytes'])}, {config['file']}"]
     if config["needs_restart"]:
-        lines.append(f"takes effect when the gateway is started again: {', '.join(config['needs_restart'])}")
+        lines.append(f"takes effect when the gateway restarts: {', '.join(config['needs_restart'])}")
     if config["problems"]:
-        lines += ["the file has mistakes, so the last good one is served:", *config["problems"]]
+        lines += ["the file has mistakes, so the gateway keeps the last good version:", *config["problems"]]
     return lines
 
 

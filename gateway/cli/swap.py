@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import shutil
@@ -12,150 +11,161 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gateway.cli.common import configuration
+import click
+
+from gateway.cli.options import FILE, Command, config_option, configuration
 from gateway.errors import ProviderInvalidRequest, ProviderModelNotLoaded, ProviderUnavailable
 
 if TYPE_CHECKING:
     from gateway.config import Config, Model
 
-DESCRIPTION = """\
-Makes another model the active one, if it doesn't call tools worse: both are asked the same questions, the candidate
-through a gateway of its own beside the one that may be running. Without a regression active_model of config.yaml is
-changed, and nothing else of the file; otherwise everything stays as it is."""
 EXAMPLES = """\
 examples:
   ctxgate swap qwen3-4b
   ctxgate swap qwen3-4b --gate smoke
   ctxgate swap qwen3-4b --baseline benchmarks/baselines/lfm25-1.2b.json
-  ctxgate swap qwen3-4b --options="--stream both --targets localcowork"    those of scripts/model-test
+  ctxgate swap qwen3-4b --options="--stream both --targets localcowork"
 
-exit codes are those of scripts/model-test: 0 promoted, 1 a regression or a target missed, 2 wrong command line,
-3 a model that doesn't answer, 4 too many questions without an answer, 5 nothing to compare with
+exit codes are those of scripts/model-test: 0 promoted, 1 a regression or a missed target, 2 wrong command line,
+3 a model that doesn't answer, 4 too many questions without an answer, 5 nothing comparable
 """
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The checkout. The benchmark with its cases is no part of the installed package."""
+"""The checkout. The installed package doesn't include the benchmark and its cases."""
 
 MEASURED = (0, 1)
-"""Exit codes of a run that has scores. The active model needn't be good, only known."""
+"""Exit codes of a run that has scores. The active model may miss targets; it only needs scores."""
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="the candidate, a model of config.yaml")
-    parser.add_argument("--gate", default="core", metavar="SUITE", help="smoke, core, bfcl-mini, bfcl or a folder")
-    parser.add_argument("--baseline", metavar="PATH", help="results of the active model; left out: it is asked now")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where the results go; left out: below runs/swap")
-    parser.add_argument("--options", default="", metavar="TEXT", help="options of scripts/model-test, for both runs")
+@dataclass(frozen=True)
+class Test:
+    """A run of scripts/model-test over one suite, which serves the model itself."""
+
+    source: Path
+    suite: str
+    options: str
+
+    def run(self, model: Model, out: Path, baseline: str) -> int:
+        """Returns the exit code of scripts/model-test."""
+        print(f"\n{model.name}: {self.suite}", file=sys.stderr)
+        command = [sys.executable, "-m", "benchmarks.model_test", "run", "--serve", "--config", str(self.source)]
+        command += ["--model", model.name, "--suite", self.suite, "--baseline", baseline, "--fresh"]
+        command += ["--out", str(out.resolve()), *shlex.split(self.options)]
+        with subprocess.Popen(command, cwd=ROOT) as process:  # noqa: S603
+            # The run has to stop its gateway, so it gets SIGTERM and time, never SIGKILL.
+            before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
+            try:
+                code = process.wait()
+                # As shells report a signal. SIGINT can end a run even where it catches KeyboardInterrupt, for instance
+                # while Python executes the source of a dataclass.
+                return code if code >= 0 else 128 - code
+            except KeyboardInterrupt:  # the run received it too
+                process.wait()
+                return 130
+            finally:
+                signal.signal(signal.SIGTERM, before)
 
 
-def run(args: argparse.Namespace) -> int:
-    config = configuration(args)
-    active, candidate = config.resolve(None), config.resolve(args.model, "chat")
+@click.command(cls=Command, epilog=EXAMPLES)
+@config_option
+@click.option(
+    "--gate", default="core", metavar="SUITE", help="smoke, core, bfcl-mini, bfcl or a folder (default: core)."
+)
+@click.option("--baseline", metavar="PATH", help="Results of the active model (default: test it now).")
+@click.option("--out", type=FILE, metavar="DIR", help="Folder for the results (default: below runs/swap).")
+@click.option("--options", default="", metavar="TEXT", help="Options of scripts/model-test for both runs.")
+@click.argument("model", metavar="MODEL", help="The candidate, a model of config.yaml.")
+def swap(config: Path | None, gate: str, baseline: str | None, out: Path | None, options: str, model: str) -> int:
+    """Makes another model the active one, unless it calls tools worse.
+
+    Asks both models the same questions, the candidate through a second gateway beside any running one. Without a
+    regression, changes active_model in config.yaml and nothing else of the file; otherwise changes nothing.
+    """
+    loaded = configuration(config)
+    active, candidate = loaded.resolve(None), loaded.resolve(model, "chat")
     if candidate.name == active.name:
         print(f"{active.name} is the active model already")
         return 0
     if not (ROOT / "benchmarks" / "model_test").is_dir():
-        raise ProviderUnavailable(
-            "the benchmark isn't part of the installed package: run ctxgate swap from a checkout of the source"
-        )
-    for model in (active, candidate) if args.baseline is None else (candidate,):
-        _on_this_machine(model)
-    _port_is_free(candidate)
-    before = config.source.read_bytes()
-    _promoted(before, candidate.name)  # what can't be written afterwards needn't be measured
-    out = args.out or ROOT / "runs" / "swap" / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    baseline = args.baseline
+        raise ProviderUnavailable("the installed package has no benchmark: run ctxgate swap from a source checkout")
+    for each in (active, candidate) if baseline is None else (candidate,):
+        _check_weights(each)
+    _check_port(candidate)
+    before = loaded.source.read_bytes()
+    _with_active_model(before, candidate.name)  # fails now if the file can't be changed after the tests
+    out = out or ROOT / "runs" / "swap" / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    test = Test(loaded.source, gate, options)
     if baseline is None:
         baseline = str(out / active.name)
-        code = _test(config, active, args, out / active.name, "none")
+        code = test.run(active, out / active.name, "none")
         if code not in MEASURED:
-            return _stays(code, active, f"{active.name} itself couldn't be measured")
-    code = _test(config, candidate, args, out / candidate.name, baseline)
+            return _stays(code, active, f"{active.name} itself couldn't be tested")
+    code = test.run(candidate, out / candidate.name, _absolute(baseline))
     if code:
-        return _stays(code, active, f"{candidate.name} was not let through: see above, and {out / candidate.name}")
-    _promote(config, before, candidate.name)
-    print(f"\n{candidate.name} is the active model now: {config.source}")
-    print(f"a gateway that runs takes it over by itself; back again: ctxgate swap {active.name}")
+        return _stays(code, active, f"{candidate.name} did not pass: see above, and {out / candidate.name}")
+    _promote(loaded, before, candidate.name)
+    print(f"\n{candidate.name} is the active model now: {loaded.source}")
+    print(f"a running gateway switches to it by itself; to go back: ctxgate swap {active.name}")
     return 0
 
 
 def _stays(code: int, active: Model, why: str) -> int:
-    print(f"\n{why}\n{active.name} stays the active model; nothing was changed", file=sys.stderr)
+    print(f"\n{why}\n{active.name} stays the active model; nothing changed", file=sys.stderr)
     return code
 
 
-def _test(config: Config, model: Model, args: argparse.Namespace, out: Path, baseline: str) -> int:
-    """The exit code of a run that serves the model for itself."""
-    print(f"\n{model.name}: {args.gate}", file=sys.stderr)
-    command = [sys.executable, "-m", "benchmarks.model_test", "run", "--serve", "--config", str(config.source)]
-    command += ["--model", model.name, "--suite", args.gate, "--baseline", _from_here(baseline), "--fresh"]
-    command += ["--out", str(out.resolve()), *shlex.split(args.options)]
-    with subprocess.Popen(command, cwd=ROOT) as process:  # noqa: S603
-        # The run has to end its gateway, so it is asked to end and waited for, never killed.
-        before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
-        try:
-            code = process.wait()
-            # As a shell tells it. A run interrupted while Python executes a string (a dataclass being made) ends by
-            # SIGINT itself, even though it has caught the KeyboardInterrupt.
-            return code if code >= 0 else 128 - code
-        except KeyboardInterrupt:  # the run got it, too
-            process.wait()
-            return 130
-        finally:
-            signal.signal(signal.SIGTERM, before)
-
-
-def _from_here(baseline: str) -> str:
+def _absolute(baseline: str) -> str:
     return str(Path(baseline).resolve()) if Path(baseline).exists() else baseline
 
 
-def _on_this_machine(model: Model) -> None:
+def _check_weights(model: Model) -> None:
     if model.path is not None and not model.path.exists():
         cure = f"ctxgate pull {model.name}" if model.pull is not None else f"put it at {model.path}"
         raise ProviderModelNotLoaded(f"{model.name} isn't on this machine: {cure}")
 
 
-def _port_is_free(candidate: Model) -> None:
-    """A server on the candidate's port would be taken for it, though it may be the active model's."""
+def _check_port(candidate: Model) -> None:
+    """Raises ProviderInvalidRequest if the candidate's port is taken: the test would ask that server instead."""
     if candidate.path is None or candidate.port is None:
         return
     with socket.socket() as probe:
         probe.settimeout(1)
         if probe.connect_ex(("127.0.0.1", candidate.port)) == 0:
             raise ProviderInvalidRequest(
-                f"something runs on port {candidate.port}, which {candidate.name} is to use, and would be tested in "
-                f"its place: give {candidate.name} another port in config.yaml, or stop what runs there"
+                f"another server holds port {candidate.port} of {candidate.name}, and the test would ask that one: "
+                f"give {candidate.name} another port in config.yaml, or stop that server"
             )
 
 
 def _promote(config: Config, before: bytes, name: str) -> None:
-    """Writes the file in one step. Raises ProviderInvalidRequest if somebody else has changed it meanwhile."""
+    """Replaces the file atomically. Raises ProviderInvalidRequest if somebody changed it since `before`."""
     from gateway.config import load
 
-    # A link to the file stays a link.
+    # Resolved, so that a link to the file stays a link.
     file = config.source.resolve()
     if file.read_bytes() != before:
-        raise ProviderInvalidRequest(f"{file} was changed while {name} was tested: nothing was written; swap once more")
+        raise ProviderInvalidRequest(f"{file} changed during the test of {name}: nothing was written; swap again")
     handle, path = tempfile.mkstemp(dir=file.parent, prefix=".config-", suffix=".yaml")
     made = Path(path)
     try:
         with os.fdopen(handle, "wb") as out:
-            out.write(_promoted(before, name))
+            out.write(_with_active_model(before, name))
         shutil.copymode(file, made)
         if load(made).active_model != name:
-            raise ProviderInvalidRequest(f"active_model of {file} can't be changed by itself")
+            raise ProviderInvalidRequest(f"active_model of {file} can't be changed on its own")
         made.replace(file)
     finally:
         made.unlink(missing_ok=True)
 
 
-def _promoted(text: bytes, name: str) -> bytes:
-    """The file with another `active_model`; every other byte is as it was, comments and all.
+def _with_active_model(text: bytes, name: str) -> bytes:
+    """Returns the file with another `active_model` and every other byte unchanged, comments included.
 
-    Raises ProviderInvalidRequest where the value isn't simply written there.
+    Raises ProviderInvalidRequest if the value isn't a plain scalar in the file.
     """
     import yaml
 
@@ -168,7 +178,7 @@ def _promoted(text: bytes, name: str) -> bytes:
     ]
     if len(found) != 1 or not isinstance(found[0], yaml.ScalarNode) or "$" in found[0].value:
         raise ProviderInvalidRequest(
-            "active_model is filled in from elsewhere: write the model's name there, or change the variable yourself"
+            "active_model is no plain name in the file: write the model's name there, or change the variable yourself"
         )
     start, end = found[0].start_mark.index, found[0].end_mark.index
     bom = "\ufeff" if text.startswith(b"\xef\xbb\xbf") else ""

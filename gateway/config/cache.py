@@ -15,22 +15,20 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from gateway.config.folders import USER
 from gateway.config.loader import read_config
 from gateway.config.values import Config
 
 SUFFIX, KEPT = ".config", 32
 """Files; the oldest ones go."""
 
-FROM_THE_ENVIRONMENT = ("HOME", "XDG_STATE_HOME")
-"""Of which a configuration's paths are made."""
-
 
 def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
     """What `gateway.config.load` returns and raises, from the cache where it is there."""
     environ = os.environ if environ is None else environ
     source = Path(path).absolute()
-    entry = _folder(environ) / f"{hashlib.sha256(os.fsencode(source)).hexdigest()[:32]}{SUFFIX}"
-    key = _key(source, environ)
+    entry = USER.user_cache_path / f"{hashlib.sha256(os.fsencode(source)).hexdigest()[:32]}{SUFFIX}"
+    key = _key(source)
     found = _read(entry, key, environ)
     if found is not None:
         return found
@@ -40,17 +38,13 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
     return config
 
 
-def _folder(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ctxgate"
-
-
-def _key(source: Path, environ: Mapping[str, str]) -> bytes:
+def _key(source: Path) -> bytes:
     """Of everything that the configuration is made of, but for the variables that it names."""
     try:
         text = source.read_bytes()
     except OSError:
         text = b""  # `read_config` tells it better
-    parts = [sys.version, str(source), *(environ.get(name, "") for name in FROM_THE_ENVIRONMENT)]
+    parts = [sys.version, str(source), os.path.expanduser("~"), USER.user_state_dir]
     package = Path(__file__).parents[2]
     for folder in (package / "gateway", package / "gateway/config", package / "normalizers"):
         with os.scandir(folder) as files:

@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.config.folders import USER
 from gateway.config.problems import ConfigError, Problem
-from gateway.config.values import Config, Server, user_state_dir
+from gateway.config.values import Config, Server
 
 if TYPE_CHECKING:
     from gateway.config.source import Document
 
 
-def find(start: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
+def find(start: Path | None = None) -> Path:
     """`_models/config.yaml` in `start` (the working folder) or a folder above it, else the user's own.
 
     Raises ConfigError, saying where it looked.
     """
-    environ = os.environ if environ is None else environ
     start = (start or Path.cwd()).resolve()
-    own = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ctxgate" / "config.yaml"
+    own = USER.user_config_path / "config.yaml"
     for place in [folder / "_models" / "config.yaml" for folder in (start, *start.parents)] + [own]:
         if place.is_file():
             return place
@@ -49,7 +49,7 @@ def read_config(path: Path, environ: Mapping[str, str], text: str | None = None)
 
     document = read(path.absolute(), environ, text)
     normalise(document)
-    config = build(document, user_state_dir(environ), environ)
+    config = build(document, USER.user_state_path, environ)
     if config is None or document.problems:
         unique = dict.fromkeys(document.problems)
         raise ConfigError(tuple(sorted(unique, key=lambda problem: (problem.line, problem.column))))
@@ -67,5 +67,5 @@ def server_of(path: Path, environ: Mapping[str, str]) -> Server:
     except ConfigError:
         return Server()
     normalise(document)
-    config = build(document, user_state_dir(environ), environ)
+    config = build(document, USER.user_state_path, environ)
     return config.server if config is not None else Server()

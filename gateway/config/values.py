@@ -5,7 +5,6 @@ Old spellings, variables, `~` and relative paths are gone here: `gateway.config.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct, field
 
 from gateway.config.address import is_loopback
+from gateway.config.folders import USER
 from gateway.config.problems import Problem
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
 
@@ -301,11 +301,6 @@ class Rooms(Struct, frozen=True, kw_only=True):
     tools: RoomTools = RoomTools()
 
 
-def user_state_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's programs keep what they must find again."""
-    return Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "ctxgate"
-
-
 class Config(Struct, frozen=True, kw_only=True):
     source: Path
     """The file."""
@@ -317,7 +312,7 @@ class Config(Struct, frozen=True, kw_only=True):
     log: Log = field(default_factory=Log)
     engines: Engines = field(default_factory=Engines)
     ctx: Ctx = field(default_factory=Ctx)
-    state_dir: Path = field(default_factory=user_state_dir)
+    state_dir: Path = field(default_factory=lambda: USER.user_state_path)
     """The gateway's own folder: logs, pid files, what was learnt, and the store unless `store` says otherwise."""
     rooms: Rooms = field(default_factory=Rooms)
     store: str | None = None

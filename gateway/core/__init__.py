@@ -1,8 +1,8 @@
-"""The centre: every face reads one stream of clean payloads from one object, `Gateway`."""
+"""The centre: every API reads one stream of clean payloads from one object, `Gateway`."""
 
 from gateway.core.gateway import Gateway
 from gateway.core.passthrough import Passthrough, RequestMeter
 from gateway.core.route import Route, address_of
-from gateway.core.run import Run, Tap
+from gateway.core.run import Run
 
-__all__ = ["Gateway", "Passthrough", "RequestMeter", "Route", "Run", "Tap", "address_of"]
+__all__ = ["Gateway", "Passthrough", "RequestMeter", "Route", "Run", "address_of"]

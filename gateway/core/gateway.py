@@ -1,53 +1,48 @@
-"""All configured models behind one door."""
+"""The Gateway: all configured models in one place."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from random import random
 from types import TracebackType
 from typing import Self
 
 from gateway.config import Config, Model, Role
 from gateway.config.diff import Difference, difference, launch
+from gateway.core.fallbacks import open_with_fallbacks
 from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.engines import Residency, for_model
-from gateway.errors import GatewayError, ProviderModelNotLoaded
 from gateway.observe.request_log import RequestLog
 from gateway.request.token_estimate import TokenCount, estimate
 from gateway.wire.chat import ChatRequest
 
 log = logging.getLogger("ctxgate")
 
-RETRY_SECONDS, RETRY_SECONDS_MOST = 0.25, 5.0
-"""Before the first retry, doubled for each further one; an engine may say how long, up to the most."""
-
 
 class Gateway:
-    """All configured models behind one door. Use as an async context manager, or `aclose` it."""
+    """All configured models. Use as an async context manager, or `aclose` it."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.request_log = RequestLog(config.log.requests, bodies=config.log.bodies)
         self.leaving: dict[asyncio.Task[None], Route] = {}
-        """Routes that a change of the configuration has ended, while answers are on their way."""
+        """Routes that a reload removed, until their last answers have ended."""
         self._watchers: list[Callable[[], None]] = []
         self.residency = Residency(config.engines, state_dir=config.state_dir)
-        """Of the engines that the gateway starts."""
+        """Decides which engines may use the memory."""
         self.routes: Mapping[str, Route] = {
             name: Route(model, self.request_log, for_model(model, self.residency))
             for name, model in config.models.items()
         }
         self._asked: dict[str | None, Route] = {}
-        """The routes of chats, by what requests call their models: found once for each name there is."""
+        """Routes by the model names in chat requests, resolved once for each name."""
 
     def apply(self, config: Config) -> Difference:
-        """Requests from now on are answered as `config` says. Returns what that changes.
+        """Answers requests by `config` from now on. Returns the changes.
 
-        An engine whose launch did not change goes on, with its process and cache. The others' answers on their way end
-        first, then their engines do.
+        Engines whose launch didn't change keep their process and cache. The others finish their answers, then stop.
         """
         found = difference(self.config, config)
         before, routes = self.routes, dict[str, Route]()
@@ -77,22 +72,22 @@ class Gateway:
             log.error("the former engine of model %s did not end: %s", route.model.name, error, exc_info=error)
 
     def on_change(self, watcher: Callable[[], None]) -> None:
-        """`watcher` is called after each change of the configuration. It must not wait or raise."""
+        """Calls `watcher` after each change of the configuration. It must not wait or raise."""
         self._watchers.append(watcher)
 
     def route(self, name: str | None, role: Role | None = None) -> Route:
-        """The route of a model; None, "" and "default" mean the active one, or the first that has the role.
+        """The route of a model. None, "" and "default" name the active model, or the first with the role.
 
         Raises what `Config.resolve` raises.
         """
         return self.routes[self.config.resolve(name, role).name]
 
     def models(self) -> list[Model]:
-        """The configured models, in the file's order; no engine is asked."""
+        """The configured models in the file's order. Asks no engine."""
         return list(self.config.models.values())
 
     async def ready(self, name: str | None = None) -> None:
-        """Returns if the next chat with the model is expected to succeed; starts its engine if need be."""
+        """Returns if the next chat with the model is expected to succeed. Starts its engine if needed."""
         route = self.route(name)
         engine = route.engine
         if engine is None:
@@ -105,49 +100,17 @@ class Gateway:
             engine.leave()
 
     def chat(self, request: ChatRequest) -> Awaitable[Run]:
-        """Opens an answer; awaiting raises a GatewayError until the engine has accepted the request."""
+        """Opens an answer. Awaiting it raises a GatewayError if no engine accepts the request."""
         route = self._asked.get(request.model)
         if route is None:
             route = self._asked[request.model] = self.route(request.model, "chat")
         model = route.model
         if model.retries or model.fallbacks:
-            return self._insist(request)
+            return open_with_fallbacks(model, lambda name: self.routes.get(name), request)
         return route.open(request)
 
-    async def _insist(self, request: ChatRequest) -> Run:
-        """As `chat`, with the model's retries and then its fallbacks, as long as what fails may pass.
-
-        Returns once the first byte of the answer is there: what comes before it can still be asked elsewhere.
-        """
-        asked = self.route(request.model, "chat").model
-        last: GatewayError | None = None
-        for name in (asked.name, *asked.fallbacks):
-            for attempt in range(1 + asked.retries):
-                if attempt and last is not None:
-                    pause = last.retry_after or RETRY_SECONDS * 2 ** (attempt - 1)
-                    await asyncio.sleep(min(pause, RETRY_SECONDS_MOST) * (0.75 + random() / 2))  # noqa: S311
-                # A change of the configuration may have replaced or ended it meanwhile.
-                if (route := self.routes.get(name)) is None:
-                    break
-                try:
-                    request.fallback = name if name != asked.name else None
-                    run = await route.open(request)
-                    try:
-                        await run.begin()
-                    except BaseException as error:
-                        run.__exit__(type(error), error, None)
-                        raise
-                    return run
-                except GatewayError as error:
-                    if not error.transient:
-                        raise
-                    last = error
-        if last is None:
-            raise ProviderModelNotLoaded(f"model {asked.name!r} has just been taken away", retry_after=1)
-        raise last
-
     async def count_tokens(self, request: ChatRequest) -> TokenCount:
-        """How long the request's prompt is; an estimate where no engine tells it."""
+        """The length of the request's prompt; an estimate if the engine can't tell."""
         found = await self.route(request.model).count_tokens(request)
         return TokenCount(found, True) if found is not None else TokenCount(estimate(request), False)
 

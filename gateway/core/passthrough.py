@@ -1,4 +1,4 @@
-"""Requests that aren't chats: what they leave in the request log, and answers of an engine's other endpoints."""
+"""Requests that aren't chats: their entry in the request log, and the answers of an engine's other endpoints."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gateway.wire.chat import ApiName
 
 
 class RequestMeter:
-    """One request for the request log. Who reads its answer sets first, usage and chunks, as `request_log.Ended`
-    has them, and calls `end` once."""
+    """Meters one request for the request log. The reader of its answer sets first, usage and chunks, see
+    `request_log.Ended`, and calls `end` once."""
 
     def __init__(self, model: str, face: ApiName, stream: bool, book: Callable[[Row], None]) -> None:
         self.first = 0.0
@@ -29,7 +29,7 @@ class RequestMeter:
         self._book = book
 
     def came(self, payloads: int) -> None:
-        """So many payloads of a stream came."""
+        """Counts payloads of a stream."""
         self.first = self.first or monotonic()
         self.chunks += payloads
 
@@ -39,7 +39,7 @@ class RequestMeter:
 
 
 class Passthrough:
-    """An engine's answer, whole or streamed as the request asked; its payloads pass as they are."""
+    """An engine's answer, whole or streamed as the request asked, with its payloads unchanged."""
 
     def __init__(self, reply: Reply, backend: Backend, count: RequestMeter) -> None:
         self._reply = reply
@@ -48,14 +48,14 @@ class Passthrough:
         self._last = b""
 
     async def whole(self) -> bytes:
-        """Raises what an error in a 200 means, and ProviderInvalidResponse for what no client could read."""
+        """Raises the error that a 200 contains, or ProviderInvalidResponse for a body that no client could read."""
         body = await self._reply.whole()
         self._look(body)
         return body
 
     async def payloads(self) -> list[bytes]:
-        """Those that are next, at least one; [] at the end. Raises as `whole`, and ProviderUnavailable for an answer
-        that ends in the middle."""
+        """The next payloads, at least one; [] at the end. Raises as `whole`, and ProviderUnavailable for an answer that
+        breaks off."""
         payloads = await self._reply.payloads()
         if payloads:
             if not self._last:
@@ -82,9 +82,9 @@ class Passthrough:
             self._count.usage = found.usage
 
 
-class _Told(Struct):
+class _Known(Struct):
     error: Any = None
     usage: Any = None
 
 
-_decode = msgspec.json.Decoder(_Told).decode
+_decode = msgspec.json.Decoder(_Known).decode

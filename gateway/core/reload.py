@@ -1,4 +1,4 @@
-"""A changed config.yaml, applied while the gateway runs."""
+"""Applies a changed config.yaml while the gateway runs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from gateway.core import Gateway
 from gateway.errors import GatewayError
 
 POLL_SECONDS = 0.5
-"""Between two looks at the file. It is read once two of them find it the same: whoever writes it has finished."""
+"""How often we look at the file. We read it once two looks agree: then its writer has finished."""
 
 Load = Callable[[str | None], Config]
-"""The configuration of the file as it is now or, where text is given, as if that stood in it. The arguments of the
-command line go before it. Raises ConfigError, and GatewayError where it can't be served."""
+"""Reads the configuration from the file, or from `text` in its place. Command-line arguments win over both. Raises
+ConfigError, and GatewayError for a configuration that can't be served."""
 
 log = logging.getLogger("ctxgate")
 
 
 class Reloader:
-    """Keeps a gateway at what its file says.
+    """Keeps a gateway in step with its file.
 
-    problems: what is wrong with the file; then the last good configuration goes on. pending: what the file says and
-    only a restart of the gateway brings about. applied_at: when the configuration was read, in seconds since 1970.
+    problems: mistakes in the file; while there are any, the last good configuration stays. pending: changes that only a
+    restart of the gateway applies. applied_at: when we read the configuration, in seconds since 1970.
     """
 
     def __init__(self, gateway: Gateway, load: Load) -> None:
@@ -44,11 +44,11 @@ class Reloader:
         self._one_at_a_time = asyncio.Lock()
 
     async def plan(self, text: str | None = None) -> Difference:
-        """What `reload` would change; with `text`, if that stood in the file. Raises ConfigError."""
+        """What `reload` would change if the file held `text`, or as it is. Raises ConfigError."""
         return difference(self._gateway.config, await self._read(text))
 
     async def reload(self) -> Difference:
-        """Applies the file as it is now. Raises ConfigError where it can't be: then nothing changes."""
+        """Applies the file. Raises ConfigError for a file with mistakes, and then changes nothing."""
         async with self._one_at_a_time:
             try:
                 config = await self._read(None)
@@ -60,24 +60,24 @@ class Reloader:
             running = self._gateway.config
             planned = difference(running, config)
             self.pending = tuple(change.key for change in planned.at_start)
-            self._gateway.apply(_kept(running, config))
+            self._gateway.apply(_with_fixed_values(running, config))
             self.applied_at = time.time()
             self.reloads += 1
-            for line in told(planned):
+            for line in describe(planned):
                 log.info("%s: %s", config.source.name, line)
             return planned
 
     async def watch(self) -> None:
-        """Reloads whenever the file has changed; for ever."""
+        """Reloads after each change of the file; never returns."""
         before = self._seen
         while True:
             await asyncio.sleep(POLL_SECONDS)
             now = _signature(self._gateway.config.source)
-            # An editor that writes a new file and renames it leaves none for a moment.
+            # While an editor replaces the file by a new one, there is none for a moment.
             if now is not None and now == before and now != self._seen:
                 self._seen = now
                 try:
-                    with contextlib.suppress(ConfigError):  # told already
+                    with contextlib.suppress(ConfigError):  # already logged
                         await self.reload()
                 except Exception:
                     log.exception("the configuration can't be applied")
@@ -90,8 +90,8 @@ class Reloader:
             raise ConfigError((Problem(str(error), "", self._gateway.config.source),)) from error
 
 
-def told(difference: Difference) -> list[str]:
-    """The difference for people, a line for each thing."""
+def describe(difference: Difference) -> list[str]:
+    """The difference for people, one line for each change."""
     lines = [f"model {change.name} {EFFECTS[change.effect]}{_listed(change)}" for change in difference.models]
     lines += [str(change) for change in difference.others]
     return lines + [f"{change}: takes effect when the gateway is started again" for change in difference.at_start]
@@ -109,8 +109,8 @@ def _listed(change: ModelChange) -> str:
     return f" ({', '.join(map(str, change.changes))})" if change.changes else ""
 
 
-def _kept(running: Config, config: Config) -> Config:
-    """`config` with what can't be changed as it is."""
+def _with_fixed_values(running: Config, config: Config) -> Config:
+    """`config` with the values that a running gateway can't change."""
     old = running.server
     return replace(
         config,
@@ -123,7 +123,7 @@ def _kept(running: Config, config: Config) -> Config:
 
 
 def _signature(file: Path) -> tuple[int, int, int] | None:
-    """Of the file behind links; None where there is none."""
+    """Changes whenever the file behind links does; None if there is no file."""
     try:
         status = file.stat()
     except OSError:

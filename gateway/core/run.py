@@ -1,35 +1,53 @@
-"""One answer on its way from an engine to whoever asked."""
+"""One answer on its way from an engine to a client."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
+
+from msgspec import Struct
 
 from gateway.answer.normalize import Answer, EngineError
-from gateway.backends import (
-    Backend,
-    Reply,
-)
+from gateway.backends import Backend, Reply
 from gateway.config import Model
+from gateway.core.shortcut import Shortcut
+from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
-from gateway.request.checks import ATTEMPTS, AnswerBuffer, Check, Enforced
+from gateway.request.checks import Enforced
 from gateway.wire.chat import ChatRequest
-from gateway.wire.sse import events
+from gateway.wire.sse import Sink
 
-if TYPE_CHECKING:
-    from gateway.core.route import Route
 
-Asked = tuple[Reply, Answer, Backend, Enforced | None]
+class Asked(Struct):
+    """A request that an engine has accepted."""
+
+    reply: Reply
+    answer: Answer
+    backend: Backend
+    enforced: Enforced | None
+
+
+class Asker(Protocol):
+    """What a run needs of its route."""
+
+    model: Model
+    engine: Engine | None
+
+    async def ask(self, request: ChatRequest) -> Asked:
+        """Sends the request once more."""
+        ...
+
+    def ended(self, run: Run) -> None:
+        """Books a closed run."""
+        ...
 
 
 class Run:
-    """One answer on its way. Read it with `whole` or `payloads` as the request asked, then `close` it.
+    """One answer on its way. Read it with `whole` or `payloads`, as the request asked, then `close` it.
 
-    began, face, first, outcome: as in `gateway.observe.request_log.Ended`.
+    began, first, outcome: see `gateway.observe.request_log.Ended`. replayed: the request was sent twice already.
     """
 
     __slots__ = (
@@ -38,7 +56,7 @@ class Run:
         "_ended",
         "_failed",
         "_first",
-        "_handed",
+        "_handed_out",
         "_in_flight",
         "_replayed",
         "_reply",
@@ -55,21 +73,22 @@ class Run:
         "stream",
     )
 
-    def __init__(self, route: Route, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
+    def __init__(self, route: Asker, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
         self.stream = request.stream
         self.face = request.face
         self.fallback = request.fallback
-        """Which model answers, where it isn't the one that was asked."""
+        """The model that answers, if it isn't the one that was asked."""
         self.began = began
         self.first = 0.0
         self.outcome: Outcome = LEFT
         self._route = route
         self._request = request
-        self._reply, self.answer, self._backend, self.enforced = asked
+        self._reply, self.answer, self._backend = asked.reply, asked.answer, asked.backend
+        self.enforced = asked.enforced
         self._in_flight = True
         self._replayed = replayed
-        self._handed = False
-        """Something of the answer was handed out."""
+        self._handed_out = False
+        """The client has a part of the answer."""
         self._failed: GatewayError | None = None
         self._ended = False
         self._closed = False
@@ -78,8 +97,24 @@ class Run:
 
     @property
     def model(self) -> Model:
-        """Which model answers."""
+        """The model that answers."""
         return self._route.model
+
+    @property
+    def enforced_by(self) -> str:
+        """How the answer's constraint is enforced; "" if it has none."""
+        return "" if self.enforced is None else self.enforced.method
+
+    async def begin(self) -> None:
+        """Returns once the answer's first byte is there; `whole` or `payloads` hands it out later.
+
+        Raises what they would raise before it.
+        """
+        if self.stream:
+            self._first = await self.payloads()
+            self._handed_out = False
+        else:
+            self._whole = await self.whole()
 
     async def whole(self) -> bytes:
         """The clean JSON body."""
@@ -93,105 +128,96 @@ class Run:
                 self.outcome = failure.category
                 raise failure from None
             except GatewayError as error:
-                if not await self._again(error):
+                if not await self._replay(error):
                     raise
             else:
                 self.outcome = OK
                 return clean
 
-    @property
-    def enforced_by(self) -> str:
-        """How the answer is held to what the request constrains it to; "" where that is nothing."""
-        return "" if self.enforced is None else self.enforced.way
-
-    async def begin(self) -> None:
-        """Returns once the first byte of the answer is there, for `whole` or `payloads` to hand it out.
-
-        Raises what they would raise before it.
-        """
-        if self.stream:
-            self._first = await self.payloads()
-            self._handed = False
-        else:
-            self._whole = await self.whole()
-
     async def payloads(self) -> list[bytes]:
-        """The clean `chat.completion.chunk` payloads that are next, at least one; [] at the end.
+        """The next clean `chat.completion.chunk` payloads, at least one; [] at the end.
 
-        If the engine fails, what had come before is handed out first, and the next call raises.
+        If the engine fails, this returns what came before; the next call raises.
         """
         if self._first:
             first, self._first = self._first, []
-            self._handed = True
+            self._handed_out = True
             return first
         while not self._ended:
             if self._failed is not None:
                 raise self._failed
-            clean: list[bytes] = []
-            try:
-                came = await self._reply.payloads()
-                if not self.first:
-                    self.first = monotonic()
-                if came:
-                    self.answer.feed(came, clean)
-                else:
-                    self._ended = True
-                    clean = self.answer.finish(done=self._reply.done)
-                    self.outcome = OK
-            except EngineError as error:
-                self._failed = self._backend.error(500, error.payload)
-                self.outcome = self._failed.category
-                clean += self.answer.rest()
-            except GatewayError as error:
-                if await self._again(error):
-                    continue
-                self._failed = error
-                self._ended = False
-                clean += self.answer.rest()
-            if clean:
-                self._handed = True
+            if clean := await self._next():
+                self._handed_out = True
                 return clean
         return []
 
-    async def _again(self, error: GatewayError) -> bool:
-        """Asks anew where the engine has gone and nothing of its answer was handed out; once. Raises what `ask` raises.
+    async def _next(self) -> list[bytes]:
+        """What the next payloads of the engine become; [] for nothing yet."""
+        clean: list[bytes] = []
+        try:
+            came = await self._reply.payloads()
+            if not self.first:
+                self.first = monotonic()
+            if came:
+                self.answer.feed(came, clean)
+            else:
+                self._ended = True
+                clean = self.answer.finish(done=self._reply.done)
+                self.outcome = OK
+        except EngineError as error:
+            self._failed = self._backend.error(500, error.payload)
+            self.outcome = self._failed.category
+            clean += self.answer.rest()
+        except GatewayError as error:
+            if not await self._replay(error):
+                self._failed = error
+                self._ended = False
+                clean += self.answer.rest()
+        return clean
 
-        False: `error` stands.
+    async def _replay(self, error: GatewayError) -> bool:
+        """Sends the request again, once, if the engine went away before the client got anything.
+
+        Raises what `Asker.ask` raises. False: `error` stands.
         """
         self.outcome = error.category
         engine = self._route.engine
         if engine is None or not isinstance(error, ProviderUnavailable):
             return False
         engine.lost()
-        if self._handed or self._replayed or error.status != 502:
-            # 502: it went away, by the connection's end or by an answer without one.
+        # 502: it went away, by the end of its connection or of an incomplete answer.
+        if self._handed_out or self._replayed or error.status != 502:
             return False
         self._replayed = True
         await self._ask(self._request)
         return True
 
     async def _ask(self, request: ChatRequest) -> None:
-        """Puts another answer in the place of this one. Raises what `Route.ask` raises."""
-        self._reply.close()
-        self._in_flight = False
-        if (engine := self._route.engine) is not None:
-            engine.leave()
-        self._reply, self.answer, self._backend, self.enforced = await self._route.ask(request)
+        """Replaces this answer by a new one. Raises what `Asker.ask` raises."""
+        self._leave()
+        asked = await self._route.ask(request)
+        self._reply, self.answer, self._backend = asked.reply, asked.answer, asked.backend
+        self.enforced = asked.enforced
         self._in_flight = True
         self._ended = False
         self.outcome = LEFT
 
-    def tap(self, client: Tap) -> None:
-        """Sends payloads to the client as they arrive, while `payloads` waits: it then returns only the rest."""
-        self._reply.tap(_Taker(self.answer, client))
+    def _leave(self) -> None:
+        self._reply.close()
+        if self._in_flight and (engine := self._route.engine) is not None:
+            engine.leave()
+        self._in_flight = False
+
+    def push_to(self, sink: Sink) -> None:
+        """Lets events take the shortcut to the client while `payloads` waits, if the reply and the client allow it."""
+        if (direct := self._reply.direct()) is not None:
+            direct.attach(Shortcut(direct, self.answer, sink).offer)
 
     def close(self) -> None:
-        """Ends the run; an unfinished one is cancelled in the engine. Idempotent, never blocks."""
-        self._reply.close()
+        """Ends the run and cancels unfinished work in the engine. Idempotent, never blocks."""
         if not self._closed:
             self._closed = True
-            if self._in_flight and (engine := self._route.engine) is not None:
-                engine.leave()
+            self._leave()
             self._route.ended(self)
 
     def __enter__(self) -> Self:
@@ -203,96 +229,3 @@ class Run:
         if error is not None and self.outcome in (OK, LEFT):
             self.outcome = outcome_of(error)
         self.close()
-
-
-class CheckedRun(Run):
-    """A run that hands its answer out once it conforms; the model is asked until it does, `ATTEMPTS` times in all.
-
-    Then StructuredOutputInvalid is raised, or ProviderInvalidRequest where no tool was called.
-    """
-
-    __slots__ = ("_attempt", "_given", "_original")
-
-    def __init__(self, route: Route, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
-        super().__init__(route, request, asked, began, replayed)
-        self._attempt = 1
-        self._given = False
-        self._original = request
-
-    @property
-    def enforced_by(self) -> str:
-        by = super().enforced_by
-        return by if self._attempt == 1 else f"{by}; attempts={self._attempt}"
-
-    async def whole(self) -> bytes:
-        if self._whole is not None:
-            return self._whole
-        while True:
-            body = await super().whole()
-            enforced = self.enforced
-            if enforced is None or enforced.check is None:
-                return body
-            # In a thread: a client's schema may make much work.
-            judged = await asyncio.to_thread(enforced.check.whole, body, enforced.told(self._attempt))
-            if isinstance(judged, bytes):
-                return judged
-            await self._once_more(enforced.check, *judged)
-
-    async def payloads(self) -> list[bytes]:
-        while not self._given:
-            held = AnswerBuffer()
-            while payloads := await super().payloads():
-                held.add(payloads)
-            enforced = self.enforced
-            if enforced is None or enforced.check is None:
-                self._given = True
-                return held.payloads
-            judged = await asyncio.to_thread(enforced.check.stream, held.payloads, enforced.told(self._attempt))
-            if isinstance(judged, list):
-                self._given = True
-                return judged
-            await self._once_more(enforced.check, *judged)
-        return await super().payloads()  # what `begin` has taken, then the end
-
-    async def _once_more(self, check: Check, said: Mapping[str, object], fault: str) -> None:
-        if self._attempt == ATTEMPTS:
-            error = check.unmet(fault)
-            self.outcome = error.category
-            raise error
-        self._attempt += 1
-        attempt, original = self._attempt, self._original
-        self._request = again = original.continued(check.again(said, fault))
-        original.standing = lambda: f"asking-again attempt={attempt} of={ATTEMPTS} {again.standing()}"
-        await self._ask(again)
-
-    def tap(self, client: Tap) -> None:
-        """Nothing is handed out before all has come."""
-
-
-class Tap(Protocol):
-    """A client that takes a stream's events at once; `ready` is false while it lags."""
-
-    def ready(self) -> bool: ...
-
-    def push(self, data: bytes) -> None:
-        """data: server-sent events."""
-        ...
-
-
-class _Taker:
-    __slots__ = ("_answer", "_client", "ready")
-
-    def __init__(self, answer: Answer, client: Tap) -> None:
-        self._answer = answer
-        self._client = client
-        self.ready = client.ready
-
-    def take(self, payload: bytes, event: bytes) -> None:
-        clean: list[bytes] = []
-        try:
-            passes = self._answer.passes(payload, clean)
-        finally:
-            if clean:
-                self._client.push(events(clean))
-        if passes:
-            self._client.push(event)

@@ -1,4 +1,4 @@
-"""The short call logs of the objects: who was asked when, and how it ended. Never what was said."""
+"""The call logs of the objects: when each was called and how that ended, without content."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from gateway.wire.events import Status
 
 MAX_WAITING = 1024
 MAX_LOG = 64 * 1024
-"""Bytes; beyond, the older half goes."""
+"""Bytes. A longer log loses its older half."""
 
 
 class CallLog:
+    """Collects entries in memory until `flush`."""
+
     def __init__(self) -> None:
         self.waiting: deque[tuple[Path, str]] = deque(maxlen=MAX_WAITING)
 
@@ -38,10 +40,10 @@ class CallLog:
             path, entry = self.waiting.popleft()
             by_file.setdefault(path, []).append(entry)
         for path, entries in by_file.items():
-            # An object that was removed has no log.
+            # A removed object has no log.
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_size > MAX_LOG:
-                    kept = path.read_bytes()[-MAX_LOG // 2 :].partition(b"\n")[2]
-                    write(root, str(path.relative_to(root)), kept, 0o600)
+                    newer = path.read_bytes()[-MAX_LOG // 2 :].partition(b"\n")[2]
+                    write(root, str(path.relative_to(root)), newer, 0o600)
                 with path.open("a", encoding="utf-8") as file:
                     file.writelines(entries)

@@ -1,4 +1,4 @@
-"""One client of a Unix socket: frames in, frames out, each whole. Writing waits while the client lags."""
+"""One client of a Unix socket: frames in, frames out. Writing waits for a slow client."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
 
 READ = 64 * 1024
 WRITE_BUFFER = 64 * 1024
-"""Bytes that may wait for a client; a writer waits beyond them."""
+"""Bytes that may be buffered for a client. Beyond that a writer waits."""
 MAX_FOLLOWING = 64
-"""Runs and sessions that one connection follows at a time."""
+"""Runs and sessions that one connection may follow at a time."""
 HANGUP_SECONDS = 0.25
-"""How often it is looked whether a client that has said its last has gone altogether."""
+"""How often to check whether a client that has closed its sending side is gone."""
 
 log = logging.getLogger("ctxgate")
 
-INTERNAL = InternalError("ctxgate failed; its log tells why")
+INTERNAL = InternalError("ctxgate failed; see its log")
 
 
 class Wire:
-    """Both directions of a connection."""
+    """Reads and writes the frames of a connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: int) -> None:
         writer.transport.set_write_buffer_limits(high=WRITE_BUFFER)
@@ -53,7 +53,7 @@ class Wire:
         self._turn = asyncio.Lock()
 
     async def frames(self) -> AsyncGenerator[bytes | Literal["too long"], None]:
-        """Until the client has said its last; what it hasn't ended with a newline counts as a frame."""
+        """Yields frames until the client closes its sending side. The last frame needs no newline."""
         while data := await self._received():
             for frame in self._lines.feed(data):
                 yield frame
@@ -61,27 +61,27 @@ class Wire:
             yield rest
 
     async def write(self, frames: list[bytes]) -> None:
-        """Raises ConnectionError where the client has gone."""
+        """Raises ConnectionError if the client is gone."""
         async with self._turn:
             self._writer.write(frames[0] if len(frames) == 1 else b"".join(frames))
             await self._writer.drain()
 
     async def gone(self) -> None:
-        """Returns once the client, which says nothing more, doesn't listen either."""
+        """Returns when a client that has closed its sending side has closed the other side, too."""
         end: socket.socket = self._writer.get_extra_info("socket")
         poll = select.poll()
         poll.register(end.fileno(), 0)
-        while not self._writer.transport.is_closing() and not poll.poll(0):  # noqa: ASYNC110 - loops aren't told
+        while not self._writer.transport.is_closing() and not poll.poll(0):  # noqa: ASYNC110 - the loop has no event for it
             await asyncio.sleep(HANGUP_SECONDS)
 
     def hang_up(self) -> None:
-        """As if the client had said its last."""
+        """Ends `frames`, as if the client had closed its sending side."""
         if not self._writer.transport.is_closing():
             self._writer.transport.pause_reading()  # type: ignore[attr-defined]
             self._reader.feed_eof()
 
     async def flush(self) -> None:
-        """Returns once the client has been sent everything. Raises ConnectionError where it has gone."""
+        """Returns when everything is sent. Raises ConnectionError if the client is gone."""
         if self._writer.transport.is_closing():
             return
         self._writer.transport.set_write_buffer_limits(high=0)
@@ -89,7 +89,7 @@ class Wire:
             await self._writer.drain()
 
     def user(self) -> int:
-        """Whose process the client is, by the kernel's word; ours where it doesn't tell."""
+        """The user id of the client's process, from the kernel; our own where the kernel doesn't say."""
         if sys.platform == "linux":
             end: socket.socket = self._writer.get_extra_info("socket")
             _, user, _ = struct.unpack("3i", end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
@@ -106,8 +106,8 @@ class Wire:
 class Connection:
     """A client of an object's socket.
 
-    It follows the runs that it began, and the sessions that it resumed. Private and shared runs go on without it.
-    sessions: loads the store's code when it is first called.
+    It follows the runs that it started and the sessions that it resumed. Private and shared runs continue without it.
+    sessions: imports the store on its first call.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Connection:
         try:
             async for frame in self._wire.frames():
                 await self._handle(frame)
-            # It may have closed its half only, as `nc` does, and still wait for what comes.
+            # The client may have closed only its sending side, as `nc` does, and still wait for answers.
             if self._following:
                 gone = asyncio.create_task(self._wire.gone())
                 try:
@@ -133,7 +133,7 @@ class Connection:
                 finally:
                     gone.cancel()
         except ConnectionError:
-            pass  # the client has gone, and its runs go on
+            pass  # the client is gone; its runs continue
         finally:
             for task in self._following.values():
                 task.cancel()
@@ -146,14 +146,14 @@ class Connection:
                 case Ping():
                     await self._wire.write([line(Pong())])
                 case Send(id=client, scope="temp"):
-                    self._room()
-                    told = self._temporary.send(request)
-                    if isinstance(told, bytes):
-                        await self._wire.write([told])
+                    self._check_following()
+                    frames = self._temporary.send(request)
+                    if isinstance(frames, bytes):
+                        await self._wire.write([frames])
                     else:
-                        self._follow(f"temp {request.session}", told)
+                        self._follow(f"temp {request.session}", frames)
                 case Send(id=client):
-                    self._room()
+                    self._check_following()
                     sessions = await self._sessions()
                     live = await sessions.send(self._triple, self._user, request)
                     if isinstance(live, bytes):
@@ -162,11 +162,11 @@ class Connection:
                         first = live.first
                         self._follow(str(live.session), sessions.follow(live.session, first - 1, first, live))
                 case Resume():
-                    self._room()
+                    self._check_following()
                     sessions = await self._sessions()
                     session, after, last, going_on = await sessions.find(self._triple, self._user, request)
                     self._unfollow(str(session))
-                    # A ping that follows is answered when all that stood there has been told.
+                    # Copied before the next frame is read: a ping's answer then marks the end of the recorded events.
                     await self._copy(sessions.follow(session, after, last, None))
                     if going_on is not None:
                         self._follow(str(session), sessions.follow(session, last, last, going_on))
@@ -181,8 +181,8 @@ class Connection:
             await self._refuse(INTERNAL, client)
 
     async def _refuse(self, error: GatewayError, client: str | None) -> None:
-        told = Error(code=code(error), message=error.message, client_id=UNSET if client is None else client)
-        await self._wire.write([line(told)])
+        failed = Error(code=code(error), message=error.message, client_id=UNSET if client is None else client)
+        await self._wire.write([line(failed)])
 
     async def _cancel(self, request: Cancel) -> None:
         if self._temporary.cancel(request.id):
@@ -194,12 +194,12 @@ class Connection:
         if not follows:
             await self._wire.write([live.done])
 
-    def _room(self) -> None:
+    def _check_following(self) -> None:
         if len(self._following) >= MAX_FOLLOWING:
             raise Busy(f"a connection follows at most {MAX_FOLLOWING} runs at a time", retry_after=1)
 
     def _follow(self, key: str, frames: AsyncGenerator[list[bytes], None]) -> None:
-        """In the place of an earlier following of the same session."""
+        """Follows a session, instead of any earlier following of the same one."""
         self._unfollow(key)
         task = asyncio.create_task(self._copy(frames), name=f"follow {key}")
         self._following[key] = task
@@ -224,16 +224,16 @@ class Connection:
             except GatewayError as error:
                 await self._refuse(error, None)
         except ConnectionError:
-            pass  # the client has gone: `serve` sees it, too
+            pass  # the client is gone; `serve` notices, too
         except Exception:
             log.exception("following %s failed", self._triple.name)
             self._wire.hang_up()
 
 
 class RunnerConnection:
-    """The runner of an executed object: one input, the canonical stream, and a last line with the exit code.
+    """The runner of an executed object: reads one input, writes the canonical stream and a line with the exit code.
 
-    That line begins with NUL, which no JSON has: the runner needs no parser. It may cancel meanwhile.
+    That line starts with NUL, which JSON never contains, so the runner needs no parser. The runner may cancel.
     """
 
     def __init__(self, wire: Wire, root: Path, services: Services, ended: Ended) -> None:
@@ -284,7 +284,7 @@ class RunnerConnection:
             self._ended(triple, None, request.run, status)
 
     async def _listen(self, frames: AsyncGenerator[bytes | Literal["too long"], None], stop: asyncio.Event) -> None:
-        """Until the runner is gone, or says more: that can only be that it cancels."""
+        """Sets `stop` when the runner is gone or sends a second frame, which can only be a cancel."""
         async for _ in frames:
             break
         else:

@@ -1,4 +1,4 @@
-"""The texts of an object's `.d` files: read strictly, every mistake named, and written. No file is touched here."""
+"""Parses and writes the texts of an object's `.d` files. Strict: reports every mistake. Touches no file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
 
 Session = Literal["none", "socket"]
 
-OF_THE_CALL = frozenset({"model", "messages", "stream", "stream_options", "n"})
+PER_CALL = frozenset({"model", "messages", "stream", "stream_options", "n"})
 """Request fields that can't have a default."""
 
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -55,7 +55,7 @@ Kind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """line counts from 1; 0 means the file as a whole."""
+    """A mistake in a file. line: from 1; 0 for the file as a whole."""
 
     kind: Kind
     line: int
@@ -68,22 +68,22 @@ class Mistake:
 
 HOLDS = {
     "driver": f"one driver, or lines of {', '.join(USE_CASES)} as USE=DRIVER,DRIVER",
-    "cap": f"one word a line of {', '.join(CAPABILITIES)}",
-    "default": f"lines KEY=VALUE, each a request's field once, none of {', '.join(sorted(OF_THE_CALL))}",
+    "cap": f"one word per line, of {', '.join(CAPABILITIES)}",
+    "default": f"lines KEY=VALUE, each a request's field once, none of {', '.join(sorted(PER_CALL))}",
     "session": "socket or none",
 }
-"""What may stand in a file."""
+"""File → description of its format."""
 
 
 class BadControlFile(ProviderInvalidRequest):
-    """Everything that is wrong with one file, and what it holds when it is right."""
+    """All mistakes of one file, and a description of its format."""
 
     def __init__(self, file: str, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
-        told = f"{file}: {'; '.join(map(str, self.mistakes))}"
+        message = f"{file}: {'; '.join(map(str, self.mistakes))}"
         if file in HOLDS:
-            told += f". It holds {HOLDS[file]}"
-        super().__init__(told, code="bad_control_file")
+            message += f". It holds {HOLDS[file]}"
+        super().__init__(message, code="bad_control_file")
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -94,13 +94,13 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The driver file: drivers for each use, the preferred first."""
+    """The driver file: the drivers for each use, in order of preference."""
 
     table: Mapping[UseCase, tuple[str, ...]]
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """One driver's name, or a table `use=driver,driver`. Raises BadControlFile."""
+        """Parses one driver's name or a table `use=driver,driver`. Raises BadControlFile."""
         table: dict[UseCase, tuple[str, ...]] = {}
         mistakes: list[Mistake] = []
         lines = list(_lines(text))
@@ -127,7 +127,7 @@ class Routes:
         return cls(table)
 
     def drivers(self, use: UseCase) -> tuple[str, ...]:
-        """Those of the use first, then those of `default`; each once."""
+        """The drivers of the use, then those of `default`, without duplicates."""
         return tuple(dict.fromkeys((*self.table.get(use, ()), *self.table.get("default", ()))))
 
     def text(self) -> str:
@@ -137,7 +137,7 @@ class Routes:
 
 
 def parse_capabilities(text: str) -> tuple[Capability, ...]:
-    """One stable word a line. Raises BadControlFile: what is private to a provider or an API isn't one."""
+    """Parses one capability per line. Raises BadControlFile for an unknown one."""
     words = list(_lines(text))
     if mistakes := [Mistake("UnknownCapability", number, word) for number, word in words if word not in CAPABILITIES]:
         raise BadControlFile("cap", mistakes)
@@ -145,7 +145,7 @@ def parse_capabilities(text: str) -> tuple[Capability, ...]:
 
 
 def parse_defaults(text: str) -> dict[str, Any]:
-    """KEY=VALUE lines to request fields; a value is JSON where it reads as JSON, else text. Raises BadControlFile."""
+    """Parses KEY=VALUE lines to request fields. A value that isn't JSON is text. Raises BadControlFile."""
     found: dict[str, Any] = {}
     mistakes: list[Mistake] = []
     for number, line in _lines(text):
@@ -153,7 +153,7 @@ def parse_defaults(text: str) -> dict[str, Any]:
         key = key.strip()
         if not equals:
             mistakes.append(Mistake("NoValue", number, key))
-        elif not _KEY.fullmatch(key) or key in OF_THE_CALL:
+        elif not _KEY.fullmatch(key) or key in PER_CALL:
             mistakes.append(Mistake("InvalidKey", number, key))
         elif key in found:
             mistakes.append(Mistake("DuplicateKey", number, key))

@@ -1,4 +1,4 @@
-"""Looks whether a tree works, and says how to mend what doesn't."""
+"""Checks a tree and says how to repair it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from gateway.ctx.tree import EXEC_SOCKET, RUNNER, objects, read_control
 from gateway.errors import GatewayError
 
 SECONDS = 10.0
-"""For the runner to start."""
+"""Time for the runner to start."""
 
 SYNC = "run: ctxgate ctx sync"
-SERVE = "set ctx: {enabled: true} in config.yaml and start the gateway, again if it runs: ctxgate serve"
+SERVE = "set ctx: {enabled: true} in config.yaml and (re)start the gateway: ctxgate serve"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """cure: empty where nothing is wrong."""
+    """One result. cure: empty if nothing is wrong."""
 
     message: str
     cure: str = ""
@@ -43,7 +43,7 @@ class Finding:
 
 
 def examine(root: Path, config: Config) -> Iterator[Finding]:
-    """The findings, what is fundamental first: after a problem there the rest is left out."""
+    """Yields findings, the fundamental ones first. Stops early if there is no tree."""
     made = projection(config)
     yield from (Finding(misfit.message, misfit.cure) for misfit in made.misfits)
     if not root.is_dir():
@@ -59,7 +59,7 @@ def examine(root: Path, config: Config) -> Iterator[Finding]:
         yield from _object(root, triple, config, made.objects, answers=answers)
     for alias, target in aliases(root).items():
         if target is None:
-            yield Finding(f"the alias {alias} leads to no object", f"remove it, or point it to one; {SYNC}")
+            yield Finding(f"the alias {alias} leads to no object", f"remove it or correct it; {SYNC}")
 
 
 def _places(root: Path) -> Iterator[Finding]:
@@ -67,9 +67,9 @@ def _places(root: Path) -> Iterator[Finding]:
     if status.st_mode & 0o077:
         yield Finding(f"{root} can be read by others ({stat.filemode(status.st_mode)})", f"chmod 700 {root}")
     else:
-        yield Finding(f"{root} is its owner's alone")
+        yield Finding(f"only the owner can use {root}")
     if hasattr(os, "ST_NOEXEC") and os.statvfs(root).f_flag & os.ST_NOEXEC:
-        yield Finding(f"nothing can be executed on the file system of {root}", "choose another --root or $CTX_ROOT")
+        yield Finding(f"the file system of {root} is mounted noexec", "choose another --root or $CTX_ROOT")
 
 
 def _runner(root: Path) -> Finding:
@@ -98,23 +98,25 @@ def _object(
     try:
         control = read_control(triple)
     except GatewayError as error:
-        yield Finding(f"{name}: {error}", f"mend it, or remove it; {SYNC}")
+        yield Finding(f"{name}: {error}", f"correct or remove it; {SYNC}")
         return
     unknown = {driver for use in USE_CASES for driver in control.routes.drivers(use)} - drivers.DRIVERS.keys()
     if unknown:
         cure = f"use {', '.join(drivers.DRIVERS)}"
-        problems.append(Finding(f"{name}: no driver {', '.join(sorted(unknown))} is known", cure))
+        problems.append(Finding(f"{name}: unknown driver {', '.join(sorted(unknown))}", cure))
     if control.id not in wanted:
-        problems.append(Finding(f"{name}: its id {control.id!r} is no model of {config.source}", "mend its id file"))
+        problems.append(
+            Finding(f"{name}: its id {control.id!r} is not a model of {config.source}", "correct its id file")
+        )
     else:
         of = wanted[control.id]
         settings = config.ctx.models.get(of) if of is not None else None
         if settings is not None and settings.credential and of is not None and config.models[of].api_key is None:
             key = settings.credential
             cure = f"set {key.upper().replace('-', '_')}_API_KEY, or: keyring set cortexfs:{key} default"
-            problems.append(Finding(f"{name}: its server's key is missing", cure))
+            problems.append(Finding(f"{name}: the key of its server is missing", cure))
     if control.session == "socket" and answers and not reachable(triple.sock):
-        problems.append(Finding(f"{name}: nobody answers at its socket", f"look at the gateway's log; {SYNC}"))
+        problems.append(Finding(f"{name}: its socket doesn't answer", f"see the gateway's log; {SYNC}"))
     yield from problems
     if not problems:
         yield Finding(str(name))

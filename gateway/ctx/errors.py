@@ -1,4 +1,4 @@
-"""What the ABI has an errno for and the categories haven't; and both as frames and exit codes."""
+"""Errors of the object ABI with an errno of their own, and the errno and exit code of each error."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gateway.errors import (
 
 
 class NotConfigured(ProviderAuthentication):
-    """The key of the model's server is neither in the environment nor in the keychain."""
+    """Neither the environment nor the keychain has the key of the model's server."""
 
 
 class NoDriver(ProviderInvalidRequest):
-    """No driver of the object's route is there, or the model's server has none of them."""
+    """The object's route names no known driver, or the model's server supports none of them."""
 
     errno = errno.ENOSYS
     exit_code = 1
@@ -36,13 +36,13 @@ class NotFound(ProviderInvalidModel):
 
 
 class Busy(ProviderRateLimit):
-    """Nothing was done; a later try may succeed."""
+    """Nothing was done. A retry may succeed."""
 
     errno = errno.EAGAIN
 
 
 def code(error: GatewayError) -> str:
-    """The name of the errno, as frames have it."""
+    """The name of the error's errno, as in error frames."""
     return errno.errorcode[error.errno]
 
 
@@ -51,4 +51,4 @@ GENERIC = 1
 EXIT_CODES = {errno.errorcode[error.errno]: error.exit_code for error in CATEGORIES.values()} | {
     errno.errorcode[error.errno]: error.exit_code for error in (TooLong, Busy)
 }
-"""By the code of an error frame; any other is GENERIC."""
+"""Code of an error frame → exit code. Any other code is GENERIC."""

@@ -1,4 +1,4 @@
-"""One run: an input to the canonical events of its answer. The model is asked, and nothing else is done."""
+"""One run: asks the model and gives the canonical events of the answer. Nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.config.projection import projection
 from gateway.config.values import UseCase
 from gateway.core import Gateway
 from gateway.ctx import drivers
-from gateway.ctx.drivers import Answering, Ask, NotOffered
+from gateway.ctx.drivers.base import Answering, Ask, NotOffered
 from gateway.ctx.errors import NoDriver, NotConfigured, NotFound, code
 from gateway.ctx.objects import Triple
 from gateway.ctx.tree import Control, read_control
@@ -24,17 +24,17 @@ from gateway.wire.events import Done, Error, Event, Start, Status
 log = logging.getLogger("ctxgate")
 
 MAX_ANSWER = 1024 * 1024 - 4096
-"""Bytes that an answer's texts may have as JSON, so that its message fits into one frame."""
+"""Most bytes of an answer's texts as JSON, so that its message fits into one frame."""
 
 
 Ended = Callable[[Triple, str | None, str, Status], None]
-"""Called at the end of each run, with its object, session (None: none), id and outcome."""
+"""Called at the end of each run with its object, session (or None), id and outcome."""
 
 
 def fields_of(text: str) -> dict[str, Any]:
-    """A request's fields from what a person or a program handed in: text, or a JSON object with `messages`.
+    """The fields of a request, from text or from a JSON object with `messages`.
 
-    Raises ProviderInvalidRequest for input that is empty.
+    Raises ProviderInvalidRequest for empty input.
     """
     stripped = text.strip()
     if stripped.startswith("{"):
@@ -45,16 +45,16 @@ def fields_of(text: str) -> dict[str, Any]:
         if isinstance(found, dict) and "messages" in found:
             return found
     if not stripped:
-        raise ProviderInvalidRequest("there is no input: give it as arguments or on standard input")
+        raise ProviderInvalidRequest("no input: give it as arguments or on standard input")
     return {"messages": [{"role": "user", "content": text.removesuffix("\n").removesuffix("\r")}]}
 
 
 async def until(
     stop: asyncio.Event, events: AsyncGenerator[list[Event], None], last: Callable[[], list[Event]]
 ) -> AsyncGenerator[list[Event], None]:
-    """The batches of `events` until `stop` is set, then `last()`; closes `events` in any case.
+    """Yields the batches of `events` until `stop` is set, then `last()`. Always closes `events`.
 
-    Nothing comes after a batch that ends in a `done`.
+    Ends after a batch that ends with `done`.
     """
     stopping = asyncio.ensure_future(stop.wait())
     coming: asyncio.Future[list[Event] | None] | None = None
@@ -71,7 +71,7 @@ async def until(
             if isinstance(batch[-1], Done):
                 return
         if coming is not None and not coming.done():
-            # It ends the engine's work before the client hears that it has ended.
+            # Cancel the engine's work before the client gets to know that the run has ended.
             coming.cancel()
             await asyncio.wait({coming})
         yield last()
@@ -85,7 +85,7 @@ async def until(
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """triple: the object that is asked. use: the route of its drivers."""
+    """One question to an object. triple: the object. use: selects the drivers of its route."""
 
     gateway: Gateway
     triple: Triple
@@ -93,9 +93,9 @@ class Execution:
     run: str
 
     async def events(self, fields: dict[str, Any], *, started: bool = False) -> AsyncGenerator[list[Event], None]:
-        """`start` (unless it was told already), what comes, and `done`; a failure is an `error` before that.
+        """Yields `start`, unless `started`, the events of the answer, and `done`; a failure as `error` before `done`.
 
-        What was wrong before anything was asked comes without a `start`. Raises nothing but what cancels it.
+        A failure before the model is asked has no `start`. Raises nothing but CancelledError.
         """
         answering: Answering | None = None
         try:
@@ -104,7 +104,7 @@ class Execution:
             routed = control.routes.drivers(self.use)
             if all(drivers.load(name) is None for name in routed):
                 known = ", ".join(drivers.DRIVERS)
-                raise NoDriver(f"{self.triple.name}: no driver {', '.join(routed)} is known; there are {known}")
+                raise NoDriver(f"{self.triple.name}: unknown driver {', '.join(routed)}; there are {known}")
             if not started:
                 yield [Start(run=self.run, model=self.triple.name.name)]
             answering = await self._open(routed, ask)
@@ -116,7 +116,7 @@ class Execution:
             yield self._failed(error)
         except Exception:
             log.exception("%s failed", self.triple.name)
-            yield self._failed(InternalError("ctxgate failed; its log tells why"))
+            yield self._failed(InternalError("ctxgate failed; see its log"))
         finally:
             if answering is not None:
                 answering.close()

@@ -1,4 +1,4 @@
-"""A session as files, in the layout of the object ABI."""
+"""Writes a session as files, in the layout of the object ABI."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from gateway.store import Store
 async def export(
     config: Config, root: Path, name: ObjectName, session: str, scope: Literal["private", "shared"], to: Path | None
 ) -> Path:
-    """The folder that it was written to, for its owner alone: to, else its place in the tree.
+    """Exports a session; returns the folder, which only its owner can read. to: by default its place in the tree.
 
-    Raises NotFound where there is no such session, ProviderInvalidRequest for a folder that holds something else, and
-    ProviderUnavailable where it can't be read or written.
+    Raises NotFound for a missing session, ProviderInvalidRequest for a folder with other files, ProviderUnavailable if
+    the store can't be read or the folder can't be written.
     """
     store = await Store.open(store_url(config))
     try:
@@ -37,7 +37,7 @@ async def export(
         home = root / "shared" if scope == "shared" else root / "home" / str(os.geteuid())
         to = home / name.kind / f"{name.name}.d" / "session" / session
     elif to.is_dir() and any(to.iterdir()) and not (to / "messages.jsonl").exists():
-        raise ProviderInvalidRequest(f"{to} holds other files: name a new folder, or that of an earlier export")
+        raise ProviderInvalidRequest(f"{to} has other files: name a new folder or that of an earlier export")
     try:
         _write(to, files)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Requests of the socket protocol, read and checked (object ABI). No I/O."""
+"""Parses and checks the requests of the socket protocol (object ABI). No I/O."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gateway.ctx.errors import TooLong
 from gateway.errors import ProviderInvalidRequest
 
 MAX_FRAME = 1024 * 1024
-"""Bytes, the newline among them."""
+"""Bytes, including the newline."""
 MAX_EXEC_FRAME = 8 * MAX_FRAME
-"""Of the runner's one frame: an input of 1 MiB grows when it becomes JSON."""
+"""Bytes of the runner's frame: an input of 1 MiB is longer as JSON."""
 MAX_INPUT = MAX_FRAME
 
 Scope = Literal["private", "shared", "temp"]
@@ -26,7 +26,7 @@ class _Request(Struct, tag_field="op", kw_only=True):
 
 
 class Send(_Request, tag="send", kw_only=True):
-    """id: the client's own, by which a retry is known."""
+    """Asks the object. id: chosen by the client; the same id again is a retry."""
 
     id: str
     input: str
@@ -36,7 +36,7 @@ class Send(_Request, tag="send", kw_only=True):
 
 
 class Resume(_Request, tag="resume", kw_only=True):
-    """after: an event's id; all events where it isn't given. scope: the private session first where it isn't given."""
+    """Follows a session. after: an event's id; by default all events. scope: by default private, then shared."""
 
     session: str = "default"
     after: str | UnsetType = UNSET
@@ -44,7 +44,7 @@ class Resume(_Request, tag="resume", kw_only=True):
 
 
 class Cancel(_Request, tag="cancel", kw_only=True):
-    """id: of a run, or of the client's message that began it."""
+    """Cancels a run. id: of the run, or of the message that started it."""
 
     id: str
 
@@ -54,7 +54,7 @@ class Ping(_Request, tag="ping", kw_only=True):
 
 
 class Exec(_Request, tag="exec", kw_only=True):
-    """An object was executed; on the runner's socket alone. object: kind/name."""
+    """An executed object; only on the runner's socket. object: kind/name."""
 
     object: str
     input: str
@@ -68,9 +68,9 @@ _decode_exec = msgspec.json.Decoder(Exec).decode
 
 
 def parse(frame: bytes | Literal["too long"]) -> Request:
-    """A frame of an object's socket. Unknown fields are ignored.
+    """Parses a frame of an object's socket; ignores unknown fields.
 
-    Raises ProviderInvalidRequest (EINVAL), and TooLong (EMSGSIZE).
+    Raises ProviderInvalidRequest (EINVAL) and TooLong (EMSGSIZE).
     """
     request = _parsed(frame, _decode_request)
     _check(request)
@@ -78,7 +78,7 @@ def parse(frame: bytes | Literal["too long"]) -> Request:
 
 
 def parse_exec(frame: bytes | Literal["too long"]) -> Exec:
-    """The one frame of the runner's socket: whatever it says later cancels. Raises as `parse`."""
+    """Parses the first frame of the runner's socket. Raises like `parse`. Any later frame cancels the run."""
     request = _parsed(frame, _decode_exec)
     _component("run", request.run)
     _input(request.input)
@@ -94,7 +94,7 @@ def _parsed(frame: bytes | Literal["too long"], decode: Callable[[bytes], R]) ->
             frame.decode()
         return decode(frame)
     except msgspec.ValidationError as error:
-        raise ProviderInvalidRequest(f"the frame is no request: {error}") from None
+        raise ProviderInvalidRequest(f"the frame is not a request: {error}") from None
     except msgspec.DecodeError as error:
         raise ProviderInvalidRequest(f"the frame is not valid JSON: {error}") from None
     except UnicodeDecodeError:
@@ -121,18 +121,18 @@ def _check(request: Request) -> None:
 
 def _component(field: str, value: str) -> None:
     if not is_component(value):
-        raise ProviderInvalidRequest(f"{field}: {value[:80]!r} isn't a name: letters, digits and . _ + -, at most 64")
+        raise ProviderInvalidRequest(f"{field}: {value[:80]!r} is not a name: letters, digits and . _ + -, at most 64")
 
 
 def _input(text: str) -> None:
     if not text.strip():
-        raise ProviderInvalidRequest("input: there is nothing in it")
+        raise ProviderInvalidRequest("input: it is empty")
     if "\0" in text:
-        raise ProviderInvalidRequest("input: it has a NUL")
+        raise ProviderInvalidRequest("input: it contains NUL")
     if len(text) > MAX_INPUT or len(text.encode()) > MAX_INPUT:
         raise TooLong(f"input: it exceeds {MAX_INPUT} bytes")
 
 
 def _cwd(path: str) -> None:
     if not path.startswith("/") or ".." in path.split("/") or any(char < " " for char in path) or len(path) > 4096:
-        raise ProviderInvalidRequest("cwd: write an absolute path without .. and control characters")
+        raise ProviderInvalidRequest("cwd: must be an absolute path without .. and control characters")

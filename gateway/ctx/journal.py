@@ -1,4 +1,4 @@
-"""Sessions in the store: each function is work for `Store.write` or `Store.read`, and one transaction."""
+"""Sessions in the store. Each function is work for `Store.write` or `Store.read`: one transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET
@@ -21,22 +21,27 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    delete,
     func,
     insert,
     select,
     update,
 )
 
+from gateway.config import Config
 from gateway.ctx.errors import Busy
 from gateway.ctx.frames import Scope, Send
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.events import Done, Error, Start, Status, line
 
+if TYPE_CHECKING:
+    from gateway.store import Store
+
 State = Literal["active", "idle", "error", "cancelled"]
-"""Of a session: idle after an answer that ended well."""
+"""The state of a session: idle after a successful answer."""
 
 EVERYONE = -1
-"""The owner of shared sessions; of private ones it is the user's id."""
+"""The owner of shared sessions. A private session's owner is the user's id."""
 
 _meta = MetaData()
 _key = BigInteger().with_variant(Integer, "sqlite")
@@ -77,6 +82,9 @@ event_table = Table(
     Column("frame", Text),
 )
 
+PRUNE_BATCH = 20
+"""Sessions that `prune` deletes in one transaction."""
+
 Event: TypeAlias = tuple[int, bytes]
 """A number and its frame; the event's id is `event-NUMBER`."""
 
@@ -87,7 +95,7 @@ def event_id(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """object: `model/openai/gpt-4o`. user: the id of the user who asks."""
+    """Who asks which object. object: `model/openai/gpt-4o`. user: the id of the asking user."""
 
     object: str
     user: int
@@ -98,7 +106,7 @@ class Whose:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that stands in the journal with its start event. messages: the conversation so far, as chat messages."""
+    """A recorded run with its start event. messages: the conversation so far, as chat messages."""
 
     session: int
     run: str
@@ -108,7 +116,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """The client has sent this before: its `done`, or the `start` of a run that isn't done."""
+    """The client has sent this before. frame: the run's `done`, or its `start` if it isn't done."""
 
     frame: bytes
 
@@ -120,9 +128,9 @@ class Found:
 
 
 def begin(connection: Connection, whose: Whose, send: Send, run: str, keeper: str, model: str) -> Begun | Retried:
-    """Records the message and the start of its run, once for each client id.
+    """Records the message and the start of its run, once per client id.
 
-    Raises ProviderInvalidRequest where the id was used for something else, Busy while another run of the session lasts.
+    Raises ProviderInvalidRequest if the id was used for another message, Busy while the session has an active run.
     """
     now = time.time()
     cwd = None if send.cwd is UNSET else send.cwd
@@ -132,25 +140,12 @@ def begin(connection: Connection, whose: Whose, send: Send, run: str, keeper: st
     if found is None:
         values = {"object": whose.object, "owner": owner, "name": send.session, "scope": send.scope, "cwd": cwd}
         values |= {"state": "active", "created_at": now, "updated_at": now, "last_event": 0}
-        session = int(
-            connection.execute(insert(session_table).values(values).returning(session_table.c.id)).scalar_one()
-        )
-        last = 0
+        inserted = insert(session_table).values(values).returning(session_table.c.id)
+        session, last = int(connection.execute(inserted).scalar_one()), 0
     else:
         session, last = int(found.id), int(found.last_event)
-        known = connection.execute(
-            select(run_table).where(run_table.c.session == session, run_table.c.client == send.id)
-        ).first()
-        if known is not None:
-            if known.fingerprint != fingerprint:
-                raise ProviderInvalidRequest(f"id: {send.id} was sent before, with another input, scope or cwd")
-            number = known.first_event if known.last_event is None else known.last_event
-            return Retried(_frame(connection, session, int(number)))
-        active = connection.execute(
-            select(run_table.c.id).where(run_table.c.session == session, run_table.c.state == "active")
-        ).first()
-        if active is not None:
-            raise Busy(f"session {send.session} is busy with {active.id}; send again when it is done, or cancel it")
+        if (frame := _earlier(connection, session, send, fingerprint)) is not None:
+            return Retried(frame)
     number = last + 1
     frame = line(Start(id=event_id(number), run=run, model=model, client_id=send.id))
     messages = _messages(connection, session)
@@ -168,7 +163,23 @@ def begin(connection: Connection, whose: Whose, send: Send, run: str, keeper: st
     return Begun(session, run, (number, frame), messages)
 
 
+def _earlier(connection: Connection, session: int, send: Send, fingerprint: str) -> bytes | None:
+    """The frame that answers a retry, or None for a new message. Raises as `begin`."""
+    runs = select(run_table).where(run_table.c.session == session)
+    known = connection.execute(runs.where(run_table.c.client == send.id)).first()
+    if known is not None:
+        if known.fingerprint != fingerprint:
+            raise ProviderInvalidRequest(f"id: {send.id} was sent before, with another input, scope or cwd")
+        number = known.first_event if known.last_event is None else known.last_event
+        return _frame(connection, session, int(number))
+    active = connection.execute(runs.where(run_table.c.state == "active")).first()
+    if active is not None:
+        raise Busy(f"session {send.session} is busy with {active.id}; send again when it is done, or cancel it")
+    return None
+
+
 def append(connection: Connection, session: int, run: str, events: Sequence[Event]) -> None:
+    """Records further events of a run."""
     if events:
         rows = [{"session": session, "number": number, "run": run, "frame": frame.decode()} for number, frame in events]
         connection.execute(insert(event_table), rows)
@@ -179,7 +190,7 @@ def append(connection: Connection, session: int, run: str, events: Sequence[Even
 def finish(
     connection: Connection, session: int, run: str, events: Sequence[Event], status: Status, answer: str | None
 ) -> None:
-    """The run's last events, `done` the last of them. answer: the message, as JSON, of a run that ended well."""
+    """Records the end of a run. events: its last ones, up to `done`. answer: a successful run's message, as JSON."""
     append(connection, session, run, events)
     last = events[-1][0]
     connection.execute(
@@ -190,7 +201,7 @@ def finish(
 
 
 def find(connection: Connection, whose: Whose, name: str, scope: Scope | None) -> Found | None:
-    """scope: None for the private session, else the shared one."""
+    """Finds a session. scope: None for the private session or, without one, the shared one."""
     for one in (scope,) if scope is not None else ("private", "shared"):
         row = _session(connection, whose.object, whose.owner(one), name)
         if row is not None:
@@ -203,7 +214,7 @@ def after(connection: Connection, session: int, number: int, last: int, count: i
     table = event_table
     there = table.c.session == session
     window = and_(there, table.c.number > number, table.c.number <= min(last, number + count))
-    # A driver may fetch all that a query finds, and frames can be long.
+    # Sizes first: a driver may fetch every row of a query, and frames can be long.
     sizes = connection.execute(
         select(table.c.number, func.length(table.c.frame)).where(window).order_by(table.c.number)
     ).all()
@@ -217,7 +228,7 @@ def after(connection: Connection, session: int, number: int, last: int, count: i
 
 
 def recover(connection: Connection, keeper: str, living: Collection[str]) -> int:
-    """Ends the runs that were active when their gateway ended; how many. living: those that are still answered."""
+    """Ends the runs that their gateway left active; returns how many. living: runs that are still being answered."""
     found = connection.execute(
         select(run_table.c.id, run_table.c.session, session_table.c.last_event)
         .join(session_table, session_table.c.id == run_table.c.session)
@@ -230,7 +241,7 @@ def recover(connection: Connection, keeper: str, living: Collection[str]) -> int
 
 
 def interrupt(connection: Connection, session: int, run: str, last: int, message: str) -> list[Event]:
-    """Ends a run in an error event."""
+    """Ends a run with an error event; returns its last events."""
     events = [
         (last + 1, line(Error(id=event_id(last + 1), run=run, code="EINTR", message=message))),
         (last + 2, line(Done(id=event_id(last + 2), run=run, status="error"))),
@@ -255,7 +266,7 @@ def _frame(connection: Connection, session: int, number: int) -> bytes:
 
 
 def _messages(connection: Connection, session: int) -> list[dict[str, Any]]:
-    """The turns that were answered: one that failed is no part of the conversation."""
+    """The answered turns, as chat messages. Failed turns are not part of the conversation."""
     rows = connection.execute(
         select(run_table.c.input, run_table.c.answer)
         .where(run_table.c.session == session, run_table.c.state == "ok")
@@ -268,7 +279,7 @@ def _messages(connection: Connection, session: int) -> list[dict[str, Any]]:
 
 
 def chat_message(answer: dict[str, Any]) -> dict[str, Any]:
-    """An assistant's canonical message as one of a chat request."""
+    """Converts an assistant's canonical message to a chat message."""
     text = "".join(part["text"] for part in answer["content"])
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls := answer.get("tool_calls"):
@@ -282,3 +293,22 @@ def chat_message(answer: dict[str, Any]) -> dict[str, Any]:
             for call in calls
         ]
     return message
+
+
+async def prune(store: Store, config: Config, now: float) -> int:
+    """Deletes sessions without a message for `ctx.session_days`, with their runs and events. Returns how many."""
+    days = config.ctx.session_days
+    if days is None:
+        return 0
+    until = now - days * 86400
+    deleted = 0
+    while count := await store.write(lambda connection: _delete_idle(connection, until)):
+        deleted += count
+    return deleted
+
+
+def _delete_idle(connection: Connection, until: float) -> int:
+    table = session_table
+    old = select(table.c.id).where(table.c.state != "active", table.c.updated_at < until).limit(PRUNE_BATCH)
+    # ON DELETE CASCADE deletes their runs and events.
+    return int(connection.execute(delete(table).where(table.c.id.in_(old))).rowcount)

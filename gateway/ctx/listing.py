@@ -1,4 +1,4 @@
-"""The objects of a tree as a table, from its files alone."""
+"""The objects of a tree as a table, read from its files alone."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import os
 import socket
 from pathlib import Path
 
+from gateway.ctx.availability import OFFLINE
 from gateway.ctx.objects import ObjectName, name_at
-from gateway.ctx.status import OFFLINE
 from gateway.ctx.tree import EXEC_SOCKET, objects, read_control
 from gateway.errors import GatewayError
 
 SECONDS = 1.0
-"""For a socket to take a connection."""
+"""Time for a socket to accept a connection."""
 
 
 def table(root: Path) -> list[str]:
-    """The lines, a heading first."""
+    """The lines of the table, with a heading."""
     names = aliases(root)
-    kept = answers(root / EXEC_SOCKET)
+    serving = answers(root / EXEC_SOCKET)
     rows = [("OBJECT", "STATUS", "SESSION", "DRIVER", "ALIASES")]
     for triple in objects(root):
         try:
@@ -26,9 +26,9 @@ def table(root: Path) -> list[str]:
             driver, session = ",".join(control.routes.drivers("default")), control.session
         except GatewayError as error:
             driver, session = f"({error})", "none"
-        # A gateway that was killed has left its last word.
+        # A killed gateway leaves its last status.
         file = triple.control / "status"
-        status = file.read_text("utf-8").strip() if kept and file.is_file() else OFFLINE
+        status = file.read_text("utf-8").strip() if serving and file.is_file() else OFFLINE
         own = sorted(alias for alias, target in names.items() if target == triple.name)
         rows.append((triple.name.name, status, session, driver, " ".join(own)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -36,7 +36,7 @@ def table(root: Path) -> list[str]:
 
 
 def answers(path: Path) -> bool:
-    """Whether somebody listens at a socket."""
+    """Whether a process listens on a socket."""
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(SECONDS)
         try:
@@ -47,7 +47,7 @@ def answers(path: Path) -> bool:
 
 
 def aliases(root: Path) -> dict[str, ObjectName | None]:
-    """Symlinks below `model/` and the user's own folder, each with the object that it leads to; None: to none."""
+    """Symlinks in `model/` and in the user's own folder → the objects that they lead to, None for none."""
     found: dict[str, ObjectName | None] = {}
     for folder, prefix in ((root / "model", ""), (root / "home" / str(os.geteuid()) / "model", "~/")):
         if folder.is_dir():

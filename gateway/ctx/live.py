@@ -1,4 +1,4 @@
-"""The tree of a running gateway: what the objects are asked is answered, and what changes stands in their files."""
+"""The tree of a running gateway: answers at the objects' sockets and updates their status and log files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from gateway.config import Config
 from gateway.config.projection import projection
+from gateway.ctx.availability import OFFLINE, READY, word
 from gateway.ctx.callog import CallLog
 from gateway.ctx.connection import Connection, RunnerConnection, Wire
 from gateway.ctx.errors import Busy, code
 from gateway.ctx.frames import MAX_EXEC_FRAME, MAX_FRAME
 from gateway.ctx.objects import Triple
-from gateway.ctx.status import OFFLINE, READY, word
 from gateway.ctx.sync import sync
 from gateway.ctx.tree import (
     EXEC_SOCKET,
@@ -46,18 +46,18 @@ if TYPE_CHECKING:
 MAX_CONNECTIONS = 1024
 """Clients of all sockets together."""
 LOOK_SECONDS = 1.0
-"""How often it is looked whether the configuration, the tree or an engine has changed."""
+"""How often to check for changes of the configuration, the tree and the engines."""
 PARTING_SECONDS = 2.0
-"""For clients to read how their runs ended when the gateway stops."""
+"""Time for clients to read the end of their runs when the gateway stops."""
 
 log = logging.getLogger("ctxgate")
 
 
 @asynccontextmanager
 async def live(services: Services) -> AsyncIterator[None]:
-    """Beside the gateway's other work: its start doesn't wait for the tree."""
+    """Serves the tree in the background: the gateway's start doesn't wait for it."""
     tree = LiveTree(services)
-    running = asyncio.create_task(tree.run(), name="keep the tree")
+    running = asyncio.create_task(tree.run(), name="serve the tree")
     try:
         yield
     finally:
@@ -66,33 +66,33 @@ async def live(services: Services) -> AsyncIterator[None]:
 
 
 class LiveTree:
-    """One root. `run` keeps it until `stop` is set."""
+    """One tree. `run` serves it until `stop` is set."""
 
     def __init__(self, services: Services) -> None:
         self.stop = asyncio.Event()
         self.ready = asyncio.Event()
-        """Set once every socket stands."""
+        """Set when every socket is in place."""
         self._services = services
         self._look = asyncio.Event()
         self._servers: dict[Path, asyncio.Server] = {}
         self._clients: dict[asyncio.Task[None], Wire] = {}
         self._models: dict[str, str] = {}
-        """By the path of an object's status file, what its `id` says."""
+        """Path of an object's status file → the text of its `id` file."""
         self._statuses: dict[str, str] = {}
         self._watched: set[int] = set()
         self._numbers = count()
         self._log = CallLog()
-        self._kept: Sessions | None = None
+        self._opened: Sessions | None = None
 
     async def run(self) -> None:
-        """A tree that can't be kept is told in the log; the gateway serves without it."""
+        """Serves the tree. If that fails, logs why; the gateway goes on without it."""
         try:
             self._root = find_root(None, self._services.gateway.config)
             await asyncio.to_thread(prepare, self._root)
             with self._alone():
-                await self._keep()
+                await self._serve()
         except BlockingIOError:
-            log.error("/ctx: another gateway keeps %s; this one leaves it alone", self._root)
+            log.error("/ctx: another gateway serves %s; this one leaves it alone", self._root)
         except (GatewayError, OSError) as error:
             log.error("/ctx: %s", error)
 
@@ -101,7 +101,7 @@ class LiveTree:
         with locked(self._root / GATEWAY_LOCK, seconds=0):
             yield
 
-    async def _keep(self) -> None:
+    async def _serve(self) -> None:
         services, root = self._services, self._root
         stopping = asyncio.create_task(self.stop.wait())
         try:
@@ -127,7 +127,7 @@ class LiveTree:
                     await self._refresh()
                     self.ready.set()
                 except OSError as error:
-                    # A full disk, or a tree that someone has removed: it may be better at the next look.
+                    # A full disk or a removed tree, for example. The next check may succeed.
                     log.error("/ctx: %s", error)
                 looking = asyncio.create_task(self._look.wait())
                 await asyncio.wait({stopping, looking}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -139,8 +139,8 @@ class LiveTree:
     async def _end(self) -> None:
         for server in self._servers.values():
             server.close()
-        if self._kept is not None:
-            await self._kept.aclose()
+        if self._opened is not None:
+            await self._opened.aclose()
         for wire in self._clients.values():
             wire.hang_up()
         if self._clients:
@@ -180,7 +180,7 @@ class LiveTree:
                 await self._listen(path, partial(self._object, triple), MAX_FRAME)
 
     async def _listen(self, path: Path, serve: Callable[[Wire], Awaitable[None]], limit: int) -> None:
-        """Bound aside and renamed: at its place there is never one that others may use, or that nobody serves."""
+        """Binds the socket elsewhere and renames it, so it is never open to other users or unserved at its place."""
         aside = self._root / STATE / f"s{next(self._numbers)}"
         aside.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX)
@@ -216,7 +216,7 @@ class LiveTree:
             await wire.flush()
             writer.close()
         except ConnectionError:
-            pass  # the client has gone
+            pass  # the client is gone
         except asyncio.CancelledError:
             if not self.stop.is_set():
                 raise
@@ -228,14 +228,14 @@ class LiveTree:
                 writer.transport.abort()
 
     async def _sessions(self) -> Sessions:
-        if self._kept is None:
+        if self._opened is None:
             if self.stop.is_set():
                 raise Busy("the gateway is stopping", retry_after=1)
-            # What the store needs takes a while to import, and most trees never need it.
+            # Importing the store is slow, and most trees never need it.
             module = await asyncio.to_thread(import_module, "gateway.ctx.sessions")
-            if self._kept is None:
-                self._kept = module.Sessions(self._services, f"{socket.gethostname()}:{self._root}", self._ended)
-        return self._kept
+            if self._opened is None:
+                self._opened = module.Sessions(self._services, f"{socket.gethostname()}:{self._root}", self._ended)
+        return self._opened
 
     async def _object(self, triple: Triple, wire: Wire) -> None:
         await Connection(wire, triple, self._sessions, self._services, self._ended).serve()
@@ -243,10 +243,10 @@ class LiveTree:
     async def _runner(self, wire: Wire) -> None:
         await RunnerConnection(wire, self._root, self._services, self._ended).serve()
 
-    # What changes
+    # Status and log files
 
     def _watch(self) -> None:
-        """Engines tell when their state changes; after a reload there are others."""
+        """Subscribes to state changes of engines that are new since the last reload."""
         for route in self._services.gateway.routes.values():
             if route.engine is not None and id(route.engine) not in self._watched:
                 self._watched.add(id(route.engine))
@@ -267,7 +267,7 @@ class LiveTree:
 
     def _write_changes(self, statuses: dict[str, str]) -> None:
         for path, status in statuses.items():
-            # An object may just have been removed by hand.
+            # Someone may have just removed the object by hand.
             with contextlib.suppress(FileNotFoundError):
                 write(self._root, path, f"{status}\n".encode(), 0o600)
         self._log.flush(self._root)

@@ -1,4 +1,4 @@
-"""What reading an executable object gives: the runner's shebang, then what is known of the object. No I/O."""
+"""The text of an executable object: the runner's shebang, then the object's metadata. No I/O."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gateway.config.values import Model, UseCase
 from gateway.ctx.control import USE_CASES, Capability, Routes, Session
 from gateway.ctx.objects import ObjectName
 
-HOLDS_TO_SCHEMA = ("llama.cpp", "llama-cpp-python", "ollama")
-"""Runtimes that hold an answer to a JSON Schema."""
+ENFORCES_SCHEMA = ("llama.cpp", "llama-cpp-python", "ollama")
+"""Runtimes that enforce a JSON Schema."""
 
 _SECRET = re.compile(
     r"(^|_)(api_?key|key|secret|password|passwd|authorization|credentials?|(access|auth)_?token|token)$", re.I
 )
-"""Names of request fields that a person may have put a secret into."""
+"""Names of request fields that may hold a secret."""
 
 _CAPABILITIES: Mapping[str, tuple[Capability, ...]] = {
     "text": ("chat", "stream"),
@@ -29,7 +29,7 @@ _CAPABILITIES: Mapping[str, tuple[Capability, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """One object as the file wants it."""
+    """An object as config.yaml describes it."""
 
     name: ObjectName
     display_name: str
@@ -45,7 +45,7 @@ class Projected:
     native: Mapping[str, object]
 
     def metadata(self, shebang: str) -> str:
-        """Each key on a line of its own, the seven of the listing first."""
+        """One line per key, the seven of the listing first."""
         values: dict[str, object] = {
             "id": self.name.name,
             "name": self.display_name,
@@ -58,7 +58,7 @@ class Projected:
             "driver": ",".join(self.routes.table.get("default", ())),
             **{f"driver.{use}": ",".join(self.routes.table[use]) for use in USE_CASES if use in self.routes.table},
             "session": self.session,
-            # What changes stands in its own file: this one is the same until the configuration changes.
+            # The status has a file of its own: this text changes only with the configuration.
             "status": f"{self.name.name.rpartition('/')[2]}.d/status",
             "cap": ",".join(self.capabilities),
         }
@@ -86,7 +86,7 @@ def echo() -> Projected:
 def projected(
     name: ObjectName, model: Model, routes: Mapping[UseCase, tuple[str, ...]], session: Session, created_at: int | None
 ) -> Projected:
-    """A model of the file. routes: empty for what fits the runtime. created_at: of its weights, seconds since 1970."""
+    """A model of config.yaml. routes: empty for the runtime's own. created_at: of its weights, seconds since 1970."""
     return Projected(
         name=name,
         display_name=model.display_name or model.name,
@@ -121,7 +121,7 @@ def _capabilities(model: Model, session: Session) -> tuple[Capability, ...]:
     found: list[Capability] = ["chat", "stream"]
     if session == "socket":
         found.append("session")
-    if model.runtime in HOLDS_TO_SCHEMA:
+    if model.runtime in ENFORCES_SCHEMA:
         found.append("json_schema")
     for word in model.capabilities:
         found += _CAPABILITIES.get(word, ())

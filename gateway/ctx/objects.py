@@ -18,22 +18,22 @@ DEPTH: dict[Kind, int] = {"model": 2, "agent": 1, "tool": 1}
 
 @dataclass(frozen=True, slots=True)
 class ObjectName:
-    """`kind/name`, where name is one component, or two of a model."""
+    """`kind/name`. The name has one component; a model's has two."""
 
     kind: Kind
     name: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `model/openai/gpt-4o`. Raises ProviderInvalidModel (ENOENT) where no object can have that name."""
+        """Parses `model/openai/gpt-4o`. Raises ProviderInvalidModel (ENOENT) for an invalid name."""
         kind, _, name = text.partition("/")
         for known in KINDS:
             if kind == known:
                 parts = name.split("/")
                 if len(parts) == DEPTH[known] and all(map(is_component, parts)):
                     return cls(known, name)
-                raise ProviderInvalidModel(f"{text!r} can't be the name of an object: use {NAMING}")
-        raise ProviderInvalidModel(f"{text!r} is no object: its kind is one of {', '.join(KINDS)}")
+                raise ProviderInvalidModel(f"{text!r} is not a valid name for an object: use {NAMING}")
+        raise ProviderInvalidModel(f"{text!r} is not an object: its kind must be one of {', '.join(KINDS)}")
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
@@ -41,7 +41,7 @@ class ObjectName:
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """Where an object is: `entry` is executed and read, `sock` is talked to, `control` holds its small files."""
+    """An object's paths. entry: the executable. sock: its socket. control: the folder of its small files."""
 
     name: ObjectName
     entry: Path
@@ -55,13 +55,13 @@ class Triple:
 
 
 def name_at(root: Path, path: Path) -> ObjectName:
-    """Whose entry `path` is, symlinks followed: readlink decides the identity of an object.
+    """The object whose entry `path` is. Follows symlinks: the target decides which object it is.
 
-    Raises ProviderInvalidModel for what isn't one of the tree.
+    Raises ProviderInvalidModel for a path that is not an object of the tree.
     """
     try:
         found = path.resolve(strict=True)
         relative = PurePosixPath(found.relative_to(root.resolve()))
     except (OSError, ValueError) as error:
-        raise ProviderInvalidModel(f"{path} is no object of {root}") from error
+        raise ProviderInvalidModel(f"{path} is not an object of {root}") from error
     return ObjectName.parse(str(relative))

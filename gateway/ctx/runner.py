@@ -1,69 +1,54 @@
-"""What the shebang of an object names: hands the input to the running gateway, and the canonical stream to stdout.
+"""The program that an object's shebang names. It hands the input to the running gateway and the events to stdout.
 
-Executed with each call of an object, so it imports next to nothing: it knows how to write JSON strings and needs not
-read any. (`gateway.ctx.connection.RunnerConnection` is the other side.)
+It runs with each call of an object, so it imports next to nothing.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from _json import encode_basestring_ascii as quoted  # importing `json` takes longer than the whole run
 
-# The modules behind `json`, `signal` and `socket`: these take longer to import than all the rest takes to run.
-from _json import encode_basestring_ascii as quoted
-from _signal import SIGINT, signal  # type: ignore[import-not-found]
-from _socket import AF_UNIX, SOCK_STREAM, socket
+from gateway.ctx.client import GENERIC, OK, READ, USAGE, Failure, execute
 
-TYPE_CHECKING = False  # so is `typing`
+TYPE_CHECKING = False  # importing `typing` is slow, too
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-SOCKET = ".ctxgate/exec.sock"
 MAX_INPUT = 1024 * 1024
 """Bytes."""
-READ = 64 * 1024
-
-OK, GENERIC, USAGE, DENIED, UNAVAILABLE = 0, 1, 2, 13, 69
-
 HELP = """\
 usage: {name} [--text | --jsonl] [INPUT ...]
 
-Asks the model once. INPUT, else standard input, is text, or JSON with "messages". Without any, on a terminal,
-it is a conversation.
+Asks the model once. The input is INPUT or standard input: text, or JSON with "messages". Without either, on a
+terminal, starts a conversation.
 
-  --text    the answer as people read it (on a terminal that is so anyway)
-  --jsonl   the stream of events, one JSON object a line (else that is so anyway)
-  --        what follows is input
+  --text    print the answer as text (default on a terminal)
+  --jsonl   print the stream of events, one JSON object a line (default elsewhere)
+  --        treat the rest as input
 
 exit codes: 0 success, 1 generic error, 2 bad input, 13 permission denied, 69 gateway unavailable, 70 internal error
 """
 
 
 def main(launcher: str, argv: list[str]) -> NoReturn:
-    """argv: the object's path as it was executed, and its arguments. The tree is the one that `launcher` lies in."""
+    """argv: the object's path as it was executed, and its arguments. `launcher` lies in the tree's `bin` folder."""
     root = os.path.dirname(os.path.dirname(os.path.realpath(launcher)))
     if not argv:
         os.write(2, f"usage: {launcher} OBJECT [INPUT ...]\n".encode())
         os._exit(USAGE)
-    # Nothing is left to be done at the interpreter's leisure.
+    # Skips the interpreter's shutdown, which has nothing left to do.
     os._exit(run(root, argv[0], argv[1:]))
 
 
-class Failure(Exception):
-    def __init__(self, code: str, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.code = code
-        self.exit_code = exit_code
-
-
 def run(root: str, path: str, arguments: list[str]) -> int:
-    """Executes an object. The exit code."""
+    """Executes an object; returns the exit code."""
     try:
         return _run(root, path, arguments)
     except (BrokenPipeError, KeyboardInterrupt):
         return GENERIC
-    except OSError as error:  # a full disk, say: there is nowhere to tell it but here
+    except OSError as error:  # a full disk, for example
         os.write(2, f"{os.path.basename(path)}: the answer can't be written: {error.strerror}\n".encode())
         return GENERIC
 
@@ -88,87 +73,23 @@ def _run(root: str, path: str, arguments: list[str]) -> int:
             from gateway.ctx.terminal import converse
 
             return converse(root, name)
-        return execute(root, name, id, _input(arguments), _shown if text else _written)
+        return execute(root, name, id, _input(arguments), _show if text else _write)
     except Failure as failure:
         if text:
             os.write(2, f"{os.path.basename(path)}: {failure}\n".encode(errors="replace"))
         else:
-            told = f'"code":"{failure.code}","message":{quoted(str(failure))}'
+            fields = f'"code":"{failure.code}","message":{quoted(str(failure))}'
             run_id = quoted(id)
-            os.write(1, f'{{"type":"error","run":{run_id},{told}}}\n'.encode())
+            os.write(1, f'{{"type":"error","run":{run_id},{fields}}}\n'.encode())
             os.write(1, f'{{"type":"done","run":{run_id},"status":"error"}}\n'.encode())
         return failure.exit_code
 
 
-def execute(root: str, name: str, id: str, input: str, show: Callable[[Callable[[], bytes]], None]) -> int:
-    """One input to its answer; `show` takes it piece by piece, b"" at the end. The exit code.
-
-    Raises Failure where the gateway can't be asked. An interrupt cancels the run, a second one ends the process.
-    """
-    connection = connect(os.path.join(root, SOCKET))
-    interrupts = 0
-
-    def interrupted(number: int, frame: object) -> None:
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts > 1:
-            os._exit(GENERIC)
-        connection.sendall(f'{{"op":"cancel","id":{quoted(id)}}}\n'.encode())
-
-    request = f'{{"op":"exec","object":{quoted(name)},"run":{quoted(id)},"input":{quoted(input)}}}\n'
-    last: list[bytes] = []
-
-    def receive() -> bytes:
-        if last:
-            return b""
-        try:
-            data: bytes = connection.recv(READ)
-        except ConnectionError:
-            data = b""
-        said, end, code = data.partition(b"\0")
-        if not data:
-            last.append(b"")
-        elif end:
-            while not code.endswith(b"\n") and (more := connection.recv(8)):
-                code += more
-            last.append(code)
-            return said or b""
-        return said
-
-    before = signal(SIGINT, interrupted)
-    try:
-        try:  # noqa: SIM105 - contextlib would have to be imported
-            connection.sendall(request.encode())
-        except ConnectionError:
-            pass  # what it said before it closed is still there
-        show(receive)
-    finally:
-        signal(SIGINT, before)
-        connection.close()
-    code = last[0].strip() if last else b""
-    if not code.isdigit():
-        raise Failure("EHOSTDOWN", "the gateway went away before the answer was done", UNAVAILABLE)
-    return int(code)
-
-
-def connect(path: str) -> socket:
-    """Raises Failure."""
-    connection = socket(AF_UNIX, SOCK_STREAM)
-    try:
-        connection.connect(path)
-    except PermissionError:
-        raise Failure("EACCES", f"permission denied: {path}", DENIED) from None
-    except OSError:
-        message = "the gateway isn't running, or keeps another tree: start it with ctx.enabled: true (ctxgate serve)"
-        raise Failure("EHOSTDOWN", message, UNAVAILABLE) from None
-    return connection
-
-
 def _object(root: str, path: str) -> str:
-    """`kind/name`; symlinks are followed, as readlink decides the identity of an object."""
+    """The object's `kind/name`. Follows symlinks: the target decides which object it is."""
     found = os.path.realpath(path)
     if not found.startswith(root + "/") or not os.path.isfile(found):
-        raise Failure("ENOENT", f"{path} is no object of {root}", GENERIC)
+        raise Failure("ENOENT", f"{path} is not an object of {root}", GENERIC)
     return found[len(root) + 1 :]
 
 
@@ -192,13 +113,13 @@ def _input(arguments: list[str]) -> str:
         raise Failure("EINVAL", f"the input can't be read: {error.strerror}", USAGE) from None
 
 
-def _written(receive: Callable[[], bytes]) -> None:
+def _write(receive: Callable[[], bytes]) -> None:
     while data := receive():
         while data:
             data = data[os.write(1, data) :]
 
 
-def _shown(receive: Callable[[], bytes]) -> None:
+def _show(receive: Callable[[], bytes]) -> None:
     from gateway.ctx.terminal import show
 
     show(receive)

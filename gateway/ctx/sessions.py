@@ -1,7 +1,7 @@
-"""Conversations with an object: begun, written down, followed and cancelled.
+"""Conversations with an object: start, record, follow and cancel runs.
 
-What a run says is in the store before anyone hears it, so that a client can always resume where it was. A follower
-has a place in that record and nothing else: one that reads slowly costs no memory and holds nobody up.
+An event is in the store before any client gets it, so a client can always resume where it was. A follower is only a
+position in that record: a slow one takes no memory and delays nobody.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from gateway.store import Store
 from gateway.wire.events import Delta, Done, Error, Event, Message, ReasoningDelta, Status, ToolCall, line
 
 MAX_ACTIVE = 1024
-"""Runs that are answered at a time."""
+"""Runs at a time."""
 RECENT = 64 * 1024
-"""Bytes of the last events that each active run keeps at hand; who is further behind reads from the store."""
+"""Bytes of the newest events that an active run holds in memory. Followers further behind read from the store."""
 BATCH = 64 * 1024
-"""Bytes of text that a run may be ahead of the store."""
+"""Bytes of text that may wait to be written."""
 PAGE = 64
-"""Events that a follower reads from the store at a time, of together about BATCH bytes."""
+"""Events that a follower reads from the store at a time, about BATCH bytes together."""
 
 log = logging.getLogger("ctxgate")
 
 
 class LiveRun:
-    """A run on its way. last: the number of the last event that stands in the store."""
+    """A run in progress. last: the number of the last event in the store."""
 
     def __init__(self, begun: Begun, client: str, whose: Whose) -> None:
         self.session = begun.session
@@ -60,7 +60,7 @@ class LiveRun:
         self._changed = asyncio.get_running_loop().create_future()
 
     def last_words(self) -> list[Event]:
-        """With which it ends where it was stopped."""
+        """The events that end a run that was cancelled or stopped."""
         if self.cancelled:
             return [Done(run=self.run, status="cancelled")]
         message = "the gateway was stopped before the answer was done"
@@ -80,7 +80,7 @@ class LiveRun:
         self._changed = asyncio.get_running_loop().create_future()
 
     def recent(self, after: int) -> list[journal.Event]:
-        """The events after that number; [] where some of them are no longer at hand."""
+        """The events after that number; [] if some of them are no longer in memory."""
         if not self._recent or self._recent[0][0] > after + 1:
             return []
         return [event for event in self._recent if event[0] > after]
@@ -90,7 +90,7 @@ class LiveRun:
 
 
 class Sessions:
-    """All sessions of one tree. keeper: whose runs are ended when they are found unfinished."""
+    """All sessions of one tree. keeper: names the gateway; at its start, its unfinished runs are ended."""
 
     def __init__(self, services: Services, keeper: str, ended: Ended) -> None:
         self._services = services
@@ -101,7 +101,7 @@ class Sessions:
         self._closing = False
 
     async def store(self) -> Store:
-        """The store, in which no run is unfinished but those of this process."""
+        """The store, after ending the runs that an earlier process left unfinished."""
         if self._opening is None:
             self._opening = asyncio.create_task(self._open(), name="open the sessions")
         try:
@@ -116,7 +116,7 @@ class Sessions:
         return store
 
     async def send(self, triple: Triple, user: int, request: Send) -> LiveRun | bytes:
-        """The run that answers, or the one frame with which a retry is answered.
+        """Starts a run; returns it, or for a retry the one frame that answers it.
 
         Raises ProviderInvalidRequest, Busy, and what the store raises.
         """
@@ -126,7 +126,7 @@ class Sessions:
         whose = Whose(str(triple.name), user)
         run = f"run-{uuid4().hex}"
         work = partial(journal.begin, whose=whose, send=request, run=run, keeper=self._keeper, model=triple.name.name)
-        # Once it is written it must be answered, whoever leaves meanwhile.
+        # A recorded message must be answered, even if its client leaves.
         return await asyncio.shield(self._begin(store, triple, request, whose, work))
 
     async def _begin(
@@ -145,12 +145,12 @@ class Sessions:
         return live
 
     async def find(self, triple: Triple, user: int, request: Resume) -> tuple[int, int, int, LiveRun | None]:
-        """What `follow` needs to know: session, the number of the event to resume after, the last one, the active run.
+        """The arguments of `follow`: session, number of the event to resume after, number of the last one, active run.
 
-        Raises NotFound for a session or an event that isn't there.
+        Raises NotFound for a missing session or event.
         """
         found = await self._found(triple, user, request)
-        # A run that ends in between is no longer active, and what it said last may have come after that look.
+        # If a run ends in between, its last events may be missing from the first look.
         while (live := self._live(found.session)) is None:
             again = await self._found(triple, user, request)
             if again.last == found.last:
@@ -172,7 +172,7 @@ class Sessions:
         if scope != "temp":
             found = await store.read(partial(journal.find, whose=whose, name=request.session, scope=scope))
         if found is None:
-            raise NotFound(f"there is no session {request.session}")
+            raise NotFound(f"no session {request.session}")
         return found
 
     def _live(self, session: int) -> LiveRun | None:
@@ -181,7 +181,7 @@ class Sessions:
     async def follow(
         self, session: int, after: int, last: int, live: LiveRun | None
     ) -> AsyncGenerator[list[bytes], None]:
-        """Frames with numbers above `after` as they are wanted: up to `last`, or to the end of the live run."""
+        """Yields frames after number `after`: up to `last`, or to the end of the live run."""
         store = await self.store()
         while True:
             if live is not None:
@@ -193,7 +193,7 @@ class Sessions:
                         partial(journal.after, session=session, number=after, last=last, count=PAGE, size=BATCH)
                     )
                 if not events:
-                    return  # someone has emptied the store
+                    return  # the session was deleted
                 after = events[-1][0]
                 yield [frame for _, frame in events]
             elif live is None or live.ended:
@@ -202,7 +202,7 @@ class Sessions:
                 await live.changed()
 
     def active(self, triple: Triple, user: int, request: Cancel) -> LiveRun:
-        """Raises NotFound where no run of that id is active."""
+        """The active run with that id. Raises NotFound."""
         whose = Whose(str(triple.name), user)
         for live in self._active.values():
             if request.id in (live.run, live.client) and live.whose == whose:
@@ -210,14 +210,14 @@ class Sessions:
         raise NotFound(f"no run {request.id} is active")
 
     async def cancel(self, live: LiveRun) -> None:
-        """Returns once it has ended, its `done` written down."""
+        """Cancels a run; returns when its `done` is recorded."""
         live.cancelled = True
         live.stop.set()
         assert live.answering is not None
         await asyncio.wait({live.answering})
 
     async def aclose(self) -> None:
-        """Ends the active runs, each in an error event."""
+        """Ends the active runs, each with an error event."""
         self._closing = True
         answering = [live.answering for live in self._active.values() if live.answering is not None]
         for live in self._active.values():
@@ -232,18 +232,18 @@ class Sessions:
     ) -> None:
         status: Status = "error"
         record = _Record(store, live)
-        told = until(live.stop, execution.events({"messages": messages}, started=True), live.last_words)
+        ending = until(live.stop, execution.events({"messages": messages}, started=True), live.last_words)
         try:
-            async with contextlib.aclosing(told) as batches:
+            async with contextlib.aclosing(ending) as batches:
                 async for batch in batches:
                     await record.add(batch)
             status = await record.close()
         except GatewayError as error:
-            log.error("run %s can't be written down: %s", live.run, error)
+            log.error("run %s can't be recorded: %s", live.run, error)
             failed = [line(Error(run=live.run, code=code(error), message=error.message))]
             failed.append(line(Done(run=live.run, status="error")))
             live.publish([(live.last + 1, failed[0]), (live.last + 2, failed[1])], ended=True)
-            # What is unfinished in the store is ended when it is there again.
+            # The unfinished run is ended in the store when the store opens again.
             self._opening = None
         finally:
             del self._active[live.run]
@@ -251,7 +251,7 @@ class Sessions:
 
 
 class _Record:
-    """Writes a run's events down, then publishes them; what comes while the store writes goes with the next write."""
+    """Records a run's events, then publishes them. Events that come during a write go into the next one."""
 
     def __init__(self, store: Store, live: LiveRun) -> None:
         self._store = store
@@ -264,12 +264,12 @@ class _Record:
         self._status: Status = "error"
 
     async def add(self, events: list[Event]) -> None:
-        """Waits while too much is waiting. Raises what the store raises."""
+        """Adds events; waits while too much is unwritten. Raises what the store raises."""
         for event in events:
             last = self._waiting[-1] if self._waiting else None
             if isinstance(event, Done):
                 self._status = event.status
-                break  # `close` writes it, together with the run's end
+                break  # `close` writes it with the end of the run
             if isinstance(event, Delta | ReasoningDelta):
                 self._size += len(event.text)
                 if isinstance(last, type(event)):
@@ -282,7 +282,7 @@ class _Record:
             self._writing = asyncio.create_task(self._write())
 
     async def close(self) -> Status:
-        """Writes the rest and the run's end. Raises what the store raises."""
+        """Writes the rest and the end of the run. Raises what the store raises."""
         live = self._live
         await self._written()
         self._waiting.append(Done(run=live.run, status=self._status))
@@ -298,7 +298,7 @@ class _Record:
 
     async def _written(self) -> None:
         if self._writing is not None:
-            # A run that is cancelled meanwhile still has this written, and awaits it in `close`.
+            # Shielded: a cancelled run still writes this, and waits for it in `close`.
             await asyncio.shield(self._writing)
             self._writing = None
 

@@ -1,7 +1,7 @@
-"""The tree made from the configuration.
+"""Makes the tree match the configuration.
 
-`sync` owns what stands in its manifest and nothing else: it makes, changes and removes that, each file whole or not at
-all. What a person has changed since or made himself is kept, and works.
+`sync` owns the paths in its manifest and nothing else. It creates, changes and removes those, each file atomically. It
+leaves what a person has created or changed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gateway.ctx.tree import MANIFEST, RUNNER, STATE, locked, prepare, write
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 LIVE, FOLDER, SOCKET = "live", "folder", "socket"
-"""Words of the manifest: a file or socket that the gateway makes as it runs. Of other files it has the hash, of a
-symlink `-> target`."""
+"""Marks in the manifest: a file that the running gateway writes, a folder, a socket. The mark of any other file is its
+hash, of a symlink `-> target`."""
 
 
 @dataclass(slots=True)
 class Report:
-    """Paths below the root. kept: differs from what the configuration wants, by someone else's hand."""
+    """What `sync` did, as paths below the root. kept: left alone, since someone else has changed them."""
 
     made: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
@@ -40,21 +40,21 @@ class Report:
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     kind: str
-    """`file`, `link`, or one of the manifest's words."""
+    """`file`, `link`, or one of the manifest's marks."""
     content: bytes = b""
     mode: int = 0o600
 
 
 def sync(root: Path, config: Config) -> Report:
-    """Makes the tree what the configuration says.
+    """Makes the tree match the configuration.
 
-    Raises ProviderInvalidRequest where models can't be projected or the root isn't safe, ProviderUnavailable where it
+    Raises ProviderInvalidRequest if models can't become objects or the root isn't safe, ProviderUnavailable if the tree
     can't be written.
     """
     wanted_tree = projection(config)
     if wanted_tree.misfits:
-        told = "\n".join(f"{misfit.message}\n    {misfit.cure}" for misfit in wanted_tree.misfits)
-        raise ProviderInvalidRequest(told)
+        message = "\n".join(f"{misfit.message}\n    {misfit.cure}" for misfit in wanted_tree.misfits)
+        raise ProviderInvalidRequest(message)
     wanted = _wanted(root, config, wanted_tree)
     try:
         prepare(root)
@@ -65,7 +65,7 @@ def sync(root: Path, config: Config) -> Report:
 
 
 def _wanted(root: Path, config: Config, made: Projection) -> dict[str, _Wanted]:
-    """Every path of the tree, folders before what is in them."""
+    """Every path of the tree, folders before their entries."""
     wanted = {path: _Wanted(FOLDER) for path in ("bin", "model", "home", "shared")}
     wanted[RUNNER] = _Wanted("file", launcher(), 0o500)
     wanted["status"] = _Wanted(LIVE, b"offline\n")
@@ -113,23 +113,23 @@ def _object(root: Path, it: Projected) -> dict[str, _Wanted]:
     wanted |= {f"{entry}.d/{name}": _Wanted("file", text.encode()) for name, text in files.items()}
     wanted |= {f"{entry}.d/status": _Wanted(LIVE, b"offline\n"), f"{entry}.d/log": _Wanted(LIVE)}
     if it.session == "socket":
-        # The gateway makes it: a socket that nobody serves must not be there.
+        # Only the gateway creates it: an unserved socket must not exist.
         wanted[f"{entry}.sock"] = _Wanted(SOCKET)
     return wanted
 
 
 def shebang(root: Path) -> str:
-    # Only Linux lets an interpreter be a script itself.
+    # Only on Linux may a shebang name a script.
     return f"{root / RUNNER}" if sys.platform == "linux" else f"/usr/bin/env {root / RUNNER}"
 
 
 def launcher() -> bytes:
-    """The runner of this tree: a few lines on this Python, without site, so that it starts at once."""
+    """The runner of this tree: a few lines for this Python, without `site`, so that it starts fast."""
     package = str(Path(__file__).parents[2])
     python = sys.executable
     head = f"#!{python} -IS\n"
     if len(os.fsencode(python)) > 120 or any(char.isspace() for char in python):
-        # A shebang can't say it; sh can, and reads no further than its first command.
+        # A shebang can't name it, but sh can. sh stops at exec; for Python that line is a string.
         quoted = "'" + python.replace("'", "'\"'\"'") + "'"
         head = f"#!/bin/sh\n'''exec' {quoted} -IS \"$0\" \"$@\"\n' '''\n"
     return (
@@ -139,7 +139,7 @@ def launcher() -> bytes:
 
 
 class _Sync:
-    """The manifest has, for each path of ours, what may stand there: old and new, until the change is done."""
+    """One synchronisation. While a path changes, the manifest has both its marks, so that a crash loses nothing."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -150,7 +150,7 @@ class _Sync:
         except FileNotFoundError:
             self.manifest = {}
         except ValueError as error:
-            cure = "remove it; what stands in the tree counts as made by hand then"
+            cure = "remove it; everything in the tree then counts as made by hand"
             raise ProviderUnavailable(f"{self.manifest_file} is damaged: {cure}") from error
 
     def run(self, wanted: dict[str, _Wanted]) -> Report:
@@ -161,7 +161,7 @@ class _Sync:
                 self.manifest[path] = list(dict.fromkeys([*self.manifest.get(path, []), mark]))
         if self.manifest != before:
             self._save()
-        # First what goes: a folder may become a file.
+        # Remove first: a folder may become a file.
         gone = [path for path in self.manifest if path not in wanted]
         for path in sorted(gone, key=lambda path: path.count("/"), reverse=True):
             if self._remove(path):
@@ -176,16 +176,16 @@ class _Sync:
             self.manifest = final
             self._save()
         else:
-            # A gateway that runs looks at the tree again.
+            # Makes a running gateway check the tree again.
             os.utime(self.manifest_file)
         return self.report
 
     def _ours(self, path: str) -> bool:
-        """Whether we made what stands there, and nobody has changed it."""
-        return path in self.manifest and self._stands(path) in self.manifest[path]
+        """Whether we created what is there and nobody has changed it."""
+        return path in self.manifest and self._present(path) in self.manifest[path]
 
-    def _stands(self, path: str) -> str | None:
-        """What stands at a path, as the manifest would have it; None for nothing, or nothing that we make."""
+    def _present(self, path: str) -> str | None:
+        """The mark of what is at a path; None for nothing and for kinds of files that we never create."""
         place = self.root / path
         try:
             status = place.lstat()
@@ -205,10 +205,10 @@ class _Sync:
 
     def _make(self, path: str, thing: _Wanted) -> None:
         place = self.root / path
-        stands = self._stands(path)
-        if thing.kind == SOCKET or stands == _mark(thing):
+        present = self._present(path)
+        if thing.kind == SOCKET or present == _mark(thing):
             return
-        if stands is None and not os.path.lexists(place):
+        if present is None and not os.path.lexists(place):
             self.report.made.append(path)
         elif self._ours(path):
             self.report.changed.append(path)
@@ -229,14 +229,14 @@ class _Sync:
             write(self.root, path, thing.content, thing.mode)
 
     def _remove(self, path: str) -> bool:
-        """Whether it is no longer ours."""
+        """Removes what is there if it is ours. Returns whether the manifest may forget the path."""
         place = self.root / path
         if not os.path.lexists(place):
             return True
         if not self._ours(path):
             self.report.kept.append(path)
             return True
-        if self._stands(path) != FOLDER:
+        if self._present(path) != FOLDER:
             place.unlink()
         elif any(place.iterdir()):
             self.report.kept.append(path)

@@ -1,4 +1,4 @@
-"""Temporary sessions: of one connection, never written down, gone with it. The engine waits where the client lags."""
+"""Temporary sessions: never recorded, and gone with their connection. A slow client slows down the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.wire.events import Done, Message, Start, line
 
 MAX_SESSIONS = 16
 MAX_MEMORY = 4 * MAX_INPUT
-"""Bytes of text that the sessions of a connection hold together."""
+"""Bytes of text in all sessions of a connection."""
 
 
 @dataclass(slots=True)
@@ -35,10 +35,12 @@ class _Run:
 class _Session:
     messages: list[dict[str, Any]] = field(default_factory=list)
     runs: dict[str, _Run] = field(default_factory=dict)
-    """By the client's ids."""
+    """Client id → run."""
 
 
 class Temporary:
+    """The temporary sessions of one connection to an object."""
+
     def __init__(self, services: Services, triple: Triple, ended: Ended) -> None:
         self._services = services
         self._triple = triple
@@ -47,9 +49,9 @@ class Temporary:
         self._size = 0
 
     def send(self, request: Send) -> AsyncGenerator[list[bytes], None] | bytes:
-        """The run's frames, or the one frame with which a retry is answered.
+        """Starts a run; returns its frames, or for a retry the one frame that answers it.
 
-        Raises ProviderInvalidRequest, Busy, and TooLong where a connection's sessions hold too much.
+        Raises ProviderInvalidRequest, Busy, and TooLong if the connection's sessions are too large.
         """
         session = self._sessions.get(request.session)
         if session is None:
@@ -65,14 +67,14 @@ class Temporary:
             raise Busy(f"session {request.session} is busy; send again when it is done, or cancel it", retry_after=1)
         self._size += len(request.input)
         if self._size > MAX_MEMORY:
-            raise TooLong("the temporary sessions of this connection hold too much: use a private one")
+            raise TooLong("the temporary sessions of this connection are too large: use a private one")
         run = f"run-{uuid4().hex}"
         start = line(Start(run=run, model=self._triple.name.name, client_id=request.id))
-        made = session.runs[request.id] = _Run(run, request.input, start)
-        return self._answer(session, made)
+        started = session.runs[request.id] = _Run(run, request.input, start)
+        return self._answer(session, started)
 
     def cancel(self, id: str) -> bool:
-        """Whether a run of that id, or that client's id, is one of these and active."""
+        """Cancels the active run with that id or client id. False if there is none."""
         for session in self._sessions.values():
             for client, run in session.runs.items():
                 if id in (client, run.id) and run.done is None:
@@ -82,7 +84,7 @@ class Temporary:
 
     async def _answer(self, session: _Session, run: _Run) -> AsyncGenerator[list[bytes], None]:
         done = Done(run=run.id, status="cancelled")
-        said: dict[str, Any] | None = None
+        answer: dict[str, Any] | None = None
         question = {"role": "user", "content": run.input}
         try:
             yield [run.start]
@@ -93,7 +95,7 @@ class Temporary:
                     for event in batch:
                         if isinstance(event, Message):
                             text = "".join(part.text for part in event.content)
-                            said = {"role": "assistant", "content": text}
+                            answer = {"role": "assistant", "content": text}
                             self._size += len(text)
                         elif isinstance(event, Done):
                             done = event
@@ -101,6 +103,6 @@ class Temporary:
                     yield [line(event) for event in batch]
         finally:
             run.done = run.done or line(done)
-            if done.status == "ok" and said is not None:
-                session.messages += [question, said]
+            if done.status == "ok" and answer is not None:
+                session.messages += [question, answer]
             self._ended(self._triple, None, run.id, done.status)

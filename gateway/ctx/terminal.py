@@ -1,4 +1,4 @@
-"""Answers as people read them, and a small conversation on a terminal."""
+"""Answers as text, and a small conversation on a terminal."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
-from gateway.ctx.runner import GENERIC, OK, READ, Failure, connect, execute
+from gateway.ctx.client import GENERIC, OK, Failure, connect, execute, receive, send
 
 CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-"""A model's text doesn't get to steer the terminal."""
+"""Replaces control characters, so that a model's text can't control the terminal."""
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 class Screen:
-    """Text to stdout, errors to stderr; thoughts only on a terminal, dimmed."""
+    """Writes text to stdout and errors to stderr; reasoning only to a terminal, dimmed."""
 
     def __init__(self) -> None:
         self._terminal = sys.stdout.isatty()
@@ -37,10 +38,10 @@ class Screen:
                 self.say(f"→ {name} {json.dumps(arguments, ensure_ascii=False)}\n")
             case {"type": "error", "code": code, "message": message}:
                 self.end()
-                _tell(f"{code}: {message}")
+                _note(f"{code}: {message}")
             case {"type": "done", "status": "cancelled"}:
                 self.end()
-                _tell("(cancelled)")
+                _note("(cancelled)")
             case {"type": "done"}:
                 self.end()
 
@@ -54,68 +55,74 @@ class Screen:
             self.say("\n")
 
 
-def _tell(text: str) -> None:
+def _note(text: str) -> None:
     sys.stderr.write(f"{text.translate(CONTROL)}\n")
 
 
-def show(receive: Callable[[], bytes]) -> None:
-    """Events as they come. Raises BrokenPipeError where nobody reads them."""
+def show(read: Callable[[], bytes]) -> None:
+    """Shows events as they come. Raises BrokenPipeError if stdout is closed."""
     screen = Screen()
-    for event in _events(receive):
+    for event in _events(read):
         screen.event(event)
 
 
-def _events(receive: Callable[[], bytes]) -> Iterator[dict[str, Any]]:
+def _events(read: Callable[[], bytes]) -> Iterator[dict[str, Any]]:
     rest = b""
-    while data := receive():
+    while data := read():
         *lines, rest = (rest + data).split(b"\n")
         yield from map(json.loads, lines)
 
 
 def converse(root: str, name: str) -> int:
-    """Line by line until Ctrl-D: with the object's socket it remembers what was said, else each line stands alone."""
+    """Asks line by line until Ctrl-D. With the object's socket it is one session, else each line stands alone."""
     path = os.path.join(root, f"{name}.sock")
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # line editing in input()
     connection = connect(path) if os.path.exists(path) else None
-    _tell(f"{name.partition('/')[2]}; Ctrl-D leaves, Ctrl-C stops an answer")
-    number = 0
-    while True:
+    _note(f"{name.partition('/')[2]}; Ctrl-D leaves, Ctrl-C stops an answer")
+    try:
+        return _ask_lines(root, name, connection)
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _ask_lines(root: str, name: str, connection: Any) -> int:
+    for number in count(1):
         try:
             text = input("> ")
+            while not text.strip():
+                text = input("> ")
         except (EOFError, KeyboardInterrupt):
             sys.stdout.write("\n")
-            return OK
-        if not text.strip():
-            continue
-        number += 1
+            break
         if connection is None:
             try:
                 execute(root, name, f"r{number}", text, show)
             except Failure as failure:
-                _tell(str(failure))
+                _note(str(failure))
                 return failure.exit_code
             continue
-        send = {"op": "send", "id": f"m{number}", "session": "repl", "scope": "temp", "input": text}
-        connection.sendall(json.dumps(send).encode() + b"\n")
-        if not _turn(connection, f"m{number}"):
-            _tell("the gateway has gone")
+        request = {"op": "send", "id": f"m{number}", "session": "repl", "scope": "temp", "input": text}
+        if not (send(connection, json.dumps(request).encode() + b"\n") and _turn(connection, f"m{number}")):
+            _note("the gateway has gone")
             return GENERIC
+    return OK
 
 
 def _turn(connection: Any, client: str) -> bool:
-    """Shows one answer; False where the connection ended first. An interrupt cancels it, the second one leaves."""
+    """Shows one answer. False if the connection ended first. An interrupt cancels the answer, a second one leaves."""
     screen = Screen()
     cancelled = False
     rest = b""
     while True:
         try:
-            data: bytes = connection.recv(READ)
+            data = receive(connection)
         except KeyboardInterrupt:
             if cancelled:
                 return False
             cancelled = True
-            connection.sendall(json.dumps({"op": "cancel", "id": client}).encode() + b"\n")
+            send(connection, json.dumps({"op": "cancel", "id": client}).encode() + b"\n")
             continue
         if not data:
             return False

@@ -1,4 +1,4 @@
-"""The tree on the disk: where it is, and what stands in it."""
+"""The tree on disk: its place and its contents."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gateway.ctx.objects import ObjectName, Triple
 from gateway.errors import ProviderInvalidRequest
 
 STATE = ".ctxgate"
-"""Our own folder in the tree: the manifest, locks, and the socket that executed objects talk to."""
+"""The gateway's folder in the tree: the manifest, locks, and the socket of executed objects."""
 RUNNER = "bin/cortexfs-object-runner"
 EXEC_SOCKET = f"{STATE}/exec.sock"
 MANIFEST = f"{STATE}/manifest.json"
@@ -36,14 +36,14 @@ GATEWAY_LOCK = f"{STATE}/gateway.lock"
 
 MAX_CONTROL_FILE = 64 * 1024
 MAX_ROOT = 80
-"""Bytes of the root's path: a socket below it must fit into a sockaddr, and the runner into a shebang."""
+"""Bytes of the root's path: sockets below it must fit into a sockaddr, and the runner into a shebang."""
 LOCK_SECONDS = 10.0
 
 
 def find_root(given: Path | None, config: Config, environ: Mapping[str, str] = os.environ) -> Path:
-    """`given`, else $CTX_ROOT, else the file's, else /ctx where it can be written, else in the user's runtime folder.
+    """The root: `given`, $CTX_ROOT, ctx.root, a writable /ctx, or a folder in the user's runtime folder.
 
-    Raises ProviderInvalidRequest where there is no place, or one that sockets and shebangs can't name.
+    Raises ProviderInvalidRequest if there is none of these, or the path doesn't fit into sockets and shebangs.
     """
     named = given or environ.get("CTX_ROOT") or config.ctx.root
     if named is None and os.path.isdir("/ctx") and os.access("/ctx", os.W_OK):
@@ -52,18 +52,18 @@ def find_root(given: Path | None, config: Config, environ: Mapping[str, str] = o
         named = Path(runtime) / "ctx"
     if named is None:
         raise ProviderInvalidRequest(
-            "there is no place for the tree: neither --root, $CTX_ROOT, ctx.root of config.yaml, a writable /ctx "
-            "nor $XDG_RUNTIME_DIR"
+            "no place for the tree: set --root, $CTX_ROOT, ctx.root in config.yaml or $XDG_RUNTIME_DIR, or make /ctx "
+            "writable"
         )
     root = Path(os.path.abspath(named))
     if len(os.fsencode(root)) > MAX_ROOT or any(char.isspace() for char in str(root)):
-        raise ProviderInvalidRequest(f"{root} can't be the root: take a path without spaces, at most {MAX_ROOT} bytes")
+        raise ProviderInvalidRequest(f"{root} can't be the root: use a path without spaces, at most {MAX_ROOT} bytes")
     return root
 
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What an object's `.d` says now."""
+    """The present contents of an object's `.d` folder."""
 
     id: str
     routes: Routes
@@ -73,9 +73,9 @@ class Control:
 
 
 def read_control(triple: Triple) -> Control:
-    """Raises NotFound where the object isn't there, BadControlFile with everything that is wrong in a file."""
+    """Reads an object's `.d` folder. Raises NotFound, and BadControlFile with all mistakes of a file."""
     if not triple.entry.is_file():
-        raise NotFound(f"there is no object {triple.name}")
+        raise NotFound(f"no object {triple.name}")
     texts = {name: _read(triple.control / name) for name in ("id", "driver", "default", "session", "cap")}
     return Control(
         id=texts["id"].strip(),
@@ -87,7 +87,7 @@ def read_control(triple: Triple) -> Control:
 
 
 def _read(path: Path) -> str:
-    """An absent file says nothing."""
+    """The text of a file; empty if it is missing."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_CONTROL_FILE + 1)
@@ -101,7 +101,7 @@ def _read(path: Path) -> str:
 
 
 def objects(root: Path) -> Iterator[Triple]:
-    """The models of the tree, whoever made them, in the order of their names."""
+    """The models of the tree, whoever created them, sorted by name."""
     for provider in sorted((root / "model").glob("*/")):
         if is_component(provider.name) and not provider.is_symlink():
             for control in sorted(provider.glob("*.d")):
@@ -111,7 +111,7 @@ def objects(root: Path) -> Iterator[Triple]:
 
 
 def prepare(root: Path) -> None:
-    """The root and our folder in it, for their owner alone. Raises ProviderInvalidRequest for a root of others."""
+    """Creates the root and the gateway's folder in it, private to the owner. Raises ProviderInvalidRequest."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o002:
@@ -124,7 +124,7 @@ def prepare(root: Path) -> None:
 
 @contextmanager
 def locked(path: Path, *, seconds: float = LOCK_SECONDS) -> Iterator[None]:
-    """Raises BlockingIOError where another process keeps it for longer."""
+    """Holds a file lock. Raises BlockingIOError if another process holds it for longer than `seconds`."""
     import time
 
     with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb") as file:
@@ -141,7 +141,7 @@ def locked(path: Path, *, seconds: float = LOCK_SECONDS) -> Iterator[None]:
 
 
 def write(root: Path, path: str, content: bytes, mode: int) -> None:
-    """A whole file or none: written aside, then renamed."""
+    """Writes a file atomically: elsewhere first, then renamed."""
     aside = root / STATE / f"aside-{os.getpid()}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     aside.unlink(missing_ok=True)
     with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:

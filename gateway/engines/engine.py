@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import ClassVar
 from weakref import WeakSet
 
+from msgspec.structs import replace
+
 from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.config import Model
 from gateway.config.values import STARTABLE
 from gateway.engines import memory
-from gateway.engines.launch import adopted, check_weights, last_words, launched
+from gateway.engines.launch import adopted, check_weights, cure, last_words, launched
 from gateway.engines.logfile import LogFile, log_path
 from gateway.engines.machine import this_machine
 from gateway.engines.memory import Footprint
@@ -31,7 +33,7 @@ from gateway.engines.residency import Residency
 from gateway.engines.states import Event, State, after
 from gateway.engines.status import Progress, Status, Waiting
 from gateway.engines.watchdog import Signs, Watchdog
-from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 
 log = logging.getLogger("ctxgate")
 
@@ -44,8 +46,8 @@ TICK_SECONDS = 1.0
 STOOD_STILL_TICKS = 3
 """A wait for one tick that lasts so long is one in which we didn't run ourselves."""
 MEASURE_TICKS, MEASURE_GPU_TICKS = 5, 60
-BACK_OFF_SECONDS = (0.25, 60.0)
-"""After the second failure in a row and at most; doubled each time. The first one is tried again at once."""
+BACK_OFF = Backoff(0.25, 60.0)
+"""Between starts that fail, from the second failure in a row on. After the first one it starts again at once."""
 WAITED_SECONDS = 5.0
 """A longer back-off is answered with the failure instead of a wait."""
 
@@ -114,6 +116,7 @@ class Engine:
         self._not_before = 0.0
         self._stuck: str | None = None
         self._process: Process | None = None
+        self._plan: Recipe | None = None
         self._log: LogFile | None = None
         self._bringing: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -191,6 +194,7 @@ class Engine:
             crashes=self.crashes,
             pinned=self.model.residence.pinned,
             failure=str(self.failure) if self.failure is not None else None,
+            note=self._plan.note if self._plan is not None else None,
         )
 
     def on_change(self, watcher: Callable[[Engine], None]) -> None:
@@ -462,14 +466,14 @@ class Engine:
             self._phase = "memory"
             address = self._free_fixed()
             if address is not None and await adopted(self.model, address):
-                self._process = None
+                self._process = self._plan = None
                 self._to("admit")
             else:
                 check_weights(self.model)
                 await self.residency.admit(self, since)
                 free = self._free_fixed()
                 port = free.port if free is not None else None
-                address = await launched(self.model, self._machine(), port, self._spawned)
+                address = await launched(self.model, self._fit_machine, port, self._spawned)
             self._came(address)
         except GatewayError as error:
             await self._broke(error)
@@ -519,9 +523,7 @@ class Engine:
     def _later(self) -> None:
         """Another failure in a row."""
         self._failed_in_a_row += 1
-        doubled = self._failed_in_a_row - 2
-        delay = 0.0 if doubled < 0 else min(BACK_OFF_SECONDS[0] * 2.0 ** min(doubled, 30), BACK_OFF_SECONDS[1])
-        self._not_before = time.monotonic() + delay
+        self._not_before = time.monotonic() + BACK_OFF.delay(self._failed_in_a_row - 1)
 
     async def _back_off(self) -> None:
         """Waits until a failed engine may be tried again. Raises its failure where that is long."""
@@ -550,6 +552,9 @@ class Engine:
                     log.warning("the engine of model %s can't be written down: %s", self.name, error)
 
         def ended() -> None:
+            if process.illegal_instruction and plan.argv[0] not in self.residency.unfit:
+                self.residency.unfit.add(plan.argv[0])
+                log.warning("%s %s%s", plan.argv[0], process.ending(), cure(process, plan))
             if lines is not None:
                 lines.note(f"{plan.engine} {process.ending()}")
                 lines.close()
@@ -565,9 +570,13 @@ class Engine:
             raise ProviderUnavailable(f"model {self.name!r}: no process for {plan.engine}: {error}") from error
         process.on_end(ended)
         self._process = process
+        self._plan = plan
         self.starts += 1
         self._alive.add(self)
         return process
+
+    def _fit_machine(self) -> Machine:
+        return replace(self._machine(), unfit=frozenset(self.residency.unfit))
 
     def _free_fixed(self) -> Address | None:
         """The address that config.yaml names, unless another model's engine of this gateway holds its port."""
@@ -682,7 +691,9 @@ class Engine:
         if self._served:
             self._failed_in_a_row = 0
         self._later()
-        what = f"{self._stuck}, and was ended" if self._stuck is not None else process.ending()
+        assert self._plan is not None
+        ended = f"{process.ending()}{cure(process, self._plan)}"
+        what = f"{self._stuck}, and was ended" if self._stuck is not None else ended
         self.failure = ProviderUnavailable(f"model {self.name!r}: its engine {what}{last_words(process)}", status=502)
         busy = self.in_flight > 0
         self._watching = None

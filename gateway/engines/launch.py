@@ -13,16 +13,14 @@ from gateway.backends import Address
 from gateway.config import Model
 from gateway.engines.process import Process
 from gateway.engines.recipe import Machine, Recipe, recipe
-from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable
 from gateway.upstream import Upstream
 
 STARTS_ON_A_FREE_PORT = 3
 PROBE_SECONDS = 5.0
 """For a server that may already listen on the model's port to say whether it is healthy."""
-POLL_SECONDS = (0.02, 0.5)
-"""First and longest pause between two looks at an engine that loads."""
-POLL_GROWTH = 1.25
-"""So that an engine is found ready late by a fifth of its start, at most."""
+POLLS = Backoff(0.02, 0.5, growth=1.25)
+"""Between two looks at an engine that loads: it is found ready late by a fifth of its start, at most."""
 SHOWN_LINES, SHOWN_CHARS = 8, 1500
 """Of an engine's last words, in an error."""
 
@@ -36,16 +34,16 @@ async def adopted(model: Model, address: Address) -> bool:
         return False
     deadline = time.monotonic() + model.engine.startup_timeout_seconds
     async with _probe(model, address) as ready:
-        pause = POLL_SECONDS[0]
+        looks = 0
         while True:
+            looks += 1
             try:
                 async with asyncio.timeout(PROBE_SECONDS):
                     await ready()
             except ProviderModelNotLoaded:
                 if time.monotonic() >= deadline:
                     raise
-                await asyncio.sleep(pause)
-                pause = min(POLL_GROWTH * pause, POLL_SECONDS[1])
+                await asyncio.sleep(POLLS.delay(looks))
             except (GatewayError, TimeoutError) as error:
                 raise ProviderUnavailable(
                     f"model {model.name!r}: what listens at {address} is no {model.runtime} server"
@@ -67,15 +65,16 @@ def check_weights(model: Model) -> None:
 
 
 async def launched(
-    model: Model, machine: Machine, port: int | None, spawn: Callable[[Recipe], Awaitable[Process]]
+    model: Model, machine: Callable[[], Machine], port: int | None, spawn: Callable[[Recipe], Awaitable[Process]]
 ) -> Address:
     """Starts a process by `spawn` and waits until it answers; where that fails, the process is gone.
 
-    port: None for one that is free. Raises ProviderModelNotLoaded, ProviderUnavailable.
+    machine: asked again after a failure, which may have shown that a program doesn't run on it. port: None for one
+    that is free. Raises ProviderModelNotLoaded, ProviderUnavailable.
     """
     starts = 1
     while True:
-        plan = recipe(model, machine, port)
+        plan = recipe(model, machine(), port)
         process = await spawn(plan)
         try:
             try:
@@ -89,6 +88,10 @@ async def launched(
                 ) from None
         except BaseException as error:
             await asyncio.shield(process.stop())
+            # By now the machine knows of a program that doesn't run on it: there may be another one.
+            died = isinstance(error, ProviderModelNotLoaded) and process.illegal_instruction
+            if died and recipe(model, machine(), port).engine != plan.engine:
+                continue
             chosen = plan.address
             if (
                 isinstance(error, ProviderModelNotLoaded)
@@ -110,13 +113,13 @@ async def _ready(model: Model, process: Process, plan: Recipe) -> Address:
     except EOFError:
         raise _died(model, process, plan) from None
     async with _probe(model, address) as ready:
-        pause = POLL_SECONDS[0]
+        looks = 0
         while True:
+            looks += 1
             try:
                 await ready()
             except (ProviderModelNotLoaded, ProviderUnavailable):
-                ended = await process.wait(pause)
-                pause = min(POLL_GROWTH * pause, POLL_SECONDS[1])
+                ended = await process.wait(POLLS.delay(looks))
             else:
                 # Answered by another server, while ours failed to take the port?
                 ended = await process.wait(0)
@@ -127,8 +130,10 @@ async def _ready(model: Model, process: Process, plan: Recipe) -> Address:
 
 
 def _died(model: Model, process: Process, plan: Recipe) -> ProviderModelNotLoaded:
+    note = f" ({plan.note})" if plan.note is not None else ""
     return ProviderModelNotLoaded(
-        f"model {model.name!r}: {plan.engine} {process.ending()} while it started{last_words(process)}"
+        f"model {model.name!r}: {plan.engine} {process.ending()} while it started{note}"
+        f"{cure(process, plan)}{last_words(process)}"
     )
 
 
@@ -167,6 +172,11 @@ async def _listens(address: Address) -> bool:
         return False
     writer.transport.abort()
     return True
+
+
+def cure(process: Process, plan: Recipe) -> str:
+    """What helps against the way that the engine ended, as a part of a message; empty where nothing is known."""
+    return f": it was built for another processor; {plan.cure}" if process.illegal_instruction else ""
 
 
 def last_words(process: Process) -> str:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
+import subprocess
 from importlib.util import find_spec
 
 from gateway.engines.recipe import HOST, Machine
+
+VERSION_SECONDS = 10.0
 
 
 def this_machine() -> Machine:
@@ -20,6 +24,18 @@ def free_port() -> int:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def runs(program: str) -> bool:
+    """False if SIGILL kills `program --version`: it was built for another processor.
+
+    A program that dies only once it has a model passes. Blocks for VERSION_SECONDS at most.
+    """
+    try:
+        done = subprocess.run([program, "--version"], capture_output=True, timeout=VERSION_SECONDS, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return done.returncode != -signal.SIGILL
 
 
 def _cores() -> int:

@@ -166,6 +166,11 @@ class Process:
         except ValueError:
             return f"was killed by signal {-code}"
 
+    @property
+    def illegal_instruction(self) -> bool:
+        """Whether SIGILL killed the process: it was built for another processor."""
+        return self.returncode == -signal.SIGILL
+
     async def _run(self, report: _Lines, output: list[_Lines]) -> None:
         """Ends with the process, once what it wrote has been read."""
         try:

@@ -18,6 +18,10 @@ HOST = "127.0.0.1"
 SLOT_TOKENS, MOST_SLOTS = 16384, 4
 """A model without `parallel` works on as many requests at a time as have this much context together."""
 
+INSTALL_EMBEDDED = "pip install 'ctxgate[llama]'"
+ANOTHER_BUILD = "install one that runs on this processor"
+REPLACE_LLAMA_SERVER = "put a llama-server on the PATH that runs on this processor"
+
 _HERE = Path(__file__).parent
 
 
@@ -25,7 +29,8 @@ class Machine(Struct, frozen=True):
     """What recipes need to know of a machine; see `gateway.engines.machine.this_machine`.
 
     which: the path of a program, None where it isn't installed. has: whether Python can import a module.
-    free_port: a TCP port that the system has just found free.
+    free_port: a TCP port that the system has just found free. unfit: paths of programs that SIGILL killed here, since
+    they were built for another processor.
     """
 
     cores: int
@@ -33,6 +38,7 @@ class Machine(Struct, frozen=True):
     has: Callable[[str], bool]
     free_port: Callable[[], int]
     python: str = sys.executable
+    unfit: frozenset[str] = frozenset()
 
     @property
     def threads(self) -> int:
@@ -46,6 +52,7 @@ class Recipe(Struct, frozen=True):
     address: where it will listen; None: the process announces `host` and `port` once it does.
     env: added to the gateway's own environment.
     ready_timeout: seconds within which the engine must be ready.
+    cure: what helps if the program was built for another processor. note: why it isn't the usual program.
     """
 
     engine: str
@@ -53,6 +60,8 @@ class Recipe(Struct, frozen=True):
     address: Address | None
     ready_timeout: float
     env: Mapping[str, str] = field(default_factory=dict)
+    cure: str = ANOTHER_BUILD
+    note: str | None = None
 
 
 def recipe(model: Model, machine: Machine, port: int | None) -> Recipe:
@@ -86,14 +95,19 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--ctx-size", model.context_window * slots(model) if model.context_window else None),
     )
     options += _for_role(model)
-    if program := machine.which("llama-server"):
+    program, embedded = machine.which("llama-server"), machine.has("xllamacpp")
+    unfit = program in machine.unfit
+    if program is not None and not (unfit and embedded):
         port = port or machine.free_port()
-        return _built(model, machine, "llama-server", [program, *options, "--port", str(port), "--jinja"], port)
-    if machine.has("xllamacpp"):
-        script = [machine.python, "-P", str(_HERE / "xllamacpp_server.py")]
-        return _built(model, machine, "xllamacpp", [*script, *options, "--port", str(port or 0)], port)
+        argv = [program, *options, "--port", str(port), "--jinja"]
+        cure = "the embedded engine runs instead" if embedded else f"{INSTALL_EMBEDDED}, or {REPLACE_LLAMA_SERVER}"
+        return _built(model, machine, "llama-server", argv, port, cure=cure)
+    if embedded:
+        argv = [machine.python, "-P", str(_HERE / "xllamacpp_server.py"), *options, "--port", str(port or 0)]
+        note = f"the embedded engine runs instead of {program}, which was built for another processor (SIGILL)"
+        return _built(model, machine, "xllamacpp", argv, port, cure=REPLACE_LLAMA_SERVER, note=note if unfit else None)
     raise ProviderUnavailable(
-        f"model {model.name!r} needs an engine: pip install 'ctxgate[llama]', or put llama-server on the PATH",
+        f"model {model.name!r} needs an engine: {INSTALL_EMBEDDED}, or put llama-server on the PATH",
         code="engine_missing",
     )
 
@@ -120,7 +134,9 @@ def _llama_cpp_python(model: Model, machine: Machine, port: int | None) -> Recip
         # Otherwise each new request cuts the answer in flight short.
         ("--interrupt_requests", "false"),
     )
-    return _built(model, machine, "llama_cpp.server", [machine.python, "-P", "-m", "llama_cpp.server", *options], port)
+    argv = [machine.python, "-P", "-m", "llama_cpp.server", *options]
+    cure = "install it again with CMAKE_ARGS=-DGGML_NATIVE=OFF; see docs/engines.md"
+    return _built(model, machine, "llama_cpp.server", argv, port, cure=cure)
 
 
 def _mlx(model: Model, machine: Machine, port: int | None) -> Recipe:
@@ -142,11 +158,20 @@ def _mlx(model: Model, machine: Machine, port: int | None) -> Recipe:
     return _built(model, machine, "mlx_lm.server", [machine.python, "-P", script, *options], port)
 
 
-def _built(model: Model, machine: Machine, engine: str, argv: list[str], port: int | None) -> Recipe:
+def _built(
+    model: Model,
+    machine: Machine,
+    engine: str,
+    argv: list[str],
+    port: int | None,
+    *,
+    cure: str = ANOTHER_BUILD,
+    note: str | None = None,
+) -> Recipe:
     address = Address(HOST, port) if port else None
-    values = _values(model, machine, port)
-    argv += model.engine.arguments(values)
-    return Recipe(engine, tuple(argv), address, model.engine.startup_timeout_seconds, _environment(model))
+    argv += model.engine.arguments(_values(model, machine, port))
+    timeout = model.engine.startup_timeout_seconds
+    return Recipe(engine, tuple(argv), address, timeout, _environment(model), cure, note)
 
 
 def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:

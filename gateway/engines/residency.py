@@ -67,6 +67,8 @@ class Residency:
         """The oldest first."""
         self.residents: list[Engine] = []
         """Engines that hold memory."""
+        self.unfit: set[str] = set()
+        """Programs that no engine starts again while another can be started: they were built for another processor."""
         self._machine_budget = budget
         self._machine: Budget | None = None
         self._timer: asyncio.TimerHandle | None = None

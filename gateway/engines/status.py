@@ -39,7 +39,7 @@ class Status(Struct, frozen=True):
     expected_bytes: what it is counted with: measured earlier, else estimated; None before its first start.
     in_flight: answers that it works on. waiting: requests in the queue. waits_for: why they wait; None where the
     engine is ready. since: seconds in this state. starts and crashes: since the gateway runs. failure: why it is
-    failed.
+    failed. note: why another program than usual was started last.
     """
 
     name: str
@@ -60,3 +60,4 @@ class Status(Struct, frozen=True):
     crashes: int
     pinned: bool
     failure: str | None
+    note: str | None

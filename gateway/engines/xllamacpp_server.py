@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="xllamacpp_server")
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model", "-m", required=True)
     parser.add_argument("--mmproj", default="")
     parser.add_argument("--alias")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--ctx-size", type=int, default=0, help="divided by the slots; 0: the model's own for each")
-    parser.add_argument("--parallel", type=int, default=1, help="slots")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--ctx-size", "-c", type=int, default=0, help="divided by the slots; 0: the model's own each")
+    parser.add_argument("--parallel", "-np", type=int, default=1, help="slots")
+    parser.add_argument("--threads", "-t", type=int, default=1)
     parser.add_argument("--embeddings", "--embedding", action="store_true")
     parser.add_argument("--reranking", "--rerank", action="store_true")
     parser.add_argument("--batch-size", "-b", type=int)
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--chat-template-file", type=Path)
     parser.add_argument("--pooling", choices=["none", "mean", "cls", "last", "rank"])
     parser.add_argument("--verbosity", type=int, default=2)
+    parser.add_argument("--jinja", action="store_true", help="always on; read because llama-server's users write it")
     args = parser.parse_args()
 
     import xllamacpp

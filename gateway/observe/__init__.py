@@ -1,1 +1,1 @@
-"""Request log and logs."""
+"""What the gateway records about its work: the request log, counters, and the log on standard error."""

@@ -1,4 +1,4 @@
-"""What is told on standard error: text or JSON lines, without secrets."""
+"""The log on standard error: text or JSON lines, without secrets."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from gateway.config.values import Log
 LOGGERS = ("ctxgate", "uvicorn.error")
 HIDDEN = "[secret]"
 LONG = 8
-"""Characters of a secret that no other word holds by chance."""
+"""Characters from which on a secret is hidden inside other words, too."""
 NEVER = "(?!)"
+"""A pattern that matches nothing."""
 
 
 def configure(config: Config, stream: TextIO | None = None) -> None:
-    """Sets up the log as `config.log` says. Called again after each change of the configuration."""
+    """Sets up logging from `config.log`. Call it again after each change of the configuration."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(Formatter(config.log, secrets(config)))
     for name in LOGGERS:
@@ -31,12 +32,12 @@ def configure(config: Config, stream: TextIO | None = None) -> None:
         logger.handlers = [handler]
         logger.propagate = False
     logging.getLogger("ctxgate").setLevel(config.log.level.upper())
-    # uvicorn tells of each start and stop.
+    # At INFO, uvicorn logs each start and stop.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
 class Formatter(logging.Formatter):
-    """secrets: texts that are never shown, wherever they come from."""
+    """Formats a record as text or JSON. secrets: texts to hide wherever they occur."""
 
     def __init__(self, settings: Log, secrets: Iterable[str]) -> None:
         super().__init__("ctxgate: %(message)s")
@@ -59,13 +60,13 @@ class Formatter(logging.Formatter):
 
 
 def _pattern(secret: str) -> str:
-    """A short one is hidden where it stands alone: as a part of other words it tells nothing, and they are lost."""
+    """Hides a short secret only as a whole word: a longer word with it reveals nothing."""
     found = re.escape(secret)
     return found if len(secret) >= LONG else rf"(?<!\w){found}(?!\w)"
 
 
 def secrets(config: Config) -> set[str]:
-    """All that `config` holds."""
+    """Every secret in the configuration."""
     found = {key.get_secret_value() for key in config.server.api_keys}
     found |= {model.api_key.get_secret_value() for model in config.models.values() if model.api_key is not None}
     return found

@@ -1,7 +1,7 @@
-"""What was answered: the request log and the counts of each model.
+"""The request log and the counters of each model.
 
-An answer leaves a tuple behind. Whoever wants to know something settles them, many together: that takes a fraction of
-what it would take one by one, while requests wait.
+Each answer appends a row; readers aggregate in batches (`settle`). That takes a fraction of the time that counting each
+answer would take on the hot path.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from gateway.errors import GatewayError, InternalError
 from gateway.wire.chat import ApiName
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
-"""Upper bounds of a histogram's buckets, in seconds; one more bucket takes the rest."""
+"""Upper bounds of the histograms' buckets, in seconds. One more bucket counts the rest."""
 
 UNSETTLED = 512
-"""Answers that are settled at the latest."""
+"""Rows at which the log must be settled."""
 
 MAX_RECORDED = 32 * 1024 * 1024
-"""Bytes of all recordings together: the oldest are forgotten first."""
+"""Bytes of all recordings together. The oldest are dropped first."""
 
 OK, LEFT = "ok", "client_left"
 Outcome = str
-"""`ok`, `client_left` (closed before its end) or the category of an error."""
+"""`ok`, `client_left` (the client closed before the end) or an error's category."""
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """What it means for an answer that this was raised."""
+    """The outcome of an answer that raised this."""
     if isinstance(error, GatewayError):
         return error.category
     return InternalError.category if isinstance(error, Exception) else LEFT
 
 
 class Repairs(Struct, gc=False, frozen=True):
-    """What the normaliser had to put right: see `gateway.answer.normalize.Answer`. warnings: their codes."""
+    """What the normaliser repaired: see `gateway.answer.normalize.Answer`. warnings: their codes."""
 
     mended: str = "none"
     healed: Mapping[str, int] = {}
@@ -56,10 +56,10 @@ def repairs(answer: Answer) -> Repairs | None:
 
 
 class Ended(NamedTuple):
-    """An answer that is over. Moments are `time.monotonic`'s. The hot path makes it as a plain tuple.
+    """A finished answer. Times are `time.monotonic`'s. The hot path builds it as a plain tuple.
 
-    began: when the request came. first: when the first payload of a stream did, 0 where none came. usage: the tokens
-    that the engine told. chunks: payloads that it streamed. repairs: None where nothing was mended or unreadable.
+    began: arrival of the request. first: arrival of the first streamed payload, 0 if there was none. usage: the
+    engine's token counts. chunks: number of streamed payloads. repairs: None if nothing was repaired or unreadable.
     """
 
     model: str
@@ -78,14 +78,14 @@ class Ended(NamedTuple):
 Row = tuple[
     str, bool, Outcome, float, float, float, Mapping[str, Any], int, Repairs | None, Recording | None, ApiName
 ]  # fmt: skip
-"""An `Ended` before anybody looked at it."""
+"""An `Ended` as a plain tuple."""
 
 
 class Entry(Struct):
-    """One answer. at: the moment of its end, in seconds since 1970. Durations are seconds.
+    """One answer. at: its end, in seconds since 1970. Durations are in seconds.
 
-    first_seconds: None where no payload of a stream came. warnings: codes of `normalizers.Warn`. recorded: whether its
-    bytes are kept.
+    first_seconds: None if nothing was streamed. warnings: codes of `normalizers.Warn`. recorded: whether the log holds
+    its bytes.
     """
 
     id: int
@@ -105,7 +105,7 @@ class Entry(Struct):
 
 
 class Histogram:
-    """How often a duration, in seconds, fell in each bucket of BOUNDS."""
+    """Counts of durations, in seconds, for each bucket of BOUNDS."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)
@@ -123,12 +123,12 @@ class Histogram:
 
 
 class Stats:
-    """The answers for one model since the gateway started; a change of its settings goes on counting.
+    """Counters of one model since the gateway started. A change of its settings doesn't reset them.
 
-    requests: ended answers by the API they were asked by, and their outcome. duration: from the request to the end of
-    its answer. first: until the first payload of a stream. chunks: payloads that engines streamed, about a token each.
-    generated: those, and the tokens of whole answers. Tokens are those that engines told. mended, healed, warnings:
-    answers, past messages and pieces of text that had to be put right, by kind.
+    requests: finished answers by API and outcome. duration: from a request to the end of its answer. first: until the
+    first streamed payload. chunks: streamed payloads, about a token each. generated: chunks, and the tokens of whole
+    answers. Token counts are the engines'. mended, healed, warnings: repaired answers, repaired past messages and
+    unreadable text, by kind.
     """
 
     def __init__(self) -> None:
@@ -145,19 +145,19 @@ class Stats:
         self.warnings: Counter[str] = Counter()
 
     def add(self, rows: list[Row]) -> None:
-        # Column by column, in C.
+        # Column by column: most of the work then runs in C.
         _, streams, outcomes, began, ends, firsts, usages, chunks, mendings, _, faces = zip(*rows, strict=True)
         self.requests.update(zip(faces, outcomes, strict=True))
         self.duration.observe(map(sub, ends, began))
         if any(firsts):
             self.first.observe([first - begin for first, begin in zip(firsts, began, strict=True) if first])
         self.chunks += sum(chunks)
-        told = [*filter(None, usages)]
+        counted = [*filter(None, usages)]
         whole = [usage for usage, stream in zip(usages, streams, strict=True) if usage and not stream]
         self.generated += sum(chunks) + _sum(whole, "completion_tokens")
-        self.prompt_tokens += _sum(told, "prompt_tokens")
-        self.completion_tokens += _sum(told, "completion_tokens")
-        details = [usage["prompt_tokens_details"] for usage in told if "prompt_tokens_details" in usage]
+        self.prompt_tokens += _sum(counted, "prompt_tokens")
+        self.completion_tokens += _sum(counted, "completion_tokens")
+        details = [usage["prompt_tokens_details"] for usage in counted if "prompt_tokens_details" in usage]
         self.cached_tokens += _sum(details, "cached_tokens")
         for repair in filter(None, mendings):
             self.healed.update(repair.healed)
@@ -167,7 +167,7 @@ class Stats:
 
     @property
     def outcomes(self) -> Counter[Outcome]:
-        """Ended answers by their outcome."""
+        """Finished answers by outcome."""
         found: Counter[Outcome] = Counter()
         for (_, outcome), count in self.requests.items():
             found[outcome] += count
@@ -175,52 +175,53 @@ class Stats:
 
 
 class RequestLog:
-    """Every answer is counted, the last `size` are kept. bodies: whether with their bytes."""
+    """Counts every answer and holds the last `size`. bodies: whether to record their bytes."""
 
     def __init__(self, size: int = 0, *, bodies: bool = False) -> None:
         self.bodies = bodies
         self.rows: list[Row] = []
-        """Not settled yet; who adds one settles once there are UNSETTLED."""
+        """Rows to settle. Whoever appends one settles at UNSETTLED."""
         self._stats: dict[str, Stats] = {}
-        self._kept: deque[Row] = deque(maxlen=size)
+        self._last: deque[Row] = deque(maxlen=size)
         self._total = 0
 
     def settle(self) -> None:
+        """Moves `rows` into the log and the counters."""
         rows, self.rows = self.rows, []
         self._total += len(rows)
-        self._kept.extend(rows)
+        self._last.extend(rows)
         for model, group in groupby(sorted(rows, key=_MODEL), key=_MODEL):
             self._stats.setdefault(model, Stats()).add([*group])
 
     def stats(self, model: str) -> Stats:
-        """Of a model that config.yaml has, or had."""
+        """The counters of a model, also of one that was removed from config.yaml."""
         self.settle()
         return self._stats.get(model) or Stats()
 
     def models(self) -> list[str]:
-        """Those that were asked."""
+        """Names of the models with answers."""
         self.settle()
         return sorted(self._stats)
 
     def entries(self) -> Iterator[Entry]:
-        """The newest first."""
+        """Newest first."""
         for entry, _ in self._entries():
             yield entry
 
     def find(self, key: str) -> tuple[Entry, Recording | None] | None:
-        """By its number or, where bodies are kept, by the id of the completion as the client saw it."""
+        """Finds an answer by its number or, if it was recorded, by the completion id that the client saw."""
         for entry, recording in self._entries():
             if key == str(entry.id) or (recording is not None and key == recording.completion_id):
                 return entry, recording
         return None
 
     def record(self, answer: Answer) -> Recording | None:
-        """The recording of an answer that ends, where there is one; the oldest make room for it."""
+        """The recording of a finished answer, if any. Drops the oldest recordings to make room for it."""
         recording: Recording | None = getattr(answer, "recording", None)
         if recording is not None:
             self.settle()
             room = MAX_RECORDED - recording.size
-            for row in reversed(self._kept):
+            for row in reversed(self._last):
                 if (old := Ended(*row).recording) is not None:
                     room -= old.size
                     if room < 0:
@@ -228,15 +229,15 @@ class RequestLog:
         return recording
 
     def configure(self, size: int, *, bodies: bool) -> None:
-        """From now on; of what is kept, as much as there is room for stays."""
+        """Changes the settings. The newest `size` answers stay."""
         self.settle()
         self.bodies = bodies
-        self._kept = deque(self._kept, maxlen=size)
+        self._last = deque(self._last, maxlen=size)
 
     def _entries(self) -> Iterator[tuple[Entry, Recording | None]]:
         self.settle()
         clock = time() - monotonic()
-        for behind, row in enumerate(reversed([*self._kept])):
+        for behind, row in enumerate(reversed([*self._last])):
             ended = Ended(*row)
             recording = ended.recording if ended.recording is not None and ended.recording.raw else None
             yield _entry(self._total - behind, ended, clock, recorded=recording is not None), recording
@@ -266,7 +267,7 @@ def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
 
 
 def _sum(usages: list[Mapping[str, Any]], key: str) -> int:
-    """Engines' own numbers: what isn't one counts nothing."""
+    """Sums a key over the engines' counts. Ignores anything but numbers."""
     try:
         total = sum(map(itemgetter(key), usages))
     except (KeyError, TypeError):

@@ -1,6 +1,7 @@
 """A typed client for any OpenAI-compatible model server: the LLM provider contract of OpenArmature.
 
-It knows nothing of the gateway behind it but the error categories of `gateway.errors`. See docs/provider.md.
+It shares the error categories of `gateway.errors` with the gateway, and knows nothing else of it. See
+docs/provider.md.
 """
 
 from gateway.provider.contract import Provider

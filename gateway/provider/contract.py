@@ -1,18 +1,50 @@
-"""The contract that every provider keeps (OpenArmature §5)."""
+"""The contract that every provider keeps (OpenArmature §5), and the arguments of a call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Required, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 from gateway.provider.messages import Message
-from gateway.provider.request import RuntimeConfig, Tool, ToolChoice
+from gateway.provider.request import ResponseSchema, RuntimeConfig, Tool, ToolChoice
 from gateway.provider.response import Response
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 ModelT = TypeVar("ModelT", bound="BaseModel")
+
+Messages: TypeAlias = Sequence[Message]
+Tools: TypeAlias = Sequence[Tool] | None
+Config: TypeAlias = RuntimeConfig | None
+
+
+class Options(TypedDict, total=False):
+    """Further arguments of a call."""
+
+    response_schema: ResponseSchema | None
+    tool_choice: ToolChoice | None
+
+
+class Unstructured(TypedDict, total=False):
+    """Options of a call whose answer is text."""
+
+    response_schema: None
+    tool_choice: ToolChoice | None
+
+
+class AsModel(TypedDict, Generic[ModelT], total=False):
+    """Options of a call whose answer is an instance of a pydantic model class."""
+
+    response_schema: Required[type[ModelT]]
+    tool_choice: ToolChoice | None
+
+
+class AsJSON(TypedDict, total=False):
+    """Options of a call whose answer conforms to a JSON Schema."""
+
+    response_schema: Required[Mapping[str, Any]]
+    tool_choice: ToolChoice | None
 
 
 class Provider(Protocol):
@@ -29,45 +61,23 @@ class Provider(Protocol):
 
     @overload
     async def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        response_schema: None = None,
-        tool_choice: ToolChoice | None = None,
+        self, messages: Messages, tools: Tools = None, config: Config = None, **options: Unpack[Unstructured]
     ) -> Response[None]: ...
 
     @overload
     async def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        *,
-        response_schema: type[ModelT],
-        tool_choice: ToolChoice | None = None,
+        self, messages: Messages, tools: Tools = None, config: Config = None, **options: Unpack[AsModel[ModelT]]
     ) -> Response[ModelT | None]: ...
 
     @overload
     async def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        *,
-        response_schema: Mapping[str, Any],
-        tool_choice: ToolChoice | None = None,
+        self, messages: Messages, tools: Tools = None, config: Config = None, **options: Unpack[AsJSON]
     ) -> Response[dict[str, Any] | None]: ...
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        response_schema: Any = None,
-        tool_choice: ToolChoice | None = None,
+        self, messages: Messages, tools: Tools = None, config: Config = None, **options: Unpack[Options]
     ) -> Response[Any]:
-        """One call of the model; the arguments are checked before anything is sent and never changed.
+        """Calls the model once. Checks the arguments before it sends anything, and never changes them.
 
         messages: a system message first or none, a user or tool message last.
         tools: what the model may ask for; the caller runs the calls and makes the next `complete()`.
@@ -76,7 +86,7 @@ class Provider(Protocol):
         tool_choice: None leaves the choice to the server's default.
 
         Raises one of the nine categories: provider_invalid_request before anything is sent,
-        structured_output_invalid for content that isn't what response_schema asks for,
+        structured_output_invalid for content that breaks response_schema,
         provider_invalid_response for an answer that isn't a §6 Response.
         """
         ...

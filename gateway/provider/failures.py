@@ -1,4 +1,4 @@
-"""A server's refusals and a broken line, told apart into the nine categories (OpenArmature §7, §8.1.3)."""
+"""Maps a server's refusals and failed connections to the nine categories (OpenArmature §7, §8.1.3)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gateway.errors import (
 from gateway.provider.structured import StructuredOutputInvalid
 from gateway.schema.jsontext import parse_json
 
-# Servers word these conditions freely. The last two are asked only of a call that gave cause for such a refusal.
+# Servers word these conditions freely. We look for the last two only after a call that may have caused them.
 _UNKNOWN_MODEL = re.compile(
     r"model_not_found|no such model|unknown model"
     r"|model(\s+['\"`]?[^\s'\"`]+['\"`]?,?)?\s+((is|was)\s+)?(not found|unknown|does ?n[o']t exist)",
@@ -49,7 +49,7 @@ _LONGEST_MESSAGE = 2000
 
 
 class Failure:
-    """A refusal as the server put it: an HTTP status and what the body's `error` says, in any of its shapes."""
+    """A refusal in the server's own words: an HTTP status and the body's `error`, in any of its shapes."""
 
     def __init__(self, status: int, error: Any, retry_after: float | None = None) -> None:
         self.status = status
@@ -59,7 +59,7 @@ class Failure:
 
     @classmethod
     def of(cls, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
-        """An answer with another status than 200."""
+        """Reads an answer whose status isn't 200."""
         try:
             document = parse_json(body)
         except ValueError:
@@ -69,7 +69,7 @@ class Failure:
 
     @classmethod
     def frame(cls, error: Any) -> Failure:
-        """An error in the middle of a stream, whose status was 200: the frame may name one as its code."""
+        """Reads an error inside a stream, whose own status was 200: the frame may have a status as its code."""
         fields = error if isinstance(error, dict) else {}
         code = fields.get("code")
         if type(code) is not int or not 400 <= code < 600:
@@ -78,11 +78,11 @@ class Failure:
 
     @property
     def words(self) -> str:
-        """Everything that the conditions are read from."""
+        """The text that the patterns search."""
         return " ".join(str(self.fields.get(name, "")) for name in ("code", "type", "param")) + " " + self.message
 
     def refuses_response_format(self) -> bool:
-        """Whether the server lacks structured output, so that the prompt has to ask for it (§8.1.5.1)."""
+        """Whether the server lacks structured output, so that the prompt must ask for it (§8.1.5.1)."""
         about = _RESPONSE_FORMAT.search(self.words) and "schema for response_format" not in self.message
         return bool(self.status in _REFUSALS and "category" not in self.fields and about and self._refused())
 
@@ -90,7 +90,7 @@ class Failure:
         return _REFUSED.search(self.words) is not None
 
     def error(self, images: bool) -> GatewayError:
-        """The error to raise. images: whether the call carried an image that the server may have refused."""
+        """The error to raise. images: the call carried an image, which the server may have refused."""
         details = {k: v for k, v in self.fields.items() if k not in ("message", "type", "code", "param", "category")}
         code, param = self.fields.get("code"), self.fields.get("param")
         return self._kind(images)(
@@ -104,7 +104,7 @@ class Failure:
     def _kind(self, images: bool) -> type[GatewayError]:
         category = self.fields.get("category")
         if isinstance(category, str) and category in _KINDS:
-            return _KINDS[category]  # our own gateway says it outright
+            return _KINDS[category]  # our own gateway names it
         status = self.status
         if status in (401, 403):
             return ProviderAuthentication
@@ -123,8 +123,8 @@ class Failure:
         return ProviderInvalidRequest
 
 
-def broken_line(error: httpx.HTTPError | httpx.StreamError, base_url: str) -> GatewayError:
-    """A failure below HTTP: nothing listens, the line broke, time ran out, or the bytes were no HTTP."""
+def connection_error(error: httpx.HTTPError | httpx.StreamError, base_url: str) -> GatewayError:
+    """A failure below HTTP: nothing listens, the connection broke, time ran out, or the bytes weren't HTTP."""
     reason = str(error) or type(error).__name__
     if isinstance(error, httpx.DecodingError):
         return ProviderInvalidResponse(f"{base_url} sent a body that can't be decoded: {reason}")
@@ -134,7 +134,7 @@ def broken_line(error: httpx.HTTPError | httpx.StreamError, base_url: str) -> Ga
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """A Retry-After header in seconds from now: it may also be a date (RFC 9110 §10.2.3)."""
+    """A Retry-After header, which may be a date (RFC 9110 §10.2.3), in seconds from now."""
     if retry_after is None:
         return None
     try:

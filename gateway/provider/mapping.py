@@ -35,7 +35,7 @@ _FINISH_REASONS: dict[str, FinishReason] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A checked call of one model, and what its answer is checked against."""
+    """A checked call of one model, and the schemas that its answer must conform to."""
 
     model: str
     messages: Sequence[Message]
@@ -58,7 +58,7 @@ class Call:
         tool_choice: ToolChoice | None = None,
         stream: bool = False,
     ) -> Call:
-        """Raises ProviderInvalidRequest or ProviderUnsupportedContentBlock."""
+        """Checks the arguments of `complete()`. Raises ProviderInvalidRequest, ProviderUnsupportedContentBlock."""
         schemas = check_tools(tools)
         check_tool_choice(tool_choice, schemas)
         check_config(config)
@@ -75,8 +75,8 @@ class Call:
     def body(self, native: bool) -> bytes:
         """The request body (§8.1.1). native: ask for structured output by `response_format`, not by prompt.
 
-        Raises ProviderInvalidRequest for what JSON can't say and for a `config.extra` field at odds with
-        the call's own.
+        Raises ProviderInvalidRequest for a value that isn't JSON and for a `config.extra` field that contradicts
+        the call.
         """
         messages = self.messages
         fields: dict[str, Any] = {"model": self.model, "messages": None}
@@ -108,20 +108,20 @@ class Call:
                 fields[name] = value
             elif not _same(own[name], value):
                 raise ProviderInvalidRequest(
-                    f"config.extra[{name!r}] contradicts what the call itself sends as {name}",
+                    f"config.extra[{name!r}] contradicts the call's own {name}",
                     param=f"config.extra.{name}",
                 )
 
     def response(self, raw: Any) -> Response[Any]:
         """The server's JSON body as a Response (§8.1.2).
 
-        Raises ProviderInvalidResponse for a body that isn't one, StructuredOutputInvalid for content
-        that response_schema doesn't allow.
+        Raises ProviderInvalidResponse for any other body, StructuredOutputInvalid for content that breaks
+        response_schema.
         """
         choice = _first_choice(raw)
         message = choice.get("message")
         if not isinstance(message, dict):
-            raise ProviderInvalidResponse("choices[0].message is missing or no object")
+            raise ProviderInvalidResponse("choices[0].message is missing or not an object")
         finish_reason = _finish_reason(choice.get("finish_reason"))
         content = message.get("content")
         if content is None:
@@ -146,12 +146,12 @@ class Call:
         if not isinstance(entries, list):
             if degraded:
                 return ()
-            raise ProviderInvalidResponse("choices[0].message.tool_calls is no array")
+            raise ProviderInvalidResponse("choices[0].message.tool_calls is not an array")
         calls = tuple(_tool_call(entry) for entry in entries)
         if not degraded:
             for index, call in enumerate(calls):
                 if reason := self._misfit(call):
-                    # With a code of its own: who runs the model's calls may tell it, and ask again.
+                    # Its own code lets an agent show the error to the model and ask again.
                     message = f"choices[0].message.tool_calls[{index}]{reason}"
                     raise ProviderInvalidResponse(message, code="invalid_tool_call", details={"index": index})
             if len({call.id for call in calls}) < len(calls):
@@ -159,7 +159,7 @@ class Call:
         return calls
 
     def _misfit(self, call: ToolCall) -> str | None:
-        """What is wrong with a call of the answer."""
+        """Why a call of the answer is refused; None if it isn't."""
         if not call.id:
             return " has no id"
         if call.arguments is None:
@@ -217,7 +217,7 @@ def _tool_choice(choice: ToolChoice) -> Any:
 
 def _first_choice(raw: Any) -> dict[str, Any]:
     if not isinstance(raw, dict):
-        raise ProviderInvalidResponse("the answer is no JSON object")
+        raise ProviderInvalidResponse("the answer is not a JSON object")
     choices = raw.get("choices")
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise ProviderInvalidResponse("the answer has no choices[0]")
@@ -241,7 +241,7 @@ def _usage(value: Any) -> Usage:
 
 
 def _tool_call(entry: Any) -> ToolCall:
-    """What can be read of an entry: '' for a missing id or name, None for arguments that are no JSON object."""
+    """Reads an entry as far as it can: '' for a missing id or name, None for arguments that aren't a JSON object."""
     entry = entry if isinstance(entry, dict) else {}
     function = entry["function"] if isinstance(entry.get("function"), dict) else {}
     text = function.get("arguments")
@@ -254,7 +254,7 @@ def _tool_call(entry: Any) -> ToolCall:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Equal as JSON values: 1 and 1.0 are, 1 and true aren't."""
+    """Whether two JSON values are equal: 1 and 1.0 are, 1 and true aren't."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, Mapping) and isinstance(right, Mapping):

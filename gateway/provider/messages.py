@@ -1,7 +1,7 @@
 """The conversation as values (OpenArmature §3): messages, content blocks, tool calls.
 
 Building a value never fails: `complete()` checks the whole conversation before it sends anything (see
-`gateway.provider.validation`). Lists given to a constructor are kept as tuples.
+`gateway.provider.validation`). Constructors turn lists into tuples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TextBlock:
 
 @dataclass(frozen=True, slots=True)
 class UrlSource:
-    """An image by `http(s):` or `data:` URL (§3.1.3). Goes to the server unchanged; nothing is fetched here."""
+    """An image by `http(s):` or `data:` URL (§3.1.3). Goes to the server unchanged; we fetch nothing."""
 
     url: str
     type: Literal["url"] = field(default="url", init=False)
@@ -31,7 +31,7 @@ class UrlSource:
 
 @dataclass(frozen=True, slots=True)
 class InlineSource:
-    """An image as base64 text (§3.1.3), passed on unread. The block needs a `media_type`."""
+    """An image as base64 text (§3.1.3), passed on as it is. The block needs a `media_type`."""
 
     base64_data: str
     type: Literal["inline"] = field(default="inline", init=False)
@@ -42,7 +42,7 @@ class ImageBlock:
     """An image in a user message (§3.1.2).
 
     media_type: IANA type such as `image/png`; required for an InlineSource, ignored for a UrlSource.
-    detail: fidelity hint; left out of the request when None, and then the server's default applies.
+    detail: fidelity hint; None leaves it to the server's default.
     """
 
     source: UrlSource | InlineSource
@@ -60,7 +60,7 @@ class ToolCall:
 
     id: as the server wrote it, never rewritten.
     arguments: parsed, and conforming to the tool's schema; None only in a Response whose
-        finish_reason is `error`, where the server's text was no JSON object (`Response.raw` has it).
+        finish_reason is `error`, if the server's text isn't a JSON object (`Response.raw` has it).
     """
 
     id: str
@@ -78,7 +78,7 @@ class SystemMessage:
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """A person's turn: text, or content blocks in the order in which the model shall see them (§3.1.4)."""
+    """A person's turn: text, or content blocks in the order for the model (§3.1.4)."""
 
     content: str | Sequence[ContentBlock]
     role: Literal["user"] = field(default="user", init=False)
@@ -90,7 +90,7 @@ class UserMessage:
 
 @dataclass(frozen=True, slots=True)
 class AssistantMessage:
-    """The model's turn. `content` may be empty only beside tool calls; a server's null is kept as ''."""
+    """The model's turn. `content` may be empty only beside tool calls; a server's null becomes ''."""
 
     content: str = ""
     tool_calls: Sequence[ToolCall] = ()

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from functools import cache
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import Any, Literal, Unpack, overload
 
 import httpx
 
 from gateway.errors import ProviderInvalidModel, ProviderInvalidResponse, ProviderModelNotLoaded
-from gateway.provider.failures import Failure, broken_line
+from gateway.provider.contract import AsJSON, AsModel, Config, Messages, ModelT, Options, Tools, Unstructured
+from gateway.provider.failures import Failure, connection_error
 from gateway.provider.mapping import Call
-from gateway.provider.messages import Message
-from gateway.provider.request import Capabilities, ResponseSchema, RuntimeConfig, Tool, ToolChoice
+from gateway.provider.request import Capabilities
 from gateway.provider.response import Response
 from gateway.provider.stream import Stream, read_events
 from gateway.schema.jsontext import parse_json
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-ModelT = TypeVar("ModelT", bound="BaseModel")
-
 MAX_BODY_BYTES = 64 * 1024 * 1024
-# A local model may think for minutes before its first byte; a busy machine may need seconds to open a thousand lines.
+# A local model may take minutes to its first byte; a busy machine may take seconds to open a thousand connections.
 _TIMEOUT = httpx.Timeout(600.0, connect=30.0)
 # No limit of our own: concurrent calls go to the wire concurrently (§8.1.4).
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100)
@@ -34,7 +30,7 @@ _SERVING = frozenset({"loaded", "ready", "running", "serving", "idle", "ok"})
 
 
 class OpenAIProvider:
-    """One model behind one server. Stateless but for what it learns of the server's structured output.
+    """One model behind one server. It remembers one thing: whether the server knows `response_format`.
 
     base_url: `http(s)://host:port`, with or without `/v1`; another path stays as it is.
     api_key: sent as a bearer token; appears in no message and no repr.
@@ -88,8 +84,8 @@ class OpenAIProvider:
     async def ready(self) -> None:
         """Looks the model up in `GET /models`; see `Provider.ready`.
 
-        Where its entry has a `ready_path`, that is asked too: a server that starts engines by itself, as
-        ours does, can't promise anything by its list, and answers there once the model is loaded.
+        Asks the entry's `ready_path` too, if it has one: a server that starts engines on demand, as ours does,
+        lists models that aren't loaded, and answers there once the model is.
         """
         entry = self._entry(await self._get(f"{self.base_url}/models"))
         status = entry.get("status", entry.get("state"))
@@ -103,10 +99,10 @@ class OpenAIProvider:
             await self._get(url)
 
     def _entry(self, listing: Any) -> dict[str, Any]:
-        """What the list of models says of ours. Raises ProviderInvalidModel."""
+        """The model's entry in the server's list. Raises ProviderInvalidModel."""
         models = listing.get("data") if isinstance(listing, dict) else None
         if not isinstance(models, list):
-            raise ProviderInvalidResponse(f"{self.base_url}/models lists no models")
+            raise ProviderInvalidResponse(f"{self.base_url}/models doesn't list models")
         entries = [entry for entry in models if isinstance(entry, dict)]
         for entry in entries:
             aliases = entry.get("aliases")
@@ -118,94 +114,89 @@ class OpenAIProvider:
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        response_schema: None = None,
-        tool_choice: ToolChoice | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
         stream: Literal[False] = False,
+        **options: Unpack[Unstructured],
     ) -> Response[None]: ...
 
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
-        response_schema: type[ModelT],
-        tool_choice: ToolChoice | None = None,
         stream: Literal[False] = False,
+        **options: Unpack[AsModel[ModelT]],
     ) -> Response[ModelT | None]: ...
 
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
-        response_schema: Mapping[str, Any],
-        tool_choice: ToolChoice | None = None,
         stream: Literal[False] = False,
+        **options: Unpack[AsJSON],
     ) -> Response[dict[str, Any] | None]: ...
 
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        response_schema: None = None,
-        tool_choice: ToolChoice | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
         stream: Literal[True],
+        **options: Unpack[Unstructured],
     ) -> Stream[None]: ...
 
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
-        response_schema: type[ModelT],
-        tool_choice: ToolChoice | None = None,
         stream: Literal[True],
+        **options: Unpack[AsModel[ModelT]],
     ) -> Stream[ModelT | None]: ...
 
     @overload
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
-        response_schema: Mapping[str, Any],
-        tool_choice: ToolChoice | None = None,
         stream: Literal[True],
+        **options: Unpack[AsJSON],
     ) -> Stream[dict[str, Any] | None]: ...
 
     async def complete(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        response_schema: ResponseSchema | None = None,
-        tool_choice: ToolChoice | None = None,
+        messages: Messages,
+        tools: Tools = None,
+        config: Config = None,
         *,
         stream: bool = False,
+        **options: Unpack[Options],
     ) -> Response[Any] | Stream[Any]:
-        """One call of the model: see `Provider.complete`.
+        """Calls the model once: see `Provider.complete`.
 
-        stream: return a Stream once the server has accepted the call, before it has answered.
+        stream: return a Stream as soon as the server accepts the call, before it answers.
 
-        With a response_schema the request has `response_format`; where the server lacks it
-        (Capabilities, or learnt from its refusal, which is then followed by a second request) a
-        directive in the system message takes its place.
+        With a response_schema the request has `response_format`. For a server that lacks it, a directive in the
+        system message takes its place: Capabilities says so, or the server's refusal, which costs a second request.
         """
-        call = Call.check(self.model, self.capabilities, messages, tools, config, response_schema, tool_choice, stream)
+        # In a thread, as `call.response`: checking schemas may take long.
+        call = await asyncio.to_thread(
+            Call.check, self.model, self.capabilities, messages, tools, config, stream=stream, **options
+        )
         while True:
             native = self._native
             answer = await self._open("POST", f"{self.base_url}/chat/completions", call.body(native))
@@ -220,7 +211,7 @@ class OpenAIProvider:
                 await answer.aclose()
                 raise ProviderInvalidResponse(f"{self.base_url} answered a streamed call with a whole body")
             return Stream(read_events(self._bytes(answer), call), answer.aclose)
-        return call.response(await self._json(answer))
+        return await asyncio.to_thread(call.response, await self._json(answer))
 
     def _may_learn(self, call: Call, native: bool) -> bool:
         return native and call.output is not None and self.capabilities.native_response_format is None
@@ -233,7 +224,7 @@ class OpenAIProvider:
         return await self._json(answer)
 
     async def _open(self, method: str, url: str, content: bytes | None) -> httpx.Response:
-        """Sends a request and returns as soon as the status is there; the body is still to be read."""
+        """Sends a request and returns once the status is there, before the body."""
         headers = {"Content-Type": "application/json"} if content is not None else {}
         if self._api_key is not None:
             headers["Authorization"] = f"Bearer {self._api_key}"
@@ -241,10 +232,10 @@ class OpenAIProvider:
         try:
             return await self._client.send(request, stream=True)
         except httpx.HTTPError as error:
-            raise broken_line(error, self.base_url) from error
+            raise connection_error(error, self.base_url) from error
 
     async def _bytes(self, answer: httpx.Response) -> AsyncGenerator[bytes, None]:
-        """The body piece by piece, bounded; closes the answer at its end."""
+        """Yields the body in pieces, up to MAX_BODY_BYTES; closes the answer at the end."""
         size = 0
         try:
             async for piece in answer.aiter_bytes():
@@ -253,7 +244,7 @@ class OpenAIProvider:
                     raise ProviderInvalidResponse(f"{self.base_url} sent more than {MAX_BODY_BYTES} bytes")
                 yield piece
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise broken_line(error, self.base_url) from error
+            raise connection_error(error, self.base_url) from error
         finally:
             await answer.aclose()
 
@@ -265,7 +256,7 @@ class OpenAIProvider:
             raise ProviderInvalidResponse(f"{self.base_url} answered with a body that is not JSON: {error}") from error
 
     async def _failure(self, answer: httpx.Response) -> tuple[Failure, httpx.HTTPStatusError]:
-        """What a status other than 200 says, and httpx's own error as the cause to keep."""
+        """Reads a refusal; returns it with httpx's own error, to be its cause."""
         body = b"".join([piece async for piece in self._bytes(answer)])
         if self._api_key is not None:
             body = body.replace(self._api_key.encode(), b"[api key]")
@@ -276,7 +267,7 @@ class OpenAIProvider:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """Reading the certificates takes 90 ms: once for all providers."""
+    """Shared by all providers: reading the certificates takes 90 ms."""
     return httpx.create_ssl_context(trust_env=False)
 
 
@@ -284,7 +275,7 @@ def _base_url(given: str) -> str:
     try:
         url = httpx.URL(given)
     except httpx.InvalidURL as error:
-        raise ValueError(f"base_url is no URL: {error}") from error
+        raise ValueError(f"base_url is not a URL: {error}") from error
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError("base_url must be http://host[:port][/path] or https://…")
     if url.userinfo or url.query or url.fragment:

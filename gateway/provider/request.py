@@ -1,4 +1,4 @@
-"""What a call asks for beside its messages (OpenArmature §4–§6): tools, tool choice, sampling."""
+"""The arguments of a call besides its messages (OpenArmature §4–§6): tools, tool choice, sampling."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ToolChoice: TypeAlias = Literal["auto", "required", "none"] | ToolChoiceForce
 
 @dataclass(frozen=True, slots=True)
 class RuntimeConfig:
-    """Sampling of one call (§6); what is None is left out of the request.
+    """Sampling of one call (§6); a field that is None stays out of the request.
 
     max_tokens: upper bound of the completion, in tokens.
     seed: best effort; equal seeds promise no equal answers (§9).
@@ -56,9 +56,9 @@ ResponseSchema: TypeAlias = "Mapping[str, Any] | type[BaseModel]"
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What is known of a server and its model before the first call.
+    """What the caller knows about a server and its model before the first call.
 
-    image_input: False refuses image blocks before anything is sent (§7).
+    image_input: False refuses image blocks before sending anything (§7).
     image_media_types: types accepted for inline images; None accepts every `image/*` and leaves the
         choice to the server.
     native_response_format: whether the server constrains output by `response_format` (§8.1.5). None

@@ -1,4 +1,4 @@
-"""What a call gives back (OpenArmature §6)."""
+"""The answer to a call (OpenArmature §6)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ParsedT_co = TypeVar("ParsedT_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts as the server reported them; None where it reported none, or none that is a count."""
+    """Token counts as the server reports them; None for a missing or invalid count."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -25,11 +25,11 @@ class Usage:
 class Response(Generic[ParsedT_co]):
     """The answer to one call.
 
-    finish_reason: `error` marks a degraded answer that is surfaced, not raised: look at each tool call
+    finish_reason: `error` marks a degraded answer, which is returned, not raised: inspect each tool call
         before executing it (§3).
-    raw: the server's JSON body, whole. Of a streamed answer, the body that its chunks add up to.
-    parsed: the structured value if the call had a response_schema and the model answered with content
-        (an instance of the class, where a pydantic model class was given); else None.
+    raw: the server's whole JSON body. For a streamed answer, the sum of its chunks.
+    parsed: the structured value if the call had a response_schema and the model answered with content: an
+        instance if response_schema is a pydantic model class. Otherwise None.
     """
 
     message: AssistantMessage

@@ -1,13 +1,12 @@
-"""Retry, above the contract: a provider itself never retries (OpenArmature §5, §7 retry classification)."""
+"""Retries, above the contract: a provider itself never retries (OpenArmature §5, §7 retry classification)."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gateway.errors import GatewayError
+from gateway.errors import Backoff, GatewayError
 from gateway.provider.response import Response
 
 ResultT = TypeVar("ResultT")
@@ -17,13 +16,13 @@ CAP = 30.0
 
 
 def is_transient(error: Exception) -> bool:
-    """The categories for which the same request may succeed later: unavailable, rate limit, model not loaded."""
+    """Whether the same request may succeed later: unavailable, rate limit, model not loaded."""
     return isinstance(error, GatewayError) and error.transient
 
 
 def full_jitter(attempt: int, base: float = BASE, cap: float = CAP) -> float:
     """Seconds to wait after failed attempt `attempt` (0 is the first): anything up to base · 2^attempt, at most cap."""
-    return random.uniform(0.0, min(cap, base * 2.0 ** min(attempt, 64)))  # noqa: S311 - spreads load, guards nothing
+    return Backoff(base, cap, jitter=1.0).delay(attempt + 1)
 
 
 async def retry(
@@ -35,13 +34,14 @@ async def retry(
     max_wait: float = CAP,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> ResultT:
-    """Calls until one call succeeds, fails for good, or max_attempts are made: `retry(lambda: p.complete(messages))`.
+    """Repeats a call until it succeeds or fails for good, max_attempts times: `retry(lambda: p.complete(messages))`.
 
-    A Response whose finish_reason is `error` is transient too; the last one is returned as it is. A server's
-    Retry-After lengthens the wait; one beyond max_wait seconds ends the attempts, since earlier ones would
-    be refused. Cancellation is never retried. Of a Stream only the opening is: what was shown can't be unsaid.
+    A Response with finish_reason `error` is transient too; after the last attempt it is returned as it is. Waits at
+    least as long as the server's Retry-After says; one beyond max_wait seconds ends the attempts, since the server
+    would refuse earlier ones. Never retries a cancellation. Retries only the opening of a Stream: its deltas can't be
+    taken back.
 
-    Raises the last attempt's error, ValueError for max_attempts below 1.
+    Raises the last attempt's error, and ValueError for max_attempts below 1.
     """
     if max_attempts < 1:
         raise ValueError("max_attempts must be at least 1")

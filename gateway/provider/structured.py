@@ -1,4 +1,4 @@
-"""Structured output (OpenArmature §5, §6, §8.1.5): what is asked of the server, what is made of its content."""
+"""Structured output (OpenArmature §5, §6, §8.1.5): how a call asks for it, and how its content is parsed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _UNLESS_TOOLS = " This holds for an answer in text; calling a tool stays allowed
 
 
 class StructuredOutputInvalid(errors.StructuredOutputInvalid):
-    """The model's content is not what response_schema asks for (§7). `message` says why and where.
+    """The model's content breaks response_schema (§7). `message` says why and where.
 
-    response_schema: the JSON Schema that was asked for; None where the server refused an answer by itself.
-    output_content: the content as the model wrote it; None where the server kept it.
-    finish_reason, usage: of the answer; `length` tells a cut answer from a wrong one.
+    response_schema: the JSON Schema of the call; None if the server itself refused the answer.
+    output_content: the content as the model wrote it; None if the server withheld it.
+    finish_reason, usage: of the answer; `length` means that the answer was cut, not wrong.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class StructuredOutputInvalid(errors.StructuredOutputInvalid):
 
 
 class OutputSchema:
-    """The response_schema of one call: a JSON Schema, or a pydantic model class that stands for one.
+    """The response_schema of one call: a JSON Schema, or the schema of a pydantic model class.
 
     Raises ProviderInvalidRequest for anything that isn't an object schema.
     """
@@ -66,12 +66,12 @@ class OutputSchema:
             self.schema = ObjectSchema(response_schema, "response_schema")
 
     def response_format(self) -> dict[str, Any]:
-        """The request field for servers that constrain output by themselves."""
+        """The request field, for servers that constrain output natively."""
         named = {"name": self.schema.name(), "schema": self.schema.schema, "strict": self.schema.strict()}
         return {"type": "json_schema", "json_schema": named}
 
     def augment(self, messages: Sequence[Message], tools: bool) -> list[Message]:
-        """A copy of the messages whose system message asks for the schema, for servers that can't (§8.1.5.1)."""
+        """Copies the messages, the schema in the system message: for servers without `response_format` (§8.1.5.1)."""
         directive = _DIRECTIVE.format(unless=_UNLESS_TOOLS if tools else "", schema=self.schema.text)
         head, *rest = messages
         if isinstance(head, SystemMessage):
@@ -79,7 +79,7 @@ class OutputSchema:
         return [SystemMessage(directive), *messages]
 
     def parse(self, content: str, finish_reason: FinishReason, usage: Usage) -> Any:
-        """The value that `content` stands for. Raises StructuredOutputInvalid, which carries all there is."""
+        """Parses and checks the content. Raises StructuredOutputInvalid."""
 
         def refuse(reason: str, cause: Exception | None) -> NoReturn:
             raise StructuredOutputInvalid(
@@ -105,7 +105,7 @@ class OutputSchema:
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             place = "".join(f"/{part}" for part in first["loc"]) or "the value"
-            refuse(f"the content is no {self.model.__name__}: {place}: {first['msg']}", error)
+            refuse(f"the content is not a {self.model.__name__}: {place}: {first['msg']}", error)
 
 
 def _model_class(given: type) -> type[BaseModel]:
@@ -120,6 +120,6 @@ def _model_class(given: type) -> type[BaseModel]:
 
 
 def _root_object(schema: dict[str, Any]) -> dict[str, Any]:
-    """A recursive model's schema is a bare reference to its definition; the contract wants the object at the root."""
+    """Moves the definition to the root: a recursive model's schema is a bare reference to it."""
     prefix, _, name = str(schema.get("$ref", "")).rpartition("/")
     return {**schema["$defs"][name], "$defs": schema["$defs"]} if prefix == "#/$defs" else schema

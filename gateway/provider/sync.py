@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
-from gateway.provider.contract import Provider
-from gateway.provider.messages import Message
-from gateway.provider.request import RuntimeConfig, Tool, ToolChoice
+from gateway.provider.contract import AsJSON, AsModel, Config, Messages, ModelT, Provider, Tools, Unstructured
 from gateway.provider.response import Response
 
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-ModelT = TypeVar("ModelT", bound="BaseModel")
 ResultT = TypeVar("ResultT")
 
 
@@ -40,7 +34,7 @@ class SyncProvider:
         try:
             return future.result()
         finally:
-            future.cancel()  # of no effect on a call that has ended
+            future.cancel()  # no effect on a call that has ended
 
     def ready(self) -> None:
         """See `Provider.ready`."""
@@ -48,52 +42,25 @@ class SyncProvider:
 
     @overload
     def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        response_schema: None = None,
-        tool_choice: ToolChoice | None = None,
+        self, messages: Messages, tools: Tools = None, config: Config = None, **options: Unpack[Unstructured]
     ) -> Response[None]: ...
 
     @overload
     def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        *,
-        response_schema: type[ModelT],
-        tool_choice: ToolChoice | None = None,
+        self, messages: Messages, tools: Tools = None, config: Config = None, **options: Unpack[AsModel[ModelT]]
     ) -> Response[ModelT | None]: ...
 
     @overload
     def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        *,
-        response_schema: Mapping[str, Any],
-        tool_choice: ToolChoice | None = None,
+        self, messages: Messages, tools: Tools = None, config: Config = None, **options: Unpack[AsJSON]
     ) -> Response[dict[str, Any] | None]: ...
 
-    def complete(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Tool] | None = None,
-        config: RuntimeConfig | None = None,
-        response_schema: Any = None,
-        tool_choice: ToolChoice | None = None,
-    ) -> Response[Any]:
+    def complete(self, messages: Messages, tools: Tools = None, config: Config = None, **options: Any) -> Response[Any]:
         """See `Provider.complete`."""
-        call = self._provider.complete(
-            messages, tools, config, response_schema=response_schema, tool_choice=tool_choice
-        )
-        return self._run(call)
+        return self._run(self._provider.complete(messages, tools, config, **options))
 
     def close(self) -> None:
-        """Idempotent. Calls still under way in other threads are cancelled."""
+        """Cancels the calls of other threads. Idempotent."""
         if self._thread.is_alive():
             self._run(self._shut_down())
             self._loop.call_soon_threadsafe(self._loop.stop)

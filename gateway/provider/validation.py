@@ -1,4 +1,4 @@
-"""The checks before anything is sent (OpenArmature §3, §4, §5). Every refusal names the field at fault."""
+"""Checks a call before it is sent (OpenArmature §3, §4, §5). Every error names the field at fault."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IMAGE_TYPE = re.compile(r"image/[A-Za-z0-9][A-Za-z0-9.+-]*")
 
 
 def check_tools(tools: Sequence[Tool] | None) -> dict[str, ObjectSchema]:
-    """The parameters' schema of each tool by its name (§4)."""
+    """Returns the schema of each tool's parameters, by the tool's name (§4)."""
     schemas: dict[str, ObjectSchema] = {}
     for index, tool in enumerate(_sequence(tools or (), "tools")):
         where = f"tools[{index}]"
@@ -37,7 +37,7 @@ def check_tools(tools: Sequence[Tool] | None) -> dict[str, ObjectSchema]:
         if not isinstance(tool.description, str):
             _refuse(f"{where}.description", "must be a string")
         if tool.name in schemas:
-            _refuse(f"{where}.name", f"{tool.name!r} stands twice in the list")
+            _refuse(f"{where}.name", f"{tool.name!r} is in the list twice")
         schemas[tool.name] = ObjectSchema(tool.parameters, f"{where}.parameters")
     return schemas
 
@@ -65,10 +65,9 @@ def check_config(config: RuntimeConfig | None) -> None:
 
 
 def check_messages(messages: Sequence[Message], tools: Mapping[str, ObjectSchema], capabilities: Capabilities) -> None:
-    """Order, shape of each message, and that each tool result answers an earlier call (§3, §5).
+    """Checks the order and shape of the messages, and that each tool result answers an earlier call (§3, §5).
 
-    Raises ProviderInvalidRequest, or ProviderUnsupportedContentBlock for an image that the model is
-    known not to take.
+    Raises ProviderInvalidRequest, or ProviderUnsupportedContentBlock for an image that the model doesn't take.
     """
     called: set[str] = set()
     for index, message in enumerate(_sequence(messages, "messages")):
@@ -113,10 +112,10 @@ def _check_assistant(message: AssistantMessage, where: str, tools: Mapping[str, 
         _text(call.id, f"{place}.id")
         _text(call.name, f"{place}.name")
         if call.id in ids:
-            _refuse(f"{place}.id", f"{call.id!r} stands twice in one message")
+            _refuse(f"{place}.id", f"{call.id!r} is in one message twice")
         ids.add(call.id)
         if not isinstance(call.arguments, Mapping):
-            _refuse(f"{place}.arguments", "must be a mapping; mend the arguments of a degraded answer first")
+            _refuse(f"{place}.arguments", "must be a mapping; repair the arguments of a degraded answer first")
         if (schema := tools.get(call.name)) and (reason := schema.violation(call.arguments)):
             _refuse(f"{place}.arguments", f"don't conform to the tool's schema: {reason}")
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
-from gateway.errors import GatewayError, ProviderInvalidModel, ProviderInvalidResponse, ProviderUnavailable
+from gateway.errors import Backoff, GatewayError, ProviderInvalidModel, ProviderInvalidResponse, ProviderUnavailable
 from gateway.pull.files import digest, room_for, wrong
 from gateway.pull.progress import Progress
 
@@ -17,6 +18,8 @@ TIMEOUT = httpx.Timeout(30, connect=10)
 ATTEMPTS = 3
 """Tries in a row that bring not one byte, after which we give up."""
 MAX_ATTEMPTS = 50
+RETRY = Backoff(0.2, 5.0)
+"""Between tries in a row that bring not one byte."""
 
 
 def client(environ: Mapping[str, str]) -> httpx.Client:
@@ -45,6 +48,7 @@ def download(http: httpx.Client, url: str, part: Path, sha256: str | None, label
             fruitless = 0 if gained else fruitless + 1
             if fruitless == ATTEMPTS:
                 raise unreachable(url, error) from error
+            time.sleep(RETRY.delay(fruitless))
     else:
         raise ProviderUnavailable(f"{_host(url)} cut the connection {MAX_ATTEMPTS} times; pull again to go on")
     if sha256 is not None and (found := digest(part)) != sha256:

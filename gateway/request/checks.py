@@ -1,49 +1,47 @@
-"""Whether an answer holds to what the request constrains it to, and how a model is asked again if it doesn't."""
+"""Checks an answer against the request's constraint, and words the request to try again."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse, StructuredOutputInvalid
-from gateway.request.constraints import Constraint, Way
+from gateway.request.constraints import Constraint, Method
 from gateway.request.grammars import tool_name
-from gateway.wire.chat import ChatRequest, decode, encode
-
-if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
+from gateway.schema.fault import Checker, Compile, InvalidSchema, Unchecked
+from gateway.wire.chat import decode, encode
+from gateway.wire.fold import Fold
 
 Json = dict[str, Any]
 
 ATTEMPTS = 3
-"""Times that a model is asked for an answer which conforms."""
+"""How often we ask a model for an answer that conforms."""
 
 MAX_FAULT = 500
-"""Characters of a fault that are told; it may quote the answer."""
+"""Characters of a fault that an error quotes; the fault may quote the answer."""
 
 SCHEMA_FIELD = "response_format.json_schema.schema"
 
 MAX_HELD = 64 * 1024 * 1024
-"""Bytes of a stream that is held back."""
+"""Bytes of a stream that we hold back."""
 
 
 class Enforced(msgspec.Struct, frozen=True):
-    """How an answer is held to its constraint. check: where it has to be looked at."""
+    """How an answer's constraint is enforced. check: what the answer must pass, if the method is `checked`."""
 
-    way: Way
+    method: Method
     check: Check | None = None
 
-    def told(self, attempts: int) -> Json:
-        """What the answer says of it."""
-        return {"by": self.way, "attempts": attempts}
+    def report(self, attempts: int) -> Json:
+        """The `enforced` entry of the answer's `ctxgate` field."""
+        return {"by": self.method, "attempts": attempts}
 
 
 class AnswerBuffer:
-    """A stream's payloads, kept until all have come."""
+    """A stream's payloads, held until all have come."""
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
@@ -58,18 +56,26 @@ class AnswerBuffer:
 
 
 class Check:
-    """Whether answers hold to a constraint."""
+    """Checks answers against a constraint."""
 
-    def __init__(self, wish: Constraint, request: ChatRequest) -> None:
-        """Raises ProviderInvalidRequest for a schema that is none."""
-        self.wish = wish
-        tools = decode(request.tools) if request.tools is not None else []
-        functions = {tool_name(tool): tool.get("function", tool) for tool in tools}
-        self._tools = {name: functions[name] for name in wish.must or functions if name in functions}
-        self._schema = Schema.of(wish.schema, SCHEMA_FIELD) if wish.schema is not None else None
+    def __init__(self, constraint: Constraint, tools: bytes | None, compile: Compile) -> None:
+        """tools: the request's, as JSON. compile: makes the schemas' checkers; only the methods call it."""
+        self.constraint = constraint
+        self._compile = compile
+        declared = decode(tools) if tools is not None else []
+        functions = {tool_name(tool): tool.get("function", tool) for tool in declared}
+        self._tools = {name: functions[name] for name in constraint.must or functions if name in functions}
+
+    def compile(self) -> None:
+        """Compiles the schema of the text. Blocks for a bounded time.
+
+        Raises ProviderInvalidRequest for a schema that isn't valid.
+        """
+        if self.constraint.schema is not None:
+            self._checker(self.constraint.schema, SCHEMA_FIELD)
 
     def whole(self, body: bytes, enforced: Json) -> bytes | tuple[Json, str]:
-        """The body of a whole answer that conforms, `enforced` told in it; else a message and what is wrong with it."""
+        """The body of a whole answer that conforms, with `enforced` added; else its message and the fault."""
         answer = decode(body)
         for frame in answer["choices"]:
             if fault := self.fault(frame["message"], frame.get("finish_reason")):
@@ -78,23 +84,24 @@ class Check:
         return encode(answer)
 
     def stream(self, payloads: list[bytes], enforced: Json) -> list[bytes] | tuple[Json, str]:
-        """As `whole`, of all payloads of a stream; `enforced` is told in the last chunk of each choice."""
+        """As `whole`, for all payloads of a stream; the last chunk of each choice gets `enforced`."""
         chunks = [decode(payload) for payload in payloads]
         contents = {}
-        for index, (message, reason) in folded(chunks).items():
+        for index, choice in Fold(chunks).choices.items():
+            message = choice.message()
             before = message["content"]
-            if fault := self.fault(message, reason):
+            if fault := self.fault(message, choice.finish_reason):
                 return message, fault
             if message["content"] != before:
                 contents[index] = message["content"]
-        return retold(chunks, contents, enforced)
+        return with_contents(chunks, contents, enforced)
 
     def fault(self, message: Json, reason: str | None) -> str | None:
-        """What is wrong with a choice's message; None: nothing. Text in a code fence is taken out of it, in place."""
+        """The fault of a choice's message, or None. Takes text out of its code fence, in place."""
         calls = message.get("tool_calls") or []
-        if self.wish.kind == "call":
+        if self.constraint.kind == "call":
             return self._calls(calls)
-        if calls and self.wish.kind == "json or call":
+        if calls and self.constraint.kind == "json or call":
             return None
         content = message.get("content") or ""
         text = unfenced(content)
@@ -102,12 +109,12 @@ class Check:
             value = decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             if reason == "length" and text[:1] in ("{", "["):
-                return None  # cut by max_tokens, which its finish_reason tells
+                return None  # max_tokens cut it, as its finish_reason says
             return f"it is not JSON ({error})"
-        if self._schema is None:
+        if self.constraint.schema is None:
             fault = None if isinstance(value, dict) else "it is no JSON object"
         else:
-            fault = self._schema.violation(value)
+            fault = self._violation(self.constraint.schema, SCHEMA_FIELD, value)
         if fault is None and text != content:
             message["content"] = text
         return fault
@@ -123,26 +130,46 @@ class Check:
             tool = self._tools[name]
             if tool.get("strict") is True and isinstance(tool.get("parameters"), dict):
                 arguments = decode(function.get("arguments") or "{}")
-                if fault := Schema.of(tool["parameters"], "tools").violation(arguments):
+                if fault := self._violation(tool["parameters"], "tools", arguments):
                     return f"the arguments of {name} don't fit: {fault}"
         return None
 
+    def _violation(self, schema: Json, field: str, value: Any) -> str | None:
+        """How a value breaks the schema, in words, or None.
+
+        field: the request's, for errors. Raises ProviderInvalidRequest for a schema that isn't valid or can't be
+        checked within bounds.
+        """
+        try:
+            fault = self._checker(schema, field).fault(value)
+        except Unchecked as error:
+            raise ProviderInvalidRequest(f"{field}: the schema can't be checked: {error}", param=field) from None
+        return None if fault is None else f"{fault.pointer or 'the value'}: {fault.message}"[:MAX_FAULT]
+
+    def _checker(self, schema: Json, field: str) -> Checker:
+        try:
+            return self._compile(encode(schema).decode())
+        except InvalidSchema as error:
+            raise ProviderInvalidRequest(f"{field}: not a valid JSON Schema: {error}", param=field) from None
+        except Unchecked as error:
+            raise ProviderInvalidRequest(f"{field}: the schema can't be checked: {error}", param=field) from None
+
     def again(self, message: Mapping[str, Any], fault: str) -> list[Json]:
-        """The messages with which the model is asked once more."""
+        """The messages that ask the model once more."""
         calls = [call.get("function") for call in message.get("tool_calls") or ()]
         said = message.get("content") or (encode(calls).decode() if calls else "(nothing)")
-        correction = f"That answer can't be used: {fault}. {self.wish.told()}"
+        correction = f"That answer can't be used: {fault}. {self.constraint.words()}"
         return [{"role": "assistant", "content": said}, {"role": "user", "content": correction}]
 
     def unmet(self, fault: str) -> GatewayError:
         """The error for a model that didn't conform in all its attempts."""
         details = {"attempts": ATTEMPTS}
-        told = f"the model didn't hold to it in {ATTEMPTS} attempts, and its engine can't be made to: {fault}"
-        if self.wish.kind == "call":
+        reason = f"the model didn't hold to it in {ATTEMPTS} attempts, and its engine can't be made to: {fault}"
+        if self.constraint.kind == "call":
             return ProviderInvalidRequest(
-                f"tool_choice: {told}", code="tool_choice_unmet", param="tool_choice", details=details
+                f"tool_choice: {reason}", code="tool_choice_unmet", param="tool_choice", details=details
             )
-        return StructuredOutputInvalid(f"response_format: {told}", param="response_format", details=details)
+        return StructuredOutputInvalid(f"response_format: {reason}", param="response_format", details=details)
 
 
 _FENCE = re.compile(r"\s*```[\w-]*\n(.*?)\n?```\s*", re.DOTALL)
@@ -154,83 +181,8 @@ def unfenced(text: str) -> str:
     return found[1] if found else text.strip()
 
 
-class Schema:
-    """A JSON Schema. Its references are followed within it, never fetched."""
-
-    def __init__(self, schema: bytes, field: str) -> None:
-        """field: of the request, for errors. Raises ProviderInvalidRequest for what is no JSON Schema."""
-        from jsonschema import Draft202012Validator, SchemaError
-        from jsonschema.validators import validator_for
-        from referencing import Registry
-
-        value = decode(schema)
-        kind = validator_for(value, default=Draft202012Validator)
-        try:
-            kind.check_schema(value)
-        except SchemaError as error:
-            raise ProviderInvalidRequest(f"{field}: no JSON Schema: {error.message}", param=field) from None
-        except OverflowError as error:  # a pattern's
-            raise ProviderInvalidRequest(f"{field}: no JSON Schema: {error}", param=field) from None
-        self._field = field
-        self._text = encode(value).decode()
-        self._validator: Validator = kind(value, registry=Registry())
-
-    @staticmethod
-    def of(schema: Json, field: str) -> Schema:
-        """Agents send the same one with every turn."""
-        return _schema(encode(schema), field)
-
-    def violation(self, value: Any) -> str | None:
-        """How a value breaks the schema, in words; None: it doesn't.
-
-        Raises ProviderInvalidRequest for a schema that refers to what it doesn't hold, or whose patterns take too long.
-        """
-        from referencing.exceptions import Unresolvable
-
-        from gateway.schema import worker
-
-        try:
-            fault = worker.violation(self._text, self._validator, value)
-        except Unresolvable as unknown:
-            message = f"{self._field}: the JSON Schema refers to what it doesn't hold: {unknown}"
-            raise ProviderInvalidRequest(message, param=self._field) from None
-        except worker.Unchecked as error:
-            message = f"{self._field}: the JSON Schema can't be held to: {error}"
-            raise ProviderInvalidRequest(message, param=self._field) from None
-        except RecursionError:
-            return "it is nested too deeply to be checked"
-        return None if fault is None else f"{fault.json_path}: {fault.message}"[:MAX_FAULT]
-
-
-_schema = lru_cache(maxsize=64)(Schema)
-
-
-# Answers in chunks
-
-
-def folded(chunks: Sequence[Json]) -> dict[int, tuple[Json, str | None]]:
-    """Message and finish_reason of each choice, from a stream's clean chunks."""
-    choices: dict[int, tuple[Json, str | None]] = {}
-    for chunk in chunks:
-        for frame in chunk.get("choices") or ():
-            index = frame.get("index", 0)
-            message, reason = choices.get(index, ({"content": "", "tool_calls": []}, None))
-            delta = frame.get("delta") or {}
-            message["content"] += delta.get("content") or ""
-            calls = message["tool_calls"]
-            for call in delta.get("tool_calls") or ():
-                function = call.get("function") or {}
-                while len(calls) <= call["index"]:
-                    calls.append({"function": {"name": "", "arguments": ""}})
-                known = calls[call["index"]]["function"]
-                known["name"] += function.get("name") or ""
-                known["arguments"] += function.get("arguments") or ""
-            choices[index] = (message, frame.get("finish_reason") or reason)
-    return choices
-
-
-def retold(chunks: list[Json], contents: Mapping[int, str], enforced: Json) -> list[bytes]:
-    """The chunks, with other content for the choices of `contents`, and `enforced` in the last of each."""
+def with_contents(chunks: list[Json], contents: Mapping[int, str], enforced: Json) -> list[bytes]:
+    """The chunks, with new content for the choices of `contents`, and `enforced` in the last of each choice."""
     made = []
     left = dict(contents)
     for chunk in chunks:

@@ -1,4 +1,4 @@
-"""What an answer has to hold to beyond words, and which way each engine is held to it."""
+"""Output constraints, and how each engine enforces them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, Literal
 from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.request.grammars import forced, tool_name
+from gateway.request.grammars import forced_tools, tool_name
 from gateway.wire.chat import ChatRequest, decode, encode
 
 Json = dict[str, Any]
 
 Kind = Literal["call", "json", "json or call"]
-"""A tool must be called; the text must be JSON; the same where tools may be called instead."""
+"""`call`: the model must call a tool. `json`: the text must be JSON. `json or call`: JSON, unless it calls a tool."""
 
-Way = Literal["engine", "grammar", "checked", "refused"]
-"""The engine holds to it by itself; a grammar of ours does, in the model's own dialect; the answer is held back until
-it is seen to conform, and asked for again if it doesn't; a 400."""
+Method = Literal["engine", "grammar", "checked", "refused"]
+"""`engine`: the engine enforces it. `grammar`: we send a grammar in the model's own dialect. `checked`: we hold the
+answer back until it conforms, and ask again if it doesn't. `refused`: a 400."""
 
-_CHECKED: Mapping[Kind, Way] = {"call": "checked", "json": "checked", "json or call": "checked"}
+_CHECKED: Mapping[Kind, Method] = {"call": "checked", "json": "checked", "json or call": "checked"}
 
-WAYS: Mapping[str, Mapping[Kind, Way]] = {
-    # Where the dialect is known and has a grammar; else checked.
+METHODS: Mapping[str, Mapping[Kind, Method]] = {
+    # A grammar needs a known dialect that has one; else the answer is checked.
     "llama.cpp": {"call": "grammar", "json": "engine", "json or call": "grammar"},
     "llama-cpp-python": _CHECKED,
     "mlx": _CHECKED,
@@ -31,47 +31,54 @@ WAYS: Mapping[str, Mapping[Kind, Way]] = {
     "openai": _CHECKED,
     "echo": {"call": "refused", "json": "refused", "json or call": "refused"},
 }
-"""By runtime; a backend of a user's own is checked. Held everywhere by the gateway itself: `tool_choice` "none" (the
-tools aren't shown, calls are dropped) and `parallel_tool_calls` false (further calls are dropped)."""
+"""By runtime; answers of a user's own backend are checked.
 
-UNTOLD = ("llama-cpp-python", "mlx", "ollama")
-"""Runtimes whose checked constraints the engine doesn't understand: the model is told in words, from the start."""
+The gateway itself enforces `tool_choice` "none" (it hides the tools and drops calls) and `parallel_tool_calls` false
+(it drops further calls) on every engine."""
+
+NEED_WORDS = ("llama-cpp-python", "mlx", "ollama")
+"""Runtimes whose engines don't understand the constraints that we check: the system message states them in words."""
+
+
+def may_use_grammar(runtime: str) -> bool:
+    """Whether we enforce some constraint on this runtime by a grammar in the model's dialect."""
+    return "grammar" in METHODS.get(runtime, _CHECKED).values()
 
 
 class Constraint(Struct, frozen=True):
-    """must: the tools of which one has to be called; (): any. schema: of the text, None: any JSON object."""
+    """must: the tools of which the model has to call one; () allows any. schema: the text's; None allows any object."""
 
     kind: Kind
     must: tuple[str, ...] = ()
     schema: Json | None = None
 
-    def way(self, runtime: str) -> Way:
-        return WAYS.get(runtime, _CHECKED)[self.kind]
+    def method(self, runtime: str) -> Method:
+        return METHODS.get(runtime, _CHECKED)[self.kind]
 
     @property
     def text_schema(self) -> bytes | None:
-        """The JSON Schema of an answer in text, where calls are free; None where its text is."""
+        """The JSON Schema of an answer in text if calls are allowed too; else None."""
         return encode(self.schema or {"type": "object"}) if self.kind == "json or call" else None
 
-    def told(self) -> str:
-        """The constraint in words, for a model."""
+    def words(self) -> str:
+        """The constraint as an instruction to a model."""
         if self.kind == "call":
             return f"Call {' or '.join(self.must) or 'one of the tools'} now, whatever is said, and write nothing else."
         value = "one JSON object" if self.schema is None else "one JSON value"
-        told = f"Answer with {value}, and with nothing else: no words around it, no code fence."
+        words = f"Answer with {value}, and with nothing else: no words around it, no code fence."
         if self.kind == "json or call":
-            told += " This is about an answer in text: calling a tool stays allowed."
+            words += " This is about an answer in text: calling a tool stays allowed."
         if self.schema is not None:
-            told += f" It has to conform to this JSON Schema: {encode(self.schema).decode()}"
-        return told
+            words += f" It has to conform to this JSON Schema: {encode(self.schema).decode()}"
+        return words
 
 
 def constraint(request: ChatRequest) -> Constraint | None:
-    """What the request constrains its answer to.
+    """The constraint that the request puts on its answer.
 
-    Raises ProviderInvalidRequest for a tool that isn't declared, a response_format that is none, a schema that isn't.
+    Raises ProviderInvalidRequest for an undeclared tool, an unknown response_format or a missing schema.
     """
-    must = forced(request)
+    must = forced_tools(request)
     if must is not None:
         return Constraint("call", must)
     format = request.response_format
@@ -94,14 +101,17 @@ def constraint(request: ChatRequest) -> Constraint | None:
     return Constraint("json or call" if may_call else "json", schema=schema)
 
 
-def keep_allowed_tools(fields: dict[str, Raw], request: ChatRequest, *, named: bool) -> None:
-    """Leaves only the tools that a `tool_choice` of allowed ones allows, and says the rest in words every engine knows.
+def allowed_tools(request: ChatRequest, *, named: bool) -> dict[str, Raw]:
+    """The fields `tools` and `tool_choice` with only the allowed tools, in words that every engine knows; {} if the
+    request restricts nothing.
 
-    named: likewise for one that names a tool. Raises ProviderInvalidRequest for allowed tools that are no list.
+    named: treat a `tool_choice` that names a tool as such a restriction, too. Raises ProviderInvalidRequest if the
+    allowed tools are no list.
     """
     choice = request.tool_choice
-    if not isinstance(choice, Mapping) or "tools" not in fields:
-        return
+    if not isinstance(choice, Mapping) or request.tools is None:
+        return {}
+    fields: dict[str, Raw] = {}
     if choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools", choice)
         listed = allowed.get("tools") if isinstance(allowed, Mapping) else None
@@ -113,28 +123,14 @@ def keep_allowed_tools(fields: dict[str, Raw], request: ChatRequest, *, named: b
     elif named:
         names = [tool_name(choice)]
     else:
-        return
-    tools = [tool for tool in decode(fields["tools"]) if tool_name(tool) in names]
+        return {}
+    tools = [tool for tool in decode(request.tools) if tool_name(tool) in names]
     if tools:
         fields["tools"] = Raw(encode(tools))
+    return fields
 
 
-def tell(fields: dict[str, Raw], wish: Constraint, runtime: str) -> None:
-    """Puts a constraint that the engine doesn't understand into words, in the system message."""
-    if wish.kind == "call":
-        # The tools are there, and most models call one; who doesn't is told when asked again.
-        return
-    fields.pop("response_format", None)
-    if runtime == "llama-cpp-python" and wish.kind == "json":
-        fields["response_format"] = Raw(b'{"type":"json_object"}')
-    messages: list[Json] = decode(fields["messages"])
-    if messages[0].get("role") in ("system", "developer") and isinstance(messages[0].get("content"), str):
-        messages[0] = {**messages[0], "content": f"{messages[0]['content']}\n\n{wish.told()}"}
-    else:
-        messages.insert(0, {"role": "system", "content": wish.told()})
-    fields["messages"] = Raw(encode(messages))
-
-
-def refused(wish: Constraint, runtime: str) -> ProviderInvalidRequest:
-    param = "tool_choice" if wish.kind == "call" else "response_format"
+def refused(constraint: Constraint, runtime: str) -> ProviderInvalidRequest:
+    """The error for a constraint that this runtime can't enforce."""
+    param = "tool_choice" if constraint.kind == "call" else "response_format"
     return ProviderInvalidRequest(f"{param}: runtime {runtime} can't be held to it", param=param)

@@ -1,4 +1,4 @@
-"""What an answer with tools is held to, where the gateway reads the model's own text."""
+"""Grammars for tool calls that the gateway reads from the model's own text."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.backends.base import RawText
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, decode
+from gateway.wire.engine import RawText
 from normalizers import FormatSpec
 from normalizers.write.grammar import MAX_CALLS, grammar
 
 
 def raw_text(request: ChatRequest, spec: FormatSpec, *, answer: bytes | None = None) -> RawText | None:
-    """How the model's text is asked for; `tool_choice` "required" or with a tool's name becomes a grammar.
+    """How to ask for the model's text; a `tool_choice` "required" or with a tool's name becomes a grammar.
 
-    Where the model decides, a call that it begins is held to the tools' schemas if one of them is strict.
-    answer: a JSON Schema that the text has to conform to where no call is forced. None where the answer is to be held
-    to something and the format has no grammar: then the engine must see to it.
-    Raises ProviderInvalidRequest for a tool that isn't declared.
+    If the model decides and one of the tools is strict, a grammar holds each call that it begins to the tools' schemas.
+    answer: a JSON Schema for the text if no call is forced. Returns None if a constraint needs a grammar and the format
+    has none: then the engine must enforce it. Raises ProviderInvalidRequest for an undeclared tool.
     """
-    names = forced(request)
+    names = forced_tools(request)
     free = _free(spec)
     if names is None:
         calls = MAX_CALLS if request.parallel_tool_calls else 1
@@ -34,16 +33,16 @@ def raw_text(request: ChatRequest, spec: FormatSpec, *, answer: bytes | None = N
             return free if text is None else replace(free, grammar=text, trigger=spec.open[0])
         text = _grammar(spec, request.tools or b"[]", (), calls, answer)
         return None if text is None else replace(free, grammar=text)
-    # A named tool is called once.
+    # The model calls a named tool once.
     calls = MAX_CALLS if len(names) != 1 and request.parallel_tool_calls else 1
     text = _grammar(spec, request.tools or b"[]", names, calls)
     return None if text is None else replace(free, grammar=text)
 
 
-def forced(request: ChatRequest) -> tuple[str, ...] | None:
-    """The tools of which one must be called; (): any; None: the model decides.
+def forced_tools(request: ChatRequest) -> tuple[str, ...] | None:
+    """The tools of which the model must call one; () means any, None that the model decides.
 
-    Raises ProviderInvalidRequest for a tool that isn't declared.
+    Raises ProviderInvalidRequest for an undeclared tool.
     """
     choice = request.tool_choice
     if choice is None or choice == "auto" or choice == "none":
@@ -77,7 +76,7 @@ def forced(request: ChatRequest) -> tuple[str, ...] | None:
 
 
 def tool_name(tool: Any) -> object:
-    """Of a tool in either of its shapes, or of a choice that names one."""
+    """The name in a tool of either shape, or in a choice that names one."""
     function = tool.get("function", tool) if isinstance(tool, Mapping) else None
     return function.get("name") if isinstance(function, Mapping) else None
 

@@ -1,47 +1,39 @@
-"""A conversation's past, put so that every engine and chat template can read it.
+"""Repairs the past of a conversation so that every engine and chat template can read it.
 
-What a client replays may be broken: arguments as the model once wrote them, results of calls that were cut away, one
-id for several calls. Engines refuse the whole request for it, or read it wrong without a word.
+Clients replay broken things: arguments as the model once wrote them, results without their call, one id for several
+calls. Engines then refuse the whole request, or misread it silently.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
-from gateway.wire.chat import decode, encode
+from gateway.wire.chat import decode
 from normalizers.values.coerce import read_container
 
-has_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool)"').search
-"""Whether raw messages may hold calls or results; a false alarm costs time alone."""
-
 ID_LENGTH = 9
-"""Of ids made here: Mistral's templates take nine letters and digits only."""
+"""Length of new ids: Mistral's templates accept nine letters and digits only."""
 
 
 NOTHING: Mapping[str, int] = {}
-"""Of `repair_history`, where nothing was mended."""
+"""The counts of a conversation that needs no repair."""
 
 
-def repair_history(fields: dict[str, Raw]) -> Mapping[str, int]:
-    """Mends `messages`, and counts what was mended: `arguments`, `ids`, `orphan_results`.
+def repair_history(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], Mapping[str, int]]:
+    """The repaired messages, and how many repairs they took: `arguments`, `ids`, `orphan_results`.
 
-    arguments: the arguments of a call that were no JSON object. What can be read as one is; else the text as it came
-    is the value of `malformed`. ids: calls without an id or with one that another call has, and results that were
-    led to their call by its name or place. orphan_results: results of no call, which become a user's message.
+    arguments: arguments that were no JSON object. We read them as one if we can; else the original text becomes the
+    value of `malformed`. ids: calls without an id or with another call's, and results that we matched to their call by
+    its name or place. orphan_results: results without a call, which become a user's message.
     """
-    messages = decode(fields["messages"])
-    healing = _Healing()
-    healed = [healing.message(message) for message in messages]
-    if healing.counts:
-        fields["messages"] = Raw(encode(healed))
-    return healing.counts
+    repairs = _Repairs()
+    return [repairs.message(message) for message in messages], repairs.counts
 
 
 class _Call(Struct):
@@ -51,7 +43,7 @@ class _Call(Struct):
     answered: bool = False
 
 
-class _Healing:
+class _Repairs:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._calls: list[_Call] = []
@@ -70,7 +62,7 @@ class _Healing:
     def _call(self, call: Any) -> Any:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
-            return call  # the engine says what is wrong with it
+            return call  # the engine will explain what is wrong
         given = call.get("id")
         given = given if isinstance(given, str) else ""
         made = given
@@ -82,11 +74,11 @@ class _Healing:
         self._calls.append(one)
         self._turn.append(one)
         arguments = function.get("arguments")
-        mended = arguments if isinstance(arguments, dict) else self._arguments(arguments)
-        return {**call, "id": made, "function": {**function, "arguments": mended}}
+        repaired = arguments if isinstance(arguments, dict) else self._arguments(arguments)
+        return {**call, "id": made, "function": {**function, "arguments": repaired}}
 
     def _new_id(self, given: str) -> str:
-        """The same for the same conversation, so that the engine still knows the prompt."""
+        """The same for the same conversation, so that the engine's prompt cache still fits."""
         number = len(self._calls)
         while (made := sha256(f"{given}/{number}".encode()).hexdigest()[:ID_LENGTH]) in self._ids:
             number += 1
@@ -96,7 +88,7 @@ class _Healing:
         if isinstance(arguments, str) and _is_object(arguments):
             return arguments
         self.counts["arguments"] += 1
-        return _mended(arguments)
+        return _repaired(arguments)
 
     def _result(self, message: dict[str, Any]) -> dict[str, Any]:
         given = message.get("tool_call_id")
@@ -104,7 +96,7 @@ class _Healing:
         if call is None:
             waiting = [one for one in self._turn if not one.answered]
             named = [one for one in waiting if one.name == message.get("name")]
-            # With an id of nobody, or none: it is clear where it belongs if only one can be meant, or by the order.
+            # Its id is missing or unknown: match it if only one call waits, or by order if it has no id.
             call = named[0] if named else waiting[0] if waiting and (len(waiting) == 1 or not given) else None
             self.counts["ids" if call else "orphan_results"] += 1
         if call is None:
@@ -123,7 +115,7 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _mended(arguments: Any) -> str:
+def _repaired(arguments: Any) -> str:
     if arguments is None or arguments == "":
         return "{}"
     if isinstance(arguments, str):
@@ -133,7 +125,7 @@ def _mended(arguments: Any) -> str:
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, str):
-            text = value  # encoded twice
+            text = value  # it was encoded twice
         elif value is None and text.strip() == "null":
             return "{}"
         read = read_container(text.strip()) if text.strip()[:1] == "{" else None

@@ -4,60 +4,54 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Raw
-
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import decode, encode
 from normalizers import FormatSpec
 from normalizers.events import ToolCall
 from normalizers.write.render import render_calls, render_result, render_tools
 
+Json = dict[str, Any]
 
-def tools_into_prompt(fields: dict[str, Raw], spec: FormatSpec, must: tuple[str, ...] | None = None) -> None:
-    """Moves `tools` into the system message of `messages`, and past calls and results into plain text.
 
-    Such a template would drop them without a word. must: the tools of which one has to be called; (): any.
-    Raises ProviderInvalidRequest for a tool that no call could name, and for a call that can't be written.
+def tools_prompt(tools: bytes, spec: FormatSpec, must: tuple[str, ...] | None = None) -> str:
+    """The instructions that introduce `tools`, a JSON array, in the words of the format `spec`.
+
+    must: the tools of which the model has to call one; () allows any, None leaves it free.
+    Raises ProviderInvalidRequest for a tool without a name, which no call could name.
     """
-    messages: list[dict[str, Any]] = decode(fields["messages"])
-    tools = decode(fields.pop("tools"))
-    for index, tool in enumerate(tools):
+    declared = decode(tools)
+    for index, tool in enumerate(declared):
         function = tool.get("function", tool)
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise _malformed(f"tools[{index}]", "declare a function with a name; no other tools work")
-    prompt = render_tools(spec, tools)
-    fields.pop("tool_choice", None)
+    prompt = render_tools(spec, declared)
     if must is not None:
         prompt += f"\nThis time call {' or '.join(must) or 'one of the tools'}, whatever is said."
-    fields.pop("parallel_tool_calls", None)
-    written = _as_texts(messages, spec, results=True)
-    if written and written[0].get("role") == "system" and isinstance(written[0].get("content"), str):
-        written[0] = {**written[0], "content": f"{written[0]['content']}\n\n{prompt}"}
-    else:
-        written.insert(0, {"role": "system", "content": prompt})
-    fields["messages"] = Raw(encode(written))
+    return prompt
 
 
-def calls_into_text(fields: dict[str, Raw], spec: FormatSpec, *, results: bool) -> None:
-    """Writes past calls into the content of their messages, as the model wrote them, for a template that drops them.
+def calls_as_text(messages: list[Json], spec: FormatSpec, *, results: bool) -> list[Json]:
+    """The messages with past calls written into their content, as the model writes them: some templates drop calls.
 
-    results: their results as a user's message, for a template that knows no tools at all.
+    results: also turn their results into a user's messages, for a template that knows no tools at all.
     Raises ProviderInvalidRequest for a call that can't be written.
     """
-    fields["messages"] = Raw(encode(_as_texts(decode(fields["messages"]), spec, results=results)))
-
-
-def _as_texts(messages: list[dict[str, Any]], spec: FormatSpec, *, results: bool) -> list[dict[str, Any]]:
     names: dict[str, str] = {}
     return [
         _as_text(message, spec, names, f"messages[{index}]", results=results) for index, message in enumerate(messages)
     ]
 
 
-def _as_text(
-    message: dict[str, Any], spec: FormatSpec, names: dict[str, str], place: str, *, results: bool
-) -> dict[str, Any]:
-    """`names` collects call id -> tool name on the way, for the results that refer to it."""
+def add_to_system(messages: list[Json], text: str) -> list[Json]:
+    """The messages with `text` at the end of the system message, which is made if there is none."""
+    first = messages[0] if messages else {}
+    if first.get("role") in ("system", "developer") and isinstance(first.get("content"), str):
+        return [{**first, "content": f"{first['content']}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def _as_text(message: Json, spec: FormatSpec, names: dict[str, str], place: str, *, results: bool) -> Json:
+    """`names` collects call id -> tool name, for the results that refer to it."""
     if calls := message.get("tool_calls"):
         if not isinstance(calls, list):
             raise _malformed(f"{place}.tool_calls", "expected a list of calls")
@@ -87,5 +81,5 @@ def _call(call: Any, place: str) -> ToolCall:
     return ToolCall(call.get("id", ""), name, arguments if isinstance(arguments, str) else encode(arguments).decode())
 
 
-def _malformed(place: str, wanted: str) -> ProviderInvalidRequest:
-    return ProviderInvalidRequest(f"{place}: {wanted}", param=place)
+def _malformed(place: str, expected: str) -> ProviderInvalidRequest:
+    return ProviderInvalidRequest(f"{place}: {expected}", param=place)

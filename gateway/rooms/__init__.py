@@ -1,1 +1,1 @@
-"""Bounded live turns under /llm/room."""
+"""Rooms under /llm/room: long conversations with agents, in bounded turns."""

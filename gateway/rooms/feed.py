@@ -1,4 +1,4 @@
-"""The newest events of a room, for those who follow it: a bounded ring; whoever falls behind it reads the store."""
+"""The newest events of a room, in a bounded ring. A follower that falls behind it reads from the store."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gateway.rooms.schemas import Event, encode
+from gateway.wire import sse
 
 MAX_EVENTS, MAX_BYTES = 64, 64 * 1024
 
 
 class Frame(NamedTuple):
-    """An event as it is sent."""
+    """An encoded event."""
 
     seq: int
     event_type: str
@@ -21,13 +22,12 @@ class Frame(NamedTuple):
 
 
 def frame(event: Event) -> Frame:
-    """A server-sent event; its id is the event's number in the room."""
-    data = b"id: %d\nevent: %b\ndata: %b\n\n" % (event.seq, event.event_type.encode(), encode(event))
-    return Frame(event.seq, event.event_type, data)
+    """Encodes a server-sent event; its id is the event's number in the room."""
+    return Frame(event.seq, event.event_type, sse.named(event.event_type, encode(event), event.seq))
 
 
 class Feed:
-    """Frames in the order of their numbers; `news` is set once there are more."""
+    """Frames in the order of their numbers. `news` is set when there are more."""
 
     __slots__ = ("_frames", "_size", "news")
 
@@ -37,28 +37,28 @@ class Feed:
         self.news = asyncio.Event()
 
     def publish(self, events: Sequence[Event]) -> None:
-        """Events that are durable, in their order and without a gap to those before."""
+        """Adds durable events, in order and without a gap to those before."""
         for event in events:
-            self._frames.append(made := frame(event))
-            self._size += len(made.data)
+            self._frames.append(encoded := frame(event))
+            self._size += len(encoded.data)
         while len(self._frames) > MAX_EVENTS or self._size > MAX_BYTES:
             self._size -= len(self._frames.popleft().data)
         if events:
             self.wake()
 
     def forget(self) -> None:
-        """Others may have written to the room: whoever follows it reads the store."""
+        """Empties the ring, since others may have written to the room: followers read from the store."""
         self._frames.clear()
         self._size = 0
         self.wake()
 
     def wake(self) -> None:
-        """Those who wait look again."""
+        """Makes every waiting follower look again."""
         self.news.set()
         self.news = asyncio.Event()
 
     def since(self, seq: int) -> list[Frame] | None:
-        """What came after number `seq`; None where the ring doesn't reach so far back."""
+        """The frames after number `seq`; None if the ring no longer holds them."""
         if not self._frames or self._frames[0].seq > seq + 1:
             return None
-        return [made for made in self._frames if made.seq > seq]
+        return [encoded for encoded in self._frames if encoded.seq > seq]

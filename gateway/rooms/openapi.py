@@ -1,4 +1,4 @@
-"""The routes of this face for `/openapi.json`: `PATHS` and `schemas()` as OpenAPI 3.1 has them."""
+"""The rooms' part of `/openapi.json`: `PATHS` and `schemas()`, in OpenAPI 3.1."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ from typing import Any
 
 import msgspec
 
-from gateway.rooms import schemas as shapes
+from gateway.rooms import schemas as bodies
 from gateway.rooms.states import STATES
 
 PREFIX = "rooms."
-"""Of the names of our components, which must not meet those of other faces."""
+"""Before the names of components, so that they never collide with those of other APIs."""
 
 _REFERENCE = f"#/components/schemas/{PREFIX}" + "{name}"
 _TYPES = (
-    *(shapes.Room, shapes.Message, shapes.Event, shapes.History, shapes.SecretShown),
-    *(shapes.Rent, shapes.Update, shapes.Say, shapes.Wake, shapes.Interrupt, shapes.Release, shapes.Secret),
+    *(bodies.Room, bodies.Message, bodies.Event, bodies.History, bodies.SecretShown),
+    *(bodies.Rent, bodies.Update, bodies.Say, bodies.Wake, bodies.Interrupt, bodies.Release, bodies.Secret),
 )
+_NUMBER = {"type": "integer", "minimum": 0}
 _ERRORS = {
     "400": "The request is wrong; `message` names the field.",
     "401": "A valid API key is missing.",
     "403": "The key lacks the scope `rooms`, or for GET `rooms:read`.",
     "404": "There is no such room, or it is another tenant's.",
-    "409": "The room's state refuses it; `code` says why.",
-    "503": "The store can't be used.",
+    "409": "The room's state does not allow it; `code` says why.",
+    "503": "The store is unavailable.",
 }
 
 
 def schemas() -> dict[str, Any]:
-    """Components by name; all begin with PREFIX."""
+    """Components by name; every name begins with PREFIX."""
     _, found = msgspec.json.schema_components(_TYPES, ref_template=_REFERENCE)
     components = {PREFIX + name: schema for name, schema in found.items()}
     null = {"type": "null"}
@@ -38,7 +39,7 @@ def schemas() -> dict[str, Any]:
         "properties": {
             "success": {"const": False},
             "data": null,
-            "error": {"type": "string", "description": "The same words as message."},
+            "error": {"type": "string", "description": "The same text as message."},
             "code": {"type": "string"},
             "message": {"type": "string"},
         },
@@ -49,76 +50,84 @@ def schemas() -> dict[str, Any]:
 
 def paths() -> dict[str, Any]:
     """Path → method → operation."""
-    room, message = _reference("Room"), _reference("Message")
-    number = {"type": "integer", "minimum": 0}
-    after = _query("after", number, "Begin behind the event of this number; Last-Event-ID counts more.")
-    verbs = {
-        "wake": ("Wake a room", "Wake", "200", room),
-        "interrupt": ("Interrupt the turn that runs", "Interrupt", "200", room),
-        "release": ("Release a room", "Release", "200", room),
-        "messages": ("Send the room a message", "Say", "202", message),
-    }
-    secret = _reference("SecretShown")
+    return {**_list_paths(), **_room_paths(), **_verb_paths(), **_log_paths(), **_secret_paths()}
+
+
+def _list_paths() -> dict[str, Any]:
+    room = _reference("Room")
+    limit = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
+    parameters = [
+        _query("status", {"enum": [*STATES]}, "Only rooms in this state."),
+        _query("limit", limit, "The largest number of rooms."),
+        _query("offset", {**_NUMBER, "default": 0}, "Rooms to skip."),
+    ]
     return {
         "/llm/room": {
-            "get": _operation(
-                "List the tenant's rooms, the newest first",
-                {"200": _array(room)},
-                parameters=[
-                    _query("status", {"enum": [*STATES]}, "Only rooms in this state."),
-                    _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}, "At most."),
-                    _query("offset", {**number, "default": 0}, "Rooms to pass over."),
-                ],
-            ),
+            "get": _operation("List the tenant's rooms, the newest first", {"200": _array(room)}, None, parameters),
             "post": _operation("Rent a room", {"201": room}, "Rent"),
-        },
+        }
+    }
+
+
+def _room_paths() -> dict[str, Any]:
+    room = _reference("Room")
+    return {
         "/llm/room/{id}": {
             "parameters": [_id()],
             "get": _operation("Show a room", {"200": room}),
-            "patch": _operation("Change what may be changed of a room", {"200": room}, "Update"),
+            "patch": _operation("Change a room's settings", {"200": room}, "Update"),
+        }
+    }
+
+
+def _verb_paths() -> dict[str, Any]:
+    room, message = _reference("Room"), _reference("Message")
+    verbs = {
+        "wake": ("Wake a room", "Wake", "200", room),
+        "interrupt": ("Interrupt the running turn", "Interrupt", "200", room),
+        "release": ("Release a room", "Release", "200", room),
+        "messages": ("Send the room a message", "Say", "202", message),
+    }
+    return {
+        f"/llm/room/{{id}}/{verb}": {"parameters": [_id()], "post": _operation(summary, {status: answer}, body)}
+        for verb, (summary, body, status, answer) in verbs.items()
+    }
+
+
+def _log_paths() -> dict[str, Any]:
+    limit = {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000}
+    about = "Server-sent events: `id` is the event's number, `event` its type, `data` a rooms.Event."
+    events = {
+        "summary": "Replay a room's events, and follow it while a worker is attached",
+        "tags": ["rooms"],
+        "parameters": [
+            _query("after", _NUMBER, "Start after this event number; Last-Event-ID takes precedence."),
+            _query("follow", {"type": "boolean", "default": False}, "Continue with future events."),
+            {"name": "Last-Event-ID", "in": "header", "schema": _NUMBER},
+        ],
+        "responses": {
+            "200": {"description": about, "content": {"text/event-stream": {"schema": {"type": "string"}}}},
+            **_errors(),
         },
-        **{
-            f"/llm/room/{{id}}/{verb}": {
-                "parameters": [_id()],
-                "post": _operation(summary, {status: shown}, body),
-            }
-            for verb, (summary, body, status, shown) in verbs.items()
-        },
-        "/llm/room/{id}/events": {
-            "parameters": [_id()],
-            "get": {
-                "summary": "Replay a room's events, and follow it while a worker is attached",
-                "tags": ["rooms"],
-                "parameters": [
-                    after,
-                    _query("follow", {"type": "boolean", "default": False}, "Go on with events to come."),
-                    {"name": "Last-Event-ID", "in": "header", "schema": number},
-                ],
-                "responses": {
-                    "200": {
-                        "description": "Server-sent events: `id` is the event's number, `event` its type, `data` a "
-                        "rooms.Event.",
-                        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-                    },
-                    **_errors(),
-                },
-            },
-        },
-        "/llm/room/{id}/history": {
-            "parameters": [_id()],
-            "get": _operation(
-                "Read what was said and what happened",
-                {"200": _reference("History")},
-                parameters=[
-                    _query("after_event", number, "Events behind this number."),
-                    _query("after_message", number, "Messages behind this number."),
-                    _query("limit", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1000}, "Of each."),
-                ],
-            ),
-        },
+    }
+    parameters = [
+        _query("after_event", _NUMBER, "Events after this number."),
+        _query("after_message", _NUMBER, "Messages after this number."),
+        _query("limit", limit, "The largest number of each."),
+    ]
+    history = _operation("Read a room's messages and events", {"200": _reference("History")}, None, parameters)
+    return {
+        "/llm/room/{id}/events": {"parameters": [_id()], "get": events},
+        "/llm/room/{id}/history": {"parameters": [_id()], "get": history},
+    }
+
+
+def _secret_paths() -> dict[str, Any]:
+    secret = _reference("SecretShown")
+    return {
         "/api/user/secrets": {
             "get": _operation("List the user's secrets, without their values", {"200": _array(secret)}),
-            "post": _operation("Keep a secret, encrypted", {"201": secret}, "Secret"),
+            "post": _operation("Store a secret, encrypted", {"201": secret}, "Secret"),
         },
         "/api/user/secrets/{id}": {
             "parameters": [_id()],

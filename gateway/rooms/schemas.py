@@ -1,4 +1,4 @@
-"""What comes in and goes out as JSON: requests, rooms, messages, events."""
+"""The JSON of the API: requests, rooms, messages, events."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ MAX_CONTENT_CHARS = 200_000
 
 
 class Actor(Struct, forbid_unknown_fields=True):
-    """Who acts in a room. provider: `local` (or left out) is the gateway itself, others are `rooms.providers` of
-    config.yaml. model: left out is the active one. adapter: kept as it came; every turn is run by the gateway."""
+    """An agent of a room.
+
+    provider: `local` (the default) for the gateway itself, or a name from `rooms.providers` in config.yaml.
+    model: the active one by default. adapter: stored, but unused; the gateway runs every turn.
+    """
 
     agent_id: Identifier = "assistant-1"
     role: Name = "assistant"
@@ -31,23 +34,23 @@ class Actor(Struct, forbid_unknown_fields=True):
     model: Name | None = None
     skills: Annotated[list[Name], Meta(max_length=50)] = []
     instructions: Prose | None = None
-    """What the model is told of itself, as the system message."""
+    """The first part of the system message."""
 
 
 class WakePolicy(Struct, forbid_unknown_fields=True):
     on_message: bool = True
-    """Whether a message wakes a sleeping room; otherwise it waits in the queue for `wake`."""
+    """Whether a message wakes a sleeping room. If not, it stays queued until `wake`."""
 
 
 class DonePolicy(Struct, forbid_unknown_fields=True):
     after_turn: Literal["idle", "sleep", "release"] = "idle"
-    """What the room does once it has answered."""
+    """What the room does after it has answered."""
     idle_seconds: Annotated[float, Meta(gt=0)] | None = None
-    """Until an idle room sleeps; null: as config.yaml says."""
+    """Seconds until an idle room sleeps; null: `rooms.idle_seconds` of config.yaml."""
 
 
 class TurnBounds(Struct, forbid_unknown_fields=True):
-    """Tighter ones than config.yaml's; wider ones have no effect."""
+    """Bounds of each turn. Only those tighter than config.yaml's have an effect."""
 
     wall_seconds: Annotated[float, Meta(gt=0)] | None = None
     model_calls: Annotated[int, Meta(ge=1)] | None = None
@@ -59,7 +62,7 @@ Globs = Annotated[list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta
 
 
 class ToolPolicy(Struct, forbid_unknown_fields=True):
-    """Tools up to `access`, among them those that `allow` names and `deny` doesn't; without `access` none."""
+    """The tools up to `access` that `allow` matches and `deny` doesn't. Without `access` there are none."""
 
     access: Literal["read", "edit", "full"] | None = None
     allow: Globs = msgspec.field(default_factory=lambda: ["*"])
@@ -67,7 +70,7 @@ class ToolPolicy(Struct, forbid_unknown_fields=True):
 
 
 class Rent(Struct, forbid_unknown_fields=True):
-    """`agents` and `actors` are two names of one list; without either there is one assistant."""
+    """`agents` and `actors` are two names for one list. The default is one assistant."""
 
     purpose: Prose | None = None
     metadata: Metadata = {}
@@ -80,7 +83,7 @@ class Rent(Struct, forbid_unknown_fields=True):
 
 
 class Update(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """What is left out stays."""
+    """Fields that are left out stay as they are."""
 
     purpose: Prose | UnsetType | None = UNSET
     metadata: Metadata | UnsetType = UNSET
@@ -104,10 +107,10 @@ class Say(Struct, forbid_unknown_fields=True):
     kind: Literal["task"] = "task"
     metadata: Metadata = {}
     agent_id: Identifier | None = None
-    """Which actor is to answer; left out: the first."""
+    """The actor that answers; the first by default."""
 
     def text(self) -> str:
-        """Raises ProviderInvalidRequest where there is none, or too much."""
+        """The text. Raises ProviderInvalidRequest if it is empty or too long."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
         if not text:
             raise ProviderInvalidRequest("content: must not be empty", param="content")
@@ -126,12 +129,12 @@ class Interrupt(Struct, forbid_unknown_fields=True):
 
 class Release(Struct, forbid_unknown_fields=True):
     mode: ReleaseMode = "graceful"
-    """graceful: when the turn that runs has ended. immediate: at its next safe point, between two of its steps."""
+    """graceful: after the running turn. immediate: at its next safe point, between two steps."""
     reason: Prose | None = None
 
 
 class Secret(Struct, forbid_unknown_fields=True):
-    """`metadata.provider` names the provider that the secret is for."""
+    """A provider's key. `metadata.provider` names the provider."""
 
     name: Name
     value: Annotated[str, Meta(min_length=1, max_length=8192, pattern=r"^[!-~]+$")]
@@ -146,7 +149,7 @@ class LastError(Struct, omit_defaults=True):
 
 
 class Room(Struct, kw_only=True):
-    """A room as the API shows it."""
+    """A room in the API's answers."""
 
     id: str
     status: State
@@ -171,7 +174,7 @@ MessageStatus = Literal["queued", "running", "done", "limited", "interrupted", "
 
 
 class Message(Struct, kw_only=True):
-    """A message of a room. status: of the turn that answers it; an output's is `done`."""
+    """A message of a room. status: that of the turn that answers it; `done` for an output."""
 
     id: str
     seq: int
@@ -189,7 +192,7 @@ class Message(Struct, kw_only=True):
 
 
 class Event(Struct, kw_only=True):
-    """id: unique among all rooms. seq: counts the room's events from 1, without a gap."""
+    """An event of a room. id: unique among all rooms. seq: counts the room's events from 1, without gaps."""
 
     id: str
     seq: int
@@ -201,7 +204,7 @@ class Event(Struct, kw_only=True):
 
 
 class History(Struct, kw_only=True):
-    """more: whether there are more events or messages behind these."""
+    """A page of a room's past. more: whether more events or messages follow."""
 
     room: Room
     messages: list[Message]
@@ -210,7 +213,7 @@ class History(Struct, kw_only=True):
 
 
 class SecretShown(Struct, kw_only=True):
-    """Never its value."""
+    """A secret without its value."""
 
     id: str
     name: str

@@ -1,4 +1,4 @@
-"""All rooms of this process: the verbs of the protocol, without HTTP."""
+"""All rooms of this process: the protocol's verbs, without HTTP."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.rooms.schemas import (
     check_metadata,
 )
 from gateway.rooms.states import DETACHED, OPEN, State, check, conflict
-from gateway.rooms.transaction import Ledger
+from gateway.rooms.transaction import Transaction
 from gateway.rooms.turns import Agent, check_actors
 from gateway.rooms.vault import Vault, key_of_file, key_of_keychain
 from gateway.services import Services
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MARKER = "rooms.open"
-"""In the state folder while rooms may have to be taken up after a restart."""
+"""A file in the state folder while a restart may have rooms to resume."""
 
 REPLAY = 200
-"""Events that are read from the store at a time."""
+"""Events read from the store at a time."""
 
 CLOSE_SECONDS = 10
 
@@ -52,7 +52,7 @@ log = logging.getLogger("ctxgate")
 
 
 class Rooms:
-    """Opens with the first verb. Make one for a process, by `services.shared(Rooms)`."""
+    """Opens on the first verb. Create one per process with `services.shared(Rooms)`."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -61,7 +61,7 @@ class Rooms:
         self._opening: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._leaving: list[asyncio.Task[Any]] = []
-        """What the rooms did when they were lost, while it ends."""
+        """Cancelled tasks of rooms that this process lost. `open` waits for them before it claims the rooms again."""
         self._closed = False
         self.store: Store
         self.vault: Vault
@@ -69,7 +69,7 @@ class Rooms:
 
     @property
     def _config(self) -> Config:
-        """As it is now: it may be read anew."""
+        """The present one: a reload replaces it."""
         return self._services.gateway.config
 
     @property
@@ -79,12 +79,12 @@ class Rooms:
     # Life
 
     async def open(self) -> None:
-        """Takes up what an earlier process left, once, and again where the rooms were lost meanwhile.
+        """Claims the rooms and resumes what an earlier process left: once, and again after this process lost them.
 
-        Raises ProviderUnavailable where the store can't be opened, Claimed where another gateway has them.
+        Raises ProviderUnavailable if the store can't be opened, Claimed if another gateway has the rooms.
         """
-        if (done := self._opening) is not None and done.done() and not done.cancelled() and done.exception() is None:
-            await self._kept()
+        if self._opened:
+            await self._holds()
         if self._opening is None:
             self._opening = self.spawn(self._open(), "open the rooms")
         opening = self._opening
@@ -92,14 +92,20 @@ class Rooms:
             await asyncio.shield(opening)
         except BaseException:
             if opening.done() and self._opening is opening:
-                self._opening = None  # the next one tries again
+                self._opening = None  # the next caller tries again
             raise
+
+    @property
+    def _opened(self) -> bool:
+        """Whether `_open` has succeeded, so that `store`, `vault` and `agent` exist."""
+        done = self._opening
+        return done is not None and done.done() and not done.cancelled() and done.exception() is None
 
     async def _open(self) -> None:
         self.store = await self._services.store()
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=CLOSE_SECONDS)
-        # Another gateway's rooms look as if they had been left.
+        # Without a claim, rooms at work in another gateway would look abandoned.
         await self.store.claim("rooms")
         file = self._config.rooms.secret_key_file
         self.vault = Vault(self.store, key_of_keychain if file is None else lambda: key_of_file(file))
@@ -107,23 +113,26 @@ class Rooms:
         if self._ending is None:
             self._ending = self.spawn(self._end_streams(), "end the streams")
         await asyncio.to_thread(self._mark)
-        left = await self.store.read(
-            lambda connection: transaction.in_state(connection, ("active", "releasing", "idle"))
-        )
-        for room_id in left:
+        for room_id in await self._unfinished():
             room = self._room(room_id)
-            if await room.commit(_left_behind) in ("active", "releasing"):
+            if await room.commit(_without_worker) in ("active", "releasing"):
                 room.attach()
 
+    async def _unfinished(self) -> list[str]:
+        """The ids of the rooms that have, or had, a worker."""
+        return await self.store.read(
+            lambda connection: transaction.in_state(connection, ("active", "releasing", "idle"))
+        )
+
     async def keep(self) -> None:
-        """Raises Claimed where the rooms aren't this process's any more; `open` claims them again."""
-        if not await self._kept():
+        """Raises Claimed if the rooms no longer belong to this process; `open` claims them again."""
+        if not await self._holds():
             raise Claimed(
-                "the store has ended what kept its rooms here: ask again", code="store_claimed", retry_after=1
+                "the store has ended this gateway's claim on its rooms: retry", code="store_claimed", retry_after=1
             )
 
-    async def _kept(self) -> bool:
-        """Whether the rooms are this process's still. What they do ends where they aren't."""
+    async def _holds(self) -> bool:
+        """Whether the rooms still belong to this process. If not, cancels their work."""
         opening = self._opening
         if await self.store.holds("rooms"):
             return True
@@ -131,7 +140,7 @@ class Rooms:
             self._opening = None
             writes = [task for task in self._tasks if task.get_name().startswith("write")]
             self._leaving = [*writes, *(task for room in list(self._live.values()) for task in room.leave())]
-            log.warning("rooms: the store has ended what kept them here; the next request takes them up again")
+            log.warning("rooms: the store has ended this gateway's claim on them; the next request claims them again")
         return False
 
     async def _end_streams(self) -> None:
@@ -155,7 +164,7 @@ class Rooms:
             log.error("%s failed", task.get_name(), exc_info=error)
 
     async def aclose(self) -> None:
-        """Leaves the rooms as they are: turns that run are taken up at the next start. Idempotent."""
+        """Leaves the rooms as they are: the next start resumes running turns. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -164,12 +173,8 @@ class Rooms:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
-        if self._opening is not None and self._opening.done() and not self._opening.cancelled():
-            left = await self.store.read(
-                lambda connection: transaction.in_state(connection, ("active", "releasing", "idle"))
-            )
-            if not left:
-                (self._config.state_dir / MARKER).unlink(missing_ok=True)
+        if self._opened and not await self._unfinished():
+            (self._config.state_dir / MARKER).unlink(missing_ok=True)
 
     def _room(self, room_id: str) -> LiveRoom:
         room = self._live.get(room_id)
@@ -177,7 +182,7 @@ class Rooms:
             room = self._live[room_id] = LiveRoom(self, room_id)
         return room
 
-    # Verbs. All raise ProviderInvalidRequest (404) for a room that the tenant doesn't have.
+    # Verbs. All raise ProviderInvalidRequest (404) for a missing room and for another tenant's.
 
     async def rent(self, tenant: str, user: str, rent: Rent) -> Room:
         """Raises ProviderInvalidRequest and ProviderInvalidModel; ProviderRateLimit above `rooms.max_rooms`."""
@@ -191,9 +196,9 @@ class Rooms:
         def work(connection: Connection) -> Room:
             if transaction.count(connection, tenant, OPEN) >= most:
                 raise ProviderRateLimit(f"the tenant has {most} rooms: release one first", code="too_many_rooms")
-            ledger = Ledger.rent(connection, tenant, user, rent, actors)
-            ledger.save()
-            return ledger.room()
+            tx = Transaction.rent(connection, tenant, user, rent, actors)
+            tx.save()
+            return tx.room()
 
         return await self.store.write(work)
 
@@ -206,7 +211,7 @@ class Rooms:
         return await self.store.read(lambda connection: transaction.find(connection, room_id, tenant))
 
     async def update(self, tenant: str, room_id: str, update: Update) -> Room:
-        """What changes holds from the next turn on."""
+        """Changes take effect with the next turn."""
         await self.open()
         changes = {
             name: value
@@ -221,35 +226,33 @@ class Rooms:
             check_metadata(changes["metadata"])
         self.agent.check_policy(_given(update.tool_policy))
 
-        def work(ledger: Ledger) -> Room:
-            check("update", ledger.status)
+        def work(tx: Transaction) -> Room:
+            check("update", tx.status)
             for name, value in changes.items():
-                setattr(ledger.data, name, value)
+                setattr(tx.data, name, value)
             if changes:
-                ledger.event("room:updated", {"fields": sorted(changes)})
-            return ledger.room()
+                tx.event("room:updated", {"fields": sorted(changes)})
+            return tx.room()
 
         return await self._room(room_id).commit(work, tenant)
 
     async def say(self, tenant: str, user: str, room_id: str, say: Say) -> Message:
-        """Raises ProviderInvalidRequest (409) where the state refuses it, or a message waits already."""
+        """Queues a message. Raises ProviderInvalidRequest (409) if the state refuses it or a message is queued."""
         await self.open()
         say.text()
         check_metadata(say.metadata)
         room = self._room(room_id)
 
-        def work(ledger: Ledger) -> tuple[Message, State]:
-            check("message", ledger.status)
-            if ledger.queued is not None:
-                raise conflict("message_queued", "a message waits already: a room queues one at a time")
-            known = [actor.agent_id for actor in ledger.data.actors]
+        def work(tx: Transaction) -> tuple[Message, State]:
+            check("message", tx.status)
+            if tx.queued is not None:
+                raise conflict("message_queued", "a message is already queued: a room queues one at a time")
+            known = [actor.agent_id for actor in tx.data.actors]
             actor = say.agent_id or known[0]
             if actor not in known:
                 names = ", ".join(known)
-                raise ProviderInvalidRequest(
-                    f"agent_id: there is no {actor!r}; the room has: {names}", param="agent_id"
-                )
-            message = ledger.say(
+                raise ProviderInvalidRequest(f"agent_id: no actor {actor!r}; the room has: {names}", param="agent_id")
+            message = tx.say(
                 say.content,
                 user=user,
                 author_kind="user",
@@ -258,13 +261,13 @@ class Rooms:
                 actor_key=actor,
                 metadata=say.metadata,
             )
-            ledger.queued = message.id
-            told = {"message_id": message.id, "message_seq": message.seq, "agent_id": actor}
-            ledger.event("room:message", told, message=message.id)
-            wakes = ledger.status != "sleeping" or ledger.data.wake_policy.on_message
-            if ledger.status != "active" and wakes:
-                ledger.to("begin", trigger_message_id=message.id)
-            return message, ledger.status
+            tx.queued = message.id
+            payload = {"message_id": message.id, "message_seq": message.seq, "agent_id": actor}
+            tx.event("room:message", payload, message=message.id)
+            wakes = tx.status != "sleeping" or tx.data.wake_policy.on_message
+            if tx.status != "active" and wakes:
+                tx.to("begin", trigger_message_id=message.id)
+            return message, tx.status
 
         message, status = await room.commit(work, tenant)
         if status == "active":
@@ -272,16 +275,16 @@ class Rooms:
         return message
 
     async def wake(self, tenant: str, room_id: str) -> Room:
-        """An active or idle room is awake: nothing happens. A failed one begins anew, with the message that waits."""
+        """Wakes a room; an active or idle one stays as it is. A failed room starts over with the queued message."""
         await self.open()
         room = self._room(room_id)
 
-        def work(ledger: Ledger) -> Room:
-            check("wake", ledger.status)
-            if ledger.status not in ("active", "idle"):
-                ledger.data.last_error = None
-                ledger.to("wake", trigger_message_id=ledger.queued)
-            return ledger.room()
+        def work(tx: Transaction) -> Room:
+            check("wake", tx.status)
+            if tx.status not in ("active", "idle"):
+                tx.data.last_error = None
+                tx.to("wake", trigger_message_id=tx.queued)
+            return tx.room()
 
         shown = await room.commit(work, tenant)
         if shown.status == "active":
@@ -293,17 +296,17 @@ class Rooms:
         return await self._room(room_id).interrupt(tenant, reason)
 
     async def release(self, tenant: str, room_id: str, release: Release) -> Room:
-        """A room that is being released may be so again, more urgently."""
+        """Releases a room. A graceful release may be followed by an immediate one."""
         await self.open()
         room = self._room(room_id)
 
-        def work(ledger: Ledger) -> Room:
-            check("release", ledger.status)
-            if ledger.status != "releasing":
-                ledger.to("release", mode=release.mode, reason=release.reason, by="user")
-            if ledger.running is None:
-                finish(ledger)
-            return ledger.room()
+        def work(tx: Transaction) -> Room:
+            check("release", tx.status)
+            if tx.status != "releasing":
+                tx.to("release", mode=release.mode, reason=release.reason, by="user")
+            if tx.running is None:
+                finish(tx)
+            return tx.room()
 
         shown = await room.commit(work, tenant)
         if release.mode == "immediate":
@@ -325,10 +328,10 @@ class Rooms:
         return await self.store.read(work)
 
     async def follow(self, tenant: str, room_id: str, after: int, *, tail: bool) -> AsyncIterator[bytes]:
-        """The room's events behind number `after` as server-sent events, each once and in order; with `tail` also those
-        to come, until no worker is attached any more, and comments that keep the stream alive.
+        """The room's events after number `after` as server-sent events, each once and in order.
 
-        Nothing is kept for a follower: who is slow reads from the store.
+        tail: goes on with new events, and keep-alive comments, until the room has no worker.
+        A follower takes no memory: a slow one reads from the store.
         """
         await self.open()
         opening = self._opening
@@ -349,8 +352,8 @@ class Rooms:
                         await news.wait()
                 except TimeoutError:
                     yield b": keep-alive\n\n"
-                    await self._kept()
-            if self._opening is not opening:  # another process may write to the room now: the client asks again
+                    await self._holds()
+            if self._opening is not opening:  # another process may write to the room now: the client reconnects
                 return
             news = room.feed.news
             frames = room.feed.since(after)
@@ -378,7 +381,7 @@ _STATUS_AFTER: dict[str, State] = {
 
 def _actors(agents: list[Actor] | None, actors: list[Actor] | None) -> list[Actor] | None:
     if agents is not None and actors is not None and agents != actors:
-        raise ProviderInvalidRequest("agents and actors are two names of one list: give one", param="actors")
+        raise ProviderInvalidRequest("agents and actors are two names for one list: give one", param="actors")
     return agents if agents is not None else actors
 
 
@@ -386,8 +389,8 @@ def _given(value: T | msgspec.UnsetType) -> T | None:
     return None if isinstance(value, msgspec.UnsetType) else value
 
 
-def _left_behind(ledger: Ledger) -> State:
-    """An idle room had a worker that waited; that one is gone."""
-    if ledger.status == "idle":
-        ledger.to("sleep", reason="restart")
-    return ledger.status
+def _without_worker(tx: Transaction) -> State:
+    """Puts an idle room to sleep: the worker that waited in it ended with its process."""
+    if tx.status == "idle":
+        tx.to("sleep", reason="restart")
+    return tx.status

@@ -1,4 +1,4 @@
-"""The states of a room, in one table: what may follow what, and which verb is refused where."""
+"""The states of a room: the table of transitions, and which verb each state refuses."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ TRANSITIONS: Mapping[tuple[State, Trigger], State] = {
     ("releasing", "finish"): "released",
     ("active", "fail"): "failed",
 }
-"""begin: a message came. wake: the verb. settle: nothing is left to do. sleep: idle for long, or asked for by the
-model. release: the verb, or the model. finish: no turn runs any more. fail: a turn could not be carried out."""
+"""begin: a message came. wake: the verb. settle: no work is left. sleep: idle for too long, or the model asked for it.
+release: the verb, or the model asked for it. finish: no turn runs any more. fail: a turn failed."""
 
 EVENTS: Mapping[Trigger, str] = {
     "begin": "room:active",
@@ -42,13 +42,13 @@ EVENTS: Mapping[Trigger, str] = {
     "finish": "room:released",
     "fail": "room:failed",
 }
-"""The event that tells of each transition."""
+"""The event of each transition."""
 
 DETACHED: frozenset[State] = frozenset({"sleeping", "released", "failed"})
-"""No worker is attached; who follows the events has seen them all."""
+"""States without a worker: a follower that has reached the last event has seen them all."""
 
 OPEN: tuple[State, ...] = ("rented", "active", "idle", "sleeping", "releasing", "failed")
-"""What counts for `rooms.max_rooms`."""
+"""States that count towards `rooms.max_rooms`."""
 
 _GONE: Mapping[State, str] = {"releasing": "room_releasing", "released": "room_released"}
 REFUSED: Mapping[Verb, Mapping[State, str]] = {
@@ -58,18 +58,18 @@ REFUSED: Mapping[Verb, Mapping[State, str]] = {
     "interrupt": {"released": "room_released"},
     "release": {"released": "room_released"},
 }
-"""The code with which a verb is refused in a state, HTTP 409. Beside it: `interrupt` needs a turn that runs
-(`no_turn_running`), `message` a free place in the queue (`message_queued`)."""
+"""Verb → state that refuses it → error code (HTTP 409). Also, `interrupt` needs a running turn (`no_turn_running`) and
+`message` an empty queue (`message_queued`)."""
 
 _WORDS = {
     "room_releasing": "it is being released",
-    "room_released": "it has been released",
+    "room_released": "it was released",
     "room_failed": "it has failed: wake it first, or release it",
 }
 
 
 def after(state: State, trigger: Trigger) -> State:
-    """Raises InternalError for what the table doesn't have: that is our mistake, never the caller's."""
+    """The next state. Raises InternalError for a transition that isn't in the table, which is a bug of ours."""
     try:
         return TRANSITIONS[state, trigger]
     except KeyError:
@@ -77,7 +77,7 @@ def after(state: State, trigger: Trigger) -> State:
 
 
 def check(verb: Verb, state: State) -> None:
-    """Raises ProviderInvalidRequest (409)."""
+    """Raises ProviderInvalidRequest (409) if the state refuses the verb."""
     if code := REFUSED[verb].get(state):
         raise conflict(code, f"the room takes no {verb}: {_WORDS[code]}")
 

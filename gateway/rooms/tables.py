@@ -1,4 +1,4 @@
-"""The tables; `gateway/store/migrations/versions/rooms_*.py` makes them."""
+"""The tables of rooms. `gateway/store/migrations/versions/rooms_*.py` creates them."""
 
 from __future__ import annotations
 

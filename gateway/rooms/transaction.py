@@ -1,4 +1,4 @@
-"""One room in one transaction: its row, and what is written beside it. No I/O but the connection that is given."""
+"""One room in one transaction: its row, messages and events. All I/O goes through the given connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.rooms.schemas import (
     WakePolicy,
     encode,
 )
-from gateway.rooms.states import EVENTS as TOLD_BY
+from gateway.rooms.states import EVENTS as EVENT_OF
 from gateway.rooms.states import State, Trigger, after
 from gateway.rooms.tables import EVENTS, MESSAGES, ROOMS
 
@@ -35,38 +35,38 @@ T = TypeVar("T")
 
 
 def now() -> str:
-    return written(datetime.now(UTC))
+    return timestamp(datetime.now(UTC))
 
 
-def written(moment: datetime) -> str:
-    """Of UTC; as text they are in their order."""
+def timestamp(moment: datetime) -> str:
+    """A moment in UTC as ISO 8601 text, which sorts in the order of time."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def sound(value: T) -> T:
-    """JSON as it can be sent: a model, or a page that a tool has read, may hold halves of characters."""
+    """JSON that can be encoded: replaces lone surrogates, which models and fetched pages may contain."""
     try:
         encode(value)
     except UnicodeEncodeError:
-        return _mended(value)  # type: ignore[no-any-return]
+        return _without_surrogates(value)  # type: ignore[no-any-return]
     return value
 
 
-def _mended(value: Any) -> Any:
+def _without_surrogates(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, Mapping):
-        return {_mended(name): _mended(inner) for name, inner in value.items()}
-    return [_mended(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {_without_surrogates(name): _without_surrogates(inner) for name, inner in value.items()}
+    return [_without_surrogates(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def not_found(room_id: str) -> ProviderInvalidRequest:
-    """Of rooms that there are not, and of other tenants' alike."""
-    return ProviderInvalidRequest(f"there is no room {room_id!r}", code="room_not_found", status=404)
+    """Raised for missing rooms and for other tenants' rooms."""
+    return ProviderInvalidRequest(f"no room {room_id!r}", code="room_not_found", status=404)
 
 
 class Data(msgspec.Struct, kw_only=True):
-    """What of a room is read and written as a whole."""
+    """The part of a room that is stored as one JSON value."""
 
     actors: list[Actor]
     purpose: str | None = None
@@ -79,8 +79,8 @@ class Data(msgspec.Struct, kw_only=True):
     last_error: LastError | None = None
 
 
-class Ledger:
-    """A room as it stands in the transaction. Change its attributes, tell `event`, then `save`."""
+class Transaction:
+    """A room within a transaction. Change its attributes, add each change's `event`, then `save`."""
 
     def __init__(self, connection: Connection, row: Row[Any]) -> None:
         self.connection = connection
@@ -94,13 +94,16 @@ class Ledger:
         self.running: str | None = row.running_message_id
         self.data = msgspec.convert(row.data, Data)
         self.events: list[Event] = []
-        """Those of this transaction."""
+        """Added in this transaction."""
         self._event_seq: int = row.event_seq
         self._message_seq: int = row.message_seq
 
     @classmethod
-    def open(cls, connection: Connection, room_id: str, tenant: str | None) -> Ledger:
-        """Holds the room until the transaction ends. tenant: None is us. Raises ProviderInvalidRequest (404)."""
+    def open(cls, connection: Connection, room_id: str, tenant: str | None) -> Transaction:
+        """Locks the room until the transaction ends. tenant: None for the gateway itself.
+
+        Raises ProviderInvalidRequest (404).
+        """
         query = select(ROOMS).where(ROOMS.c.id == room_id).with_for_update()
         if tenant is not None:
             query = query.where(ROOMS.c.tenant == tenant)
@@ -110,8 +113,8 @@ class Ledger:
         return cls(connection, row)
 
     @classmethod
-    def rent(cls, connection: Connection, tenant: str, user: str, rent: Rent, actors: list[Actor]) -> Ledger:
-        """A new room, its event told."""
+    def rent(cls, connection: Connection, tenant: str, user: str, rent: Rent, actors: list[Actor]) -> Transaction:
+        """Inserts a new room, with its `room:rented` event."""
         at = now()
         data = Data(
             actors=actors,
@@ -134,9 +137,9 @@ class Ledger:
             "data": msgspec.to_builtins(data),
         }
         connection.execute(insert(ROOMS), values)
-        ledger = cls.open(connection, str(values["id"]), None)
-        ledger.event("room:rented", {"agent_id": actors[0].agent_id}, agent=actors[0].agent_id)
-        return ledger
+        tx = cls.open(connection, str(values["id"]), None)
+        tx.event("room:rented", {"agent_id": actors[0].agent_id}, agent=actors[0].agent_id)
+        return tx
 
     def event(
         self, event_type: str, payload: Mapping[str, Any], *, agent: str | None = None, message: str | None = None
@@ -156,11 +159,11 @@ class Ledger:
         )
 
     def to(self, trigger: Trigger, **payload: Any) -> None:
-        """The room's next state, by the table, and its event."""
+        """Moves the room to its next state and adds the event of that transition."""
         self.status = after(self.status, trigger)
         if self.status == "active":
             self.last_active_at = now()
-        self.event(TOLD_BY[trigger], payload)
+        self.event(EVENT_OF[trigger], payload)
 
     def say(
         self,
@@ -239,16 +242,16 @@ def find(connection: Connection, room_id: str, tenant: str) -> Room:
     row = connection.execute(select(ROOMS).where(ROOMS.c.id == room_id, ROOMS.c.tenant == tenant)).one_or_none()
     if row is None:
         raise not_found(room_id)
-    return Ledger(connection, row).room()
+    return Transaction(connection, row).room()
 
 
 def rooms(connection: Connection, tenant: str, status: State | None, limit: int, offset: int) -> list[Room]:
-    """The newest first."""
+    """Newest first."""
     query = select(ROOMS).where(ROOMS.c.tenant == tenant)
     if status is not None:
         query = query.where(ROOMS.c.status == status)
     query = query.order_by(ROOMS.c.rented_at.desc(), ROOMS.c.id).limit(limit).offset(offset)
-    return [Ledger(connection, row).room() for row in connection.execute(query)]
+    return [Transaction(connection, row).room() for row in connection.execute(query)]
 
 
 def count(connection: Connection, tenant: str, states: Sequence[State]) -> int:
@@ -257,7 +260,7 @@ def count(connection: Connection, tenant: str, states: Sequence[State]) -> int:
 
 
 def in_state(connection: Connection, states: Sequence[State]) -> list[str]:
-    """The ids of all tenants' rooms in these states."""
+    """Ids of the rooms in these states, of all tenants."""
     return list(connection.execute(select(ROOMS.c.id).where(ROOMS.c.status.in_(states))).scalars())
 
 
@@ -267,7 +270,7 @@ def events(connection: Connection, room_id: str, after: int, limit: int) -> list
 
 
 def events_of(connection: Connection, room_id: str, message_id: str) -> list[Event]:
-    """Of one turn, in their order."""
+    """The events of one turn, in order."""
     query = select(EVENTS).where(EVENTS.c.room_id == room_id, EVENTS.c.message_id == message_id)
     return [_event(row) for row in connection.execute(query.order_by(EVENTS.c.seq))]
 
@@ -278,7 +281,7 @@ def messages(connection: Connection, room_id: str, after: int, limit: int) -> li
 
 
 def messages_before(connection: Connection, room_id: str, seq: int, limit: int) -> list[Message]:
-    """The last ones before `seq`, in their order."""
+    """The last `limit` messages before `seq`, in order."""
     query = select(MESSAGES).where(MESSAGES.c.room_id == room_id, MESSAGES.c.seq < seq)
     rows: Sequence[Row[Any]] = connection.execute(query.order_by(MESSAGES.c.seq.desc()).limit(limit)).all()
     return [_message(row) for row in reversed(rows)]

@@ -1,4 +1,4 @@
-"""A turn of a room: whom to ask, with what tools and which past; its steps as events, and events back into its past."""
+"""A turn of a room: its provider, tools and history. Writes its steps as events, and resumes from such events."""
 
 from __future__ import annotations
 
@@ -43,17 +43,18 @@ from gateway.provider import Message as Said
 from gateway.rooms.schemas import Actor, Event, Message, ToolPolicy, TurnBounds
 from gateway.rooms.transaction import Data
 from gateway.rooms.vault import Vault
-from gateway.tools import Catalogue, Signals, ToolContext, ToolRow
+from gateway.rooms.workspace import folder
+from gateway.tools import Catalogue, ToolContext, ToolRow
 from gateway.tools import ToolPolicy as Policy
 
 if TYPE_CHECKING:
     from gateway.store import Store
 
 LOCAL = "local"
-"""The provider that is the gateway itself."""
+"""The provider name of the gateway itself."""
 
 PAST_MESSAGES, PAST_CHARS = 40, 24_000
-"""What a turn is told of the room's earlier messages: the newest ones, at most so many and so long."""
+"""The most of a room's earlier messages that a turn sends to the model; the newest ones count."""
 
 HIDDEN = "[secret]"
 
@@ -63,7 +64,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What a turn is about. past: the messages before this one. recorded: the turn's events before it was cut off."""
+    """The input of a turn. past: the messages before this one. recorded: the message's events so far."""
 
     room_id: str
     tenant: str
@@ -74,9 +75,14 @@ class Task:
     past: Sequence[Message]
     recorded: Sequence[Event]
 
+    @property
+    def resumed(self) -> bool:
+        """Whether the turn began before and was cut off."""
+        return any(event.event_type == "agent:turn_start" for event in self.recorded)
+
 
 class Agent:
-    """Carries out turns; one is enough for all rooms."""
+    """Runs turns. One serves all rooms."""
 
     def __init__(self, gateway: Gateway, store: Store, vault: Vault) -> None:
         self._gateway = gateway
@@ -85,12 +91,13 @@ class Agent:
 
     @cached_property
     def _catalogue(self) -> Catalogue:
+        from gateway.rooms.lifecycle import TOOLS
         from gateway.tools import catalogue
 
-        return catalogue(self._gateway.config)
+        return catalogue(self._gateway.config.rooms.tools, TOOLS)
 
     def check_policy(self, policy: ToolPolicy | None) -> None:
-        """Raises ProviderInvalidRequest for a name of no tool: misspelt, one under `deny` would forbid nothing."""
+        """Raises ProviderInvalidRequest for an unknown tool: a misspelt name under `deny` would forbid nothing."""
         if policy is None:
             return
         for key, globs in (("allow", policy.allow), ("deny", policy.deny)):
@@ -101,28 +108,27 @@ class Agent:
                         f"{param}: {glob!r} names no tool; see docs/room-tools.md", param=param
                     )
 
-    async def run(self, task: Task, record: Record, signals: Signals, stop: Callable[[], bool]) -> tuple[Result, Used]:
-        """Raises GatewayError where the model can't be asked, and what `record` raises."""
+    async def run(self, task: Task, record: Record, stop: Callable[[], bool]) -> tuple[Result, Used]:
+        """Runs the turn, or resumes it. Raises GatewayError if the model can't be asked, and what `record` raises."""
         policy = task.data.tool_policy
         context = ToolContext(
             tenant=task.tenant,
             user=task.user,
-            room_id=task.room_id,
+            folder=folder(self._gateway.config, task.tenant, task.room_id),
             store=self._store,
             policy=Policy(policy.access, tuple(policy.allow), tuple(policy.deny)) if policy is not None else Policy(),
-            signals=signals,
             complete=self._complete,
         )
         before = Before(task.recorded)
-        tools = RoomTools(self._catalogue, context, before)
+        tools = TurnTools(self._catalogue, context, before)
         said = [*_opening(task), *before.said]
         if before.said and isinstance(last := before.said[-1], AssistantMessage) and not last.tool_calls:
-            return Result("completed", last.content), before.used  # it was cut off behind its last step
+            return Result("completed", last.content), before.used  # it was cut off after its last step
         secret = await self._secret(task)
-        tell = _Teller(record, tools, secret)
+        recorder = _Recorder(record, tools, secret)
         bounds = bounds_of(self._gateway.config, task.data.bounds)
         async with self._provider(task.actor, secret) as provider:
-            turn = Turn(provider, tools, bounds, tell, stop=stop, config=RuntimeConfig(), used=before.used)
+            turn = Turn(provider, tools, bounds, recorder, stop=stop, config=RuntimeConfig(), used=before.used)
             result = await turn.run(said)
         return Result(result.outcome, hidden(result.text, secret), result.limit), turn.used
 
@@ -149,7 +155,7 @@ class Agent:
 
 
 def check_actors(config: Config, actors: Sequence[Actor]) -> None:
-    """Raises ProviderInvalidRequest or ProviderInvalidModel for an actor whose turns could only fail."""
+    """Raises ProviderInvalidRequest or ProviderInvalidModel for an actor whose every turn would fail."""
     if len({actor.agent_id for actor in actors}) < len(actors):
         raise ProviderInvalidRequest("agents: each needs an agent_id of its own", param="agents")
     for actor in actors:
@@ -161,12 +167,12 @@ def check_actors(config: Config, actors: Sequence[Actor]) -> None:
 
 def unknown_provider(config: Config, name: str) -> ProviderInvalidRequest:
     known = ", ".join((LOCAL, *config.rooms.providers))
-    message = f"there is no provider {name!r}; rooms.providers of config.yaml has: {known}"
+    message = f"unknown provider {name!r}; rooms.providers in config.yaml has: {known}"
     return ProviderInvalidRequest(message, code="provider_unknown", param="agents")
 
 
 def bounds_of(config: Config, asked: TurnBounds) -> Bounds:
-    """The tighter of both."""
+    """The tighter of the configuration's and the room's bounds."""
     most = config.rooms
 
     def least(bound: float, other: float | None) -> float:
@@ -181,7 +187,7 @@ def bounds_of(config: Config, asked: TurnBounds) -> Bounds:
 
 
 def _opening(task: Task) -> Iterator[Said]:
-    """What the turn begins with: who the actor is, what was said before, and the message."""
+    """The messages a turn starts with: the system message, the room's history, and the user's message."""
     about = [
         task.actor.instructions,
         f"The purpose of this room: {task.data.purpose}" if task.data.purpose else None,
@@ -190,7 +196,7 @@ def _opening(task: Task) -> Iterator[Said]:
     ]
     if system := "\n\n".join(part for part in about if part):
         yield SystemMessage(system)
-    kept: list[Said] = []
+    history: list[Said] = []
     left = PAST_CHARS
     for message in reversed(task.past[-PAST_MESSAGES:]):
         text = message.text()
@@ -198,24 +204,24 @@ def _opening(task: Task) -> Iterator[Said]:
         if left < 0:
             break
         if text and message.status not in ("queued", "cancelled"):
-            kept.append(UserMessage(text) if message.author_kind == "user" else AssistantMessage(text))
-    # A conversation begins with a user's message.
-    while kept and isinstance(kept[-1], AssistantMessage):
-        kept.pop()
-    yield from reversed(kept)
+            history.append(UserMessage(text) if message.author_kind == "user" else AssistantMessage(text))
+    # A conversation starts with a user message.
+    while history and isinstance(history[-1], AssistantMessage):
+        history.pop()
+    yield from reversed(history)
     yield UserMessage(task.message.text())
 
 
 class Before:
-    """What a turn had done before it was cut off, as its events tell it."""
+    """What a turn had done before it was cut off, read from its events."""
 
     def __init__(self, recorded: Sequence[Event]) -> None:
         self.used = Used()
         self.said: list[Said] = []
         self.started: dict[str, int] = {}
-        """Tool calls that began and never ended, and how often."""
+        """Id of each tool call without a result → how often it began."""
         self.redacted: set[str] = set()
-        """Tool calls whose arguments were not kept as they were."""
+        """Ids of tool calls whose arguments were redacted in the record."""
         for event in recorded:
             self._add(event.event_type, event.payload)
 
@@ -243,8 +249,8 @@ class Before:
                 self.said.append(ToolMessage(dump(payload["result"]), payload["call_id"]))
 
 
-class RoomTools:
-    """The catalogue as the model sees it: names as every chat template takes them, without dots."""
+class TurnTools:
+    """The catalogue as the model sees it. Names have `_` for `.`, since not every chat template takes dots."""
 
     def __init__(self, catalogue: Catalogue, context: ToolContext, before: Before) -> None:
         self._catalogue = catalogue
@@ -254,27 +260,27 @@ class RoomTools:
         self.tools = [Tool(name, row.description, row.parameters) for name, row in self._rows.items()]
 
     def name(self, called: str) -> str:
-        """The catalogue's name of what the model called."""
+        """The catalogue's name of the tool that the model called."""
         row = self._rows.get(called)
         return row.name if row is not None else called
 
     def recorded(self, call: ToolCall) -> tuple[dict[str, Any], bool]:
-        """A call's arguments as history may keep them, and whether these aren't all."""
+        """A call's arguments without secrets, for the record; and whether anything was redacted."""
         arguments = dict(call.arguments or {})
-        kept = self._catalogue.recorded(self.name(call.name), arguments)
-        return kept, kept != arguments
+        redacted = self._catalogue.recorded(self.name(call.name), arguments)
+        return redacted, redacted != arguments
 
     def refused(self, called: str, arguments: str) -> dict[str, str]:
-        """What history keeps instead of a refused call's arguments and of what is wrong with them, if it must."""
+        """Replacements for a refused call's arguments and reason, where these may hold secrets; else empty."""
         try:
             written = json.loads(arguments)
         except (ValueError, RecursionError):
             return {}
-        kept, redacted = self.recorded(ToolCall("", called, written if isinstance(written, dict) else {}))
-        return {"arguments": json.dumps(kept), "reason": "the arguments break the tool's schema"} if redacted else {}
+        shown, redacted = self.recorded(ToolCall("", called, written if isinstance(written, dict) else {}))
+        return {"arguments": json.dumps(shown), "reason": "the arguments break the tool's schema"} if redacted else {}
 
     def lost(self, call: ToolCall) -> bool:
-        """Whether the call began before the turn was cut off, and must not simply begin again."""
+        """Whether the call began before the turn was cut off and must not run again: it may have changed something."""
         if call.id in self._before.redacted:
             return True
         row: ToolRow | None = self._rows.get(call.name)
@@ -285,25 +291,25 @@ class RoomTools:
 
     async def run(self, call: ToolCall) -> Mapping[str, Any]:
         if self.lost(call):
-            message = "the gateway was stopped while this ran: it may have been done; look before you repeat it"
+            message = "the gateway stopped during this call: it may have taken effect; check before you repeat it"
             return {"error": {"code": "tool_interrupted", "message": message}}
         return await self._catalogue.run(self._context, self.name(call.name), dict(call.arguments or {}))
 
 
-class _Teller:
-    """Steps to events."""
+class _Recorder:
+    """Records the steps of a turn as the room's events."""
 
-    def __init__(self, record: Record, tools: RoomTools, secret: str | None) -> None:
+    def __init__(self, record: Record, tools: TurnTools, secret: str | None) -> None:
         self._record = record
         self._tools = tools
         self._secret = secret
 
     async def __call__(self, step: Step) -> None:
-        if (told := self._told(step)) is not None:
-            kind, payload = told
-            await self._record(kind, hidden(payload, self._secret))
+        if (event := self._event(step)) is not None:
+            event_type, payload = event
+            await self._record(event_type, hidden(payload, self._secret))
 
-    def _told(self, step: Step) -> tuple[str, dict[str, Any]] | None:
+    def _event(self, step: Step) -> tuple[str, dict[str, Any]] | None:
         tools = self._tools
         match step:
             case ModelCalled(call):
@@ -333,10 +339,10 @@ class _Teller:
                 return "tool:refused", {**refused, **tools.refused(name, arguments)}
             case ToolCalled(call):
                 if tools.lost(call):
-                    return None  # it isn't run again
+                    return None  # it doesn't run again
                 arguments, _ = tools.recorded(call)
-                told = {"call_id": call.id, "name": tools.name(call.name), "arguments": arguments}
-                return "tool:call", {**told, "attempt": tools.attempt(call)}
+                called = {"call_id": call.id, "name": tools.name(call.name), "arguments": arguments}
+                return "tool:call", {**called, "attempt": tools.attempt(call)}
             case ToolAnswered(call, result):
                 answered = {"call_id": call.id, "name": tools.name(call.name), "ok": "error" not in result}
                 return "tool:result", {**answered, "result": dict(result)}
@@ -345,7 +351,7 @@ class _Teller:
 
 
 def hidden(value: T, secret: str | None) -> T:
-    """`value`, JSON, with HIDDEN wherever the secret stands in it."""
+    """The JSON value with every occurrence of the secret replaced by HIDDEN."""
     if secret is None:
         return value
     return _hidden(value, secret)  # type: ignore[no-any-return]

@@ -1,5 +1,7 @@
-"""Users' secrets, encrypted at rest with AES-256-GCM; what a secret is for is bound into it, so no row can stand for
-another."""
+"""Users' secrets, encrypted at rest with AES-256-GCM.
+
+Tenant, user, id and provider are authenticated with each secret, so one row can't replace another.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,11 @@ if TYPE_CHECKING:
 KEYCHAIN_SERVICE, KEYCHAIN_NAME = "ctxgate", "rooms-secrets-key"
 KEY_BYTES, NONCE_BYTES = 32, 12
 MAX_SECRETS = 100
-"""Of one user."""
+"""Per user."""
 
 
 class Vault:
-    """key: gives the 32 bytes; asked on first use, and kept."""
+    """key: returns the 32-byte key; called once, on first use."""
 
     def __init__(self, store: Store, key: Callable[[], bytes]) -> None:
         self._store = store
@@ -39,7 +41,7 @@ class Vault:
         self._key: bytes | None = None
 
     async def add(self, tenant: str, user: str, secret: Secret) -> SecretShown:
-        """Raises ProviderInvalidRequest, 409 for a name that is taken."""
+        """Raises ProviderInvalidRequest; 409 if the name is taken."""
         check_metadata(secret.metadata)
         provider = secret.metadata.get("provider")
         if provider is not None and not (
@@ -66,10 +68,12 @@ class Vault:
             if secret.name in names:
                 raise _taken(secret.name)
             if len(names) >= MAX_SECRETS:
-                raise ProviderInvalidRequest(f"there are {MAX_SECRETS} secrets: delete one", code="too_many_secrets")
+                raise ProviderInvalidRequest(
+                    f"a user may have {MAX_SECRETS} secrets: delete one", code="too_many_secrets"
+                )
             try:
                 connection.execute(insert(SECRETS), row)
-            except IntegrityError:  # another gateway on the same database was quicker
+            except IntegrityError:  # another gateway on the same database was faster
                 raise _taken(secret.name) from None
 
         await self._store.write(write)
@@ -83,22 +87,23 @@ class Vault:
         """Raises ProviderInvalidRequest (404)."""
         mine = delete(SECRETS).where(SECRETS.c.tenant == tenant, SECRETS.c.user == user, SECRETS.c.id == id)
         if not await self._store.write(lambda connection: connection.execute(mine).rowcount):
-            raise ProviderInvalidRequest(f"there is no secret {id!r}", code="secret_not_found", status=404)
+            raise ProviderInvalidRequest(f"no secret {id!r}", code="secret_not_found", status=404)
 
     async def key_for(self, tenant: str, user: str, provider: str) -> str:
-        """The one secret of the user for the provider; none and several are refused alike.
+        """The user's only secret for the provider.
 
-        Raises ProviderAuthentication, code `provider_secret_missing` or `provider_secret_ambiguous`.
+        Raises ProviderAuthentication: code `provider_secret_missing` if there is none, `provider_secret_ambiguous` if
+        there are several.
         """
         query = select(SECRETS).where(
             SECRETS.c.tenant == tenant, SECRETS.c.user == user, SECRETS.c.provider == provider
         )
         rows = await self._store.read(lambda connection: connection.execute(query).all())
         if not rows:
-            message = f"the provider {provider} needs a secret of the user {user}: POST /api/user/secrets"
+            message = f"user {user} has no secret for the provider {provider}: POST /api/user/secrets"
             raise ProviderAuthentication(message, code="provider_secret_missing")
         if len(rows) > 1:
-            message = f"the user {user} has {len(rows)} secrets for the provider {provider}: keep one"
+            message = f"user {user} has {len(rows)} secrets for the provider {provider}: keep one"
             raise ProviderAuthentication(message, code="provider_secret_ambiguous")
         (row,) = rows
         return await self._open(row.sealed, _bound_to(tenant, user, row.id, provider))
@@ -116,7 +121,7 @@ class Vault:
         try:
             value: bytes = cipher.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], bound_to)
         except InvalidTag:
-            message = "the secret was encrypted with another key, or changed: delete it and add it again"
+            message = "the secret was encrypted with another key or altered: delete it and add it again"
             raise ProviderAuthentication(message, code="secret_unreadable") from None
         return value.decode()
 
@@ -132,27 +137,27 @@ class Vault:
 
 
 def key_of_file(path: Path) -> bytes:
-    """The key in the file, which is made where it is missing. Raises ProviderUnavailable."""
+    """The key in the file; creates a missing one. Raises ProviderUnavailable."""
     try:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         except FileExistsError:
             if path.stat().st_mode & 0o077:
-                raise _unavailable(f"{path} can be read by others: chmod 600") from None
-            return _decoded(path.read_bytes(), str(path))
+                raise _unavailable(f"others can read {path}: chmod 600") from None
+            return _decode_key(path.read_bytes(), str(path))
         with open(descriptor, "wb") as file:
             file.write(_new_key())
             file.flush()
             os.fsync(file.fileno())
-        return _decoded(path.read_bytes(), str(path))
+        return _decode_key(path.read_bytes(), str(path))
     except OSError as error:
         raise _unavailable(f"{path}: {error.strerror}") from error
 
 
 def key_of_keychain() -> bytes:
-    """The key in the system's keychain, which is made where it is missing. Raises ProviderUnavailable."""
-    cure = "or name a file: rooms.secret_key_file in config.yaml"
+    """The key in the system's keychain; creates a missing one. Raises ProviderUnavailable."""
+    cure = "or name a key file: rooms.secret_key_file in config.yaml"
     try:
         keyring: Any = import_module("keyring")
     except ImportError:
@@ -163,21 +168,21 @@ def key_of_keychain() -> bytes:
             keyring.set_password(KEYCHAIN_SERVICE, KEYCHAIN_NAME, _new_key().decode())
             found = keyring.get_password(KEYCHAIN_SERVICE, KEYCHAIN_NAME)
     except keyring.errors.KeyringError as error:
-        raise _unavailable(f"the keychain can't be used ({type(error).__name__}): unlock it, {cure}") from error
-    return _decoded(str(found).encode(), "the keychain's key")
+        raise _unavailable(f"can't use the keychain ({type(error).__name__}): unlock it, {cure}") from error
+    return _decode_key(str(found).encode(), "the keychain's key")
 
 
 def _new_key() -> bytes:
     return base64.urlsafe_b64encode(os.urandom(KEY_BYTES))
 
 
-def _decoded(text: bytes, place: str) -> bytes:
+def _decode_key(text: bytes, place: str) -> bytes:
     try:
         key = base64.urlsafe_b64decode(text.strip())
     except binascii.Error:
         key = b""
     if len(key) != KEY_BYTES:
-        raise _unavailable(f"{place} is not a key of {KEY_BYTES} bytes in base64")
+        raise _unavailable(f"{place} is not a base64 key of {KEY_BYTES} bytes")
     return key
 
 
@@ -192,8 +197,8 @@ def _shown(row: Any) -> SecretShown:
 
 
 def _taken(name: str) -> ProviderInvalidRequest:
-    return ProviderInvalidRequest(f"name: there is a secret {name!r} already", code="secret_exists", status=409)
+    return ProviderInvalidRequest(f"name: a secret {name!r} already exists", code="secret_exists", status=409)
 
 
 def _unavailable(message: str) -> ProviderUnavailable:
-    return ProviderUnavailable(f"secrets can't be kept: {message}", code="secrets_unavailable")
+    return ProviderUnavailable(f"can't store secrets: {message}", code="secrets_unavailable")

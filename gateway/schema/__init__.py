@@ -1,1 +1,1 @@
-"""JSON Schema: the checker, and the worker process that bounds its work."""
+"""JSON Schema: the one checker, and the worker process that bounds its work."""

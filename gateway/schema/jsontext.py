@@ -1,4 +1,4 @@
-"""JSON as RFC 8259 has it, both ways: no NaN, no Infinity, no lone surrogates."""
+"""Strict JSON (RFC 8259), both ways: no NaN, no Infinity, no lone surrogates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 
 def parse_json(text: str | bytes) -> Any:
-    """ValueError for what isn't JSON, and for nesting too deep to read."""
+    """Raises ValueError for text that isn't JSON or is nested too deeply."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except RecursionError:
@@ -16,7 +16,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def dump_json(value: Any) -> str:
-    """Compact; keys stay in the caller's order. ValueError for what JSON can't say."""
+    """Writes compact JSON, keys in the caller's order. Raises ValueError for a value that isn't JSON."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
         text.encode()

@@ -1,12 +1,13 @@
-"""JSON Schemas with patterns are checked in a process of their own, which ends where that takes too long.
+"""The process that checks what may take long: a check that exceeds its time ends with the process.
 
-Patterns come from clients and texts from models: `(a+)+$` keeps Python's engine busy for years, and nothing but the end
-of its process stops it. `python -m gateway.schema.worker` is that process; it starts with the first such schema.
+Patterns come from clients and texts from models: `(a+)+$` keeps Python's engine busy for years, and nothing but the
+end of its process stops it. `python -m gateway.schema.worker` is that process. It starts with the first such check.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import select
@@ -17,98 +18,97 @@ import threading
 from collections.abc import Mapping
 from functools import lru_cache
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from gateway.errors import ProviderRateLimit
+from gateway.schema import evaluate
+from gateway.schema.fault import Fault, InvalidSchema, Unchecked
 
 if TYPE_CHECKING:
-    from jsonschema.protocols import Validator
+    pass
 
 SECONDS = 0.5
-"""Of the processor, for one check."""
+"""Processor time for one check."""
+COMPILE_SECONDS = 2.0
+"""Processor time for compiling one schema."""
 ANSWER_SECONDS = 10.0
-"""Of the clock, on a machine that has much else to do; the start is part of it."""
+"""Time on the clock for one answer, on a machine that has much else to do; the start is part of it."""
+MEMORY = 2 * 1024**3
+"""Bytes of address space, where the system bounds it."""
 ENVIRONMENT = ("PATH", "PYTHONPATH", "LANG")
-"""What the process sees of the environment: no secrets."""
+"""The variables that the process inherits: none of them holds a secret."""
 
 
-class Fault(NamedTuple):
-    """Why a value breaks a schema. path: to the place, from the root."""
-
-    path: list[str | int]
-    json_path: str
-    message: str
+def compile(text: str) -> None:
+    """Returns for a valid schema. Raises InvalidSchema, Unchecked, ProviderRateLimit."""
+    _process.ask([text], COMPILE_SECONDS)
 
 
-class Unchecked(Exception):
-    """The schema can't be checked, or not in time; in words for its author."""
-
-
-def violation(text: str, validator: Validator, value: Any) -> Fault | None:
-    """What tells most of why a value breaks the schema; None: it doesn't.
-
-    text: the schema as JSON, without needless escapes. Raises Unchecked, referencing's Unresolvable and RecursionError.
-    """
-    if '"pattern' not in text:
-        return _violation(validator, value)
-    return _process.ask(text, value)
-
-
-def _violation(validator: Validator, value: Any) -> Fault | None:
-    from jsonschema.exceptions import best_match
-
-    error = best_match(validator.iter_errors(value))
-    return None if error is None else Fault([*error.absolute_path], error.json_path, error.message)
+def fault(text: str, value: Any) -> Fault | None:
+    """Checks a value against a schema that is valid. Raises Unchecked, ProviderRateLimit."""
+    found = _process.ask([text, value], SECONDS)
+    return None if found is None else Fault(*found)
 
 
 class _Process:
     def __init__(self) -> None:
         self._one_at_a_time = threading.Lock()
         self._popen: subprocess.Popen[bytes] | None = None
-        self._of = 0
+        self._owner = 0
+        """The id of the process that started it: a fork must not share its pipes."""
 
-    def ask(self, text: str, value: Any) -> Fault | None:
+    def ask(self, question: list[Any], seconds: float) -> Any:
+        """seconds: of processor time that the process gives the question."""
         try:
-            question = json.dumps([text, value], default=_plain).encode() + b"\n"
+            line = json.dumps(question, default=_plain).encode() + b"\n"
         except (TypeError, ValueError) as error:
             raise Unchecked(f"the value is not JSON: {error}") from None
-        with self._one_at_a_time:
-            answer = self._asked(question)
-        kind, told = json.loads(answer)
+        except RecursionError:
+            return Fault([], "the value is nested too deeply to be checked")
+        if not self._one_at_a_time.acquire(timeout=ANSWER_SECONDS):
+            raise ProviderRateLimit("too many JSON Schemas are being checked", retry_after=1)
+        try:
+            answer = self._answer(line, seconds)
+        finally:
+            self._one_at_a_time.release()
+        kind, content = json.loads(answer)
+        if kind == "invalid":
+            raise InvalidSchema(content)
         if kind == "unchecked":
-            raise Unchecked(told)
-        if kind == "too deep":
-            raise RecursionError
-        return None if told is None else Fault(*told)
+            raise Unchecked(content)
+        return content
 
-    def _asked(self, question: bytes) -> bytes:
-        """Raises Unchecked where the process ended over it, or is ended since it doesn't answer."""
+    def _answer(self, line: bytes, seconds: float) -> bytes:
+        """Raises Unchecked if the process ends over the question, or doesn't answer and is ended."""
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(question)
-        process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(line)
+            process.stdin.flush()
         answer = b""
         deadline = monotonic() + ANSWER_SECONDS
         while not answer.endswith(b"\n"):
             if not select.select([process.stdout], [], [], max(0.0, deadline - monotonic()))[0]:
                 process.kill()
-                raise Unchecked(f"nothing came of it within {ANSWER_SECONDS:g} s")
+                raise Unchecked(f"it gave no result within {ANSWER_SECONDS:g} s")
             part = os.read(process.stdout.fileno(), 1 << 16)
             if not part:
                 if process.wait(ANSWER_SECONDS) != -signal.SIGPROF:
-                    raise RuntimeError(f"the process that checks schemas has ended with {process.returncode}")
-                raise Unchecked(f"its patterns take longer than {SECONDS:g} s to match")
+                    raise RuntimeError(f"the process that checks schemas ended with {process.returncode}")
+                raise Unchecked(f"it takes longer than {seconds:g} s of processor time")
             answer += part
         return answer
 
     def _running(self) -> subprocess.Popen[bytes]:
-        if self._popen is not None and self._of == os.getpid():
+        if self._popen is not None and self._owner == os.getpid():
             if self._popen.poll() is None:
                 return self._popen
             self._popen.communicate()  # closes its pipes
         else:
             atexit.register(self._end)
         environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
-        self._of = os.getpid()
+        self._owner = os.getpid()
         self._popen = subprocess.Popen(
             [sys.executable, "-P", "-m", "gateway.schema.worker"],
             stdin=subprocess.PIPE,
@@ -119,7 +119,7 @@ class _Process:
         return self._popen
 
     def _end(self) -> None:
-        if self._popen is not None and self._of == os.getpid():
+        if self._popen is not None and self._owner == os.getpid():
             self._popen.kill()
             self._popen.communicate()
 
@@ -137,44 +137,42 @@ def _plain(value: object) -> object:
 
 
 def main() -> None:
-    """Answers each line of standard input with one of standard output, until there are no more."""
+    """Answers each line of standard input with a line of standard output, until there are no more."""
+    _bound_memory()
     while line := sys.stdin.buffer.readline():
-        text, value = json.loads(line)
-        validator = _validator(text)
-        # Its signal ends the process, whatever that is doing, and whether or not anybody waits for the answer.
-        signal.setitimer(signal.ITIMER_PROF, SECONDS)
-        answer = json.dumps(_answer(validator, value))
+        try:
+            answer = _reply(json.loads(line))
+        except MemoryError:
+            answer = "unchecked", "it takes too much memory"
         signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.buffer.write(answer.encode() + b"\n")
+        sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
         sys.stdout.buffer.flush()
 
 
-def _answer(validator: Validator, value: Any) -> tuple[str, Any]:
-    import re
-
-    from referencing.exceptions import Unresolvable
-
+def _reply(question: list[Any]) -> tuple[str, Any]:
+    text, *values = question
+    # The signal ends the process, whatever it is doing, and whether or not anybody waits for the answer.
+    signal.setitimer(signal.ITIMER_PROF, COMPILE_SECONDS)
     try:
-        return "checked", _violation(validator, value)
-    except re.error as error:
-        pattern = error.pattern if isinstance(error.pattern, str) else ""
-        return "unchecked", f"its pattern {pattern[:100]!r} can't be read: {error.msg}"
-    except (OverflowError, MemoryError):
-        return "unchecked", "its patterns are too large"
-    except Unresolvable as error:
-        return "unchecked", f"its reference {error.ref!r} leads nowhere inside it"
-    except RecursionError:
-        return "too deep", None
+        validator = _validator(text)
+        if not values:
+            return "checked", None
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        return "checked", evaluate.fault(validator, values[0])
+    except InvalidSchema as error:
+        return "invalid", str(error)
+    except Unchecked as error:
+        return "unchecked", str(error)
 
 
-@lru_cache(maxsize=64)
-def _validator(text: str) -> Validator:
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import validator_for
-    from referencing import Registry
+_validator: Any = lru_cache(maxsize=64)(evaluate.validator)
 
-    schema = json.loads(text)
-    return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
+
+def _bound_memory() -> None:
+    import resource
+
+    with contextlib.suppress(ValueError, OSError):  # macOS bounds no address space
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""ASGI's types, a request's body within bounds, and work that ends when its client leaves."""
+"""ASGI's types, one bounded reader of request bodies, and work that ends when its client leaves."""
 
 from __future__ import annotations
 
@@ -17,18 +17,31 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 
 class ClientGone(Exception):
-    """The client left before its request was read."""
+    """The client left before it had sent its whole request."""
+
+
+class MethodNotAllowed(ProviderInvalidRequest):
+    """A 405; its `Allow` header and its message name the methods that the path has."""
+
+    def __init__(self, method: str, path: str, allowed: Sequence[str]) -> None:
+        self.allowed = ", ".join(allowed)
+        message = f"{method} {path}: use {' or '.join(allowed)}"
+        super().__init__(message, code="method_not_allowed", status=405)
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), (b"allow", self.allowed.encode())]
 
 
 class EncodedBody(ProviderInvalidRequest):
-    """Nobody unpacks bodies here: what becomes of a small one can be larger than any limit."""
+    """A 415 for a compressed body. The gateway never decompresses: a small body can unpack to any size."""
 
     def __init__(self, coding: str) -> None:
-        message = f"Content-Encoding: {coding[:80]}: bodies are read as they are; send it plain, without this header"
+        message = f"Content-Encoding: {coding[:80]}: send the body uncompressed and without this header"
         super().__init__(message, code="unsupported_content_encoding", status=415)
 
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -36,9 +49,9 @@ class EncodedBody(ProviderInvalidRequest):
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """At most `limit` bytes.
+    """The whole body, at most `limit` bytes.
 
-    Raises what `check_head` raises, ProviderInvalidRequest (408) where nothing more comes, and ClientGone.
+    Raises what `check_head` raises, ProviderInvalidRequest (408) if the client stops sending, and ClientGone.
     """
     parts: list[bytes] = []
     check_head(scope["headers"], limit)
@@ -59,7 +72,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
 @asynccontextmanager
 async def body_deadline() -> AsyncIterator[None]:
-    """Raises ProviderInvalidRequest (408) when the next piece of a request's body does not come."""
+    """Raises ProviderInvalidRequest (408) if the next piece of a request's body takes over BODY_SECONDS."""
     try:
         async with asyncio.timeout(BODY_SECONDS):
             yield
@@ -69,14 +82,14 @@ async def body_deadline() -> AsyncIterator[None]:
 
 
 def check_encoding(headers: Headers) -> None:
-    """Raises EncodedBody (415) for a body that says it is compressed."""
+    """Raises EncodedBody (415) if the headers announce a compressed body."""
     for name, value in headers:
         if name == b"content-encoding" and value.lower() not in (b"", b"identity"):
             raise EncodedBody(value.decode("latin-1"))
 
 
 def check_head(headers: Headers, limit: int) -> None:
-    """Raises ProviderInvalidRequest for a body that says it is too large (413) or compressed, before it is read."""
+    """Raises ProviderInvalidRequest if the headers announce a body that is too large (413) or compressed (415)."""
     check_encoding(headers)
     for name, value in headers:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
@@ -84,14 +97,18 @@ def check_head(headers: Headers, limit: int) -> None:
 
 
 def too_large(limit: int, by: str = LIMITED_BY) -> ProviderInvalidRequest:
-    """by: what sets the limit."""
+    """by: the setting or rule that sets the limit."""
     return ProviderInvalidRequest(
         f"the request body exceeds {limit} bytes ({by})", code="request_too_large", status=413
     )
 
 
+def not_found(method: str, path: str) -> ProviderInvalidRequest:
+    return ProviderInvalidRequest(f"{method} {path}: no such endpoint", code="not_found", status=404)
+
+
 async def until_gone(work: Coroutine[Any, Any, None], receive: Receive) -> None:
-    """Runs `work`, cancelled once the client leaves; its request has been read."""
+    """Runs `work` and cancels it when the client leaves. The request's body must have been read."""
     task = asyncio.current_task()
     assert task is not None
     gone = asyncio.ensure_future(_cancel_when_gone(receive, task))

@@ -1,4 +1,4 @@
-"""Which web pages may use the gateway from a browser: those whose origins config.yaml names, else none."""
+"""Lets web pages of the origins in config.yaml use the gateway from a browser."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ EXPOSED = (
 
 
 def allowing(origins: Sequence[str], app: ASGIApp) -> ASGIApp:
-    """`app` for pages of these origins (`*`: of any), too. A browser's question before a request carries no key, and
-    is answered here."""
+    """`app` for pages of these origins, or with `*` of any. Answers preflight requests itself: they carry no key."""
     return CORSMiddleware(
         app,
         allow_origins=origins,

@@ -1,8 +1,8 @@
-"""The hot route's lane: `Chat` on uvicorn's httptools protocol class, without a scope, events or messages between.
+"""The hot route on uvicorn's httptools protocol class, without an ASGI scope, events or messages in between.
 
-uvicorn keeps doing the rest: connections, keep-alive, pipelining, flow control, shutdown. A request for another
-path, or with a query, goes its usual ASGI way. What is used of uvicorn beyond its public interface is named
-here: `HttpToolsProtocol`'s callbacks, its `cycle` and what it reads of it. pyproject.toml pins the range.
+uvicorn still does the rest: connections, keep-alive, pipelining, flow control, shutdown. A request for another path, or
+with a query, goes its usual ASGI way. Of uvicorn's internals this uses `HttpToolsProtocol`'s callbacks, its `cycle` and
+what it reads of it; pyproject.toml pins the range.
 """
 
 from __future__ import annotations
@@ -10,25 +10,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gateway.api.chat import PATHS, respond_error
 from gateway.errors import GatewayError
 from gateway.server.asgi import Headers, body_deadline, check_head, too_large
-
-if TYPE_CHECKING:
-    from gateway.api.routes import API
+from gateway.server.client import Client, respond_error
 
 log = logging.getLogger("ctxgate")
 
 _OFFERED: Any = SimpleNamespace(response_complete=True)
 """Stands for a request whose head is read anew: uvicorn drops what belongs to it."""
 
-_HOT = frozenset(path.encode() for path in PATHS)
 MAX_HEAD = 64 * 1024
 """Bytes of a request's head, beyond which no more of it is read."""
 HEAD_SECONDS = 60.0
@@ -37,8 +33,28 @@ CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 CLOSE = b"connection: close\r\n"
 
 
+class HotApp(Protocol):
+    """An ASGI application with one hot route, which this protocol calls directly."""
+
+    hot_paths: frozenset[bytes]
+    """POSTs to these paths take the hot route."""
+
+    @property
+    def max_body(self) -> int:
+        """The largest body in bytes."""
+        ...
+
+    def authenticate(self, headers: Headers) -> object:
+        """Raises ProviderAuthentication for a caller who may not use the route."""
+        ...
+
+    async def answer_hot(self, body: bytes, headers: Headers, client: Client) -> None:
+        """Answers the request, errors included. Cancelled when the client leaves."""
+        ...
+
+
 class FastProtocol(HttpToolsProtocol):
-    """Give it to uvicorn as `http=`; `app` must be an `API`."""
+    """Give it to uvicorn as `http=`; `app` must be a `HotApp`."""
 
     _idle_since: float | None = None
     """Since when nothing is asked, by the loop's clock; None while something is."""
@@ -121,7 +137,7 @@ class FastProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._before, self.cycle = self.cycle, _OFFERED
             return
-        if self.url not in _HOT or self.parser.get_method() != b"POST":
+        if self.url not in self.app.hot_paths or self.parser.get_method() != b"POST":
             self._tell_uvicorn()
             return
         before = self.cycle
@@ -180,11 +196,11 @@ class FastProtocol(HttpToolsProtocol):
         else:
             self._wake()
 
-    async def _work(self, api: API) -> None:
+    async def _work(self, app: HotApp) -> None:
         while not self._lost:
             cycle, self._due = self._due, None
             if cycle is not None:
-                await cycle.run_asgi(api)
+                await cycle.run_asgi(app)
             else:
                 self._wanted = self.loop.create_future()
                 await self._wanted
@@ -280,14 +296,14 @@ class ChatCycle:
         elif self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
 
-    async def run_asgi(self, api: API) -> None:
+    async def run_asgi(self, app: HotApp) -> None:
         self._task = self._protocol.worker
         try:
-            api.authenticate(self._headers)
-            limit = api.chat.max_body
+            app.authenticate(self._headers)
+            limit = app.max_body
             whole = not self.more_body and len(self.body) <= limit and not self._protocol.flow.read_paused
             body = bytes(self.body) if whole else await self._read(limit)
-            await api.chat.answer(body, self._headers, self)
+            await app.answer_hot(body, self._headers, self)
         except GatewayError as error:
             self.keep_alive = self.keep_alive and not self.more_body
             await respond_error(self, error)
@@ -296,7 +312,7 @@ class ChatCycle:
                 self._protocol.transport.close()
                 raise
         except Exception:
-            log.exception("the lane failed")
+            log.exception("the fast protocol failed")
             self._protocol.transport.close()
         finally:
             self._task = None
@@ -347,10 +363,10 @@ class ChatCycle:
         self._protocol.transport.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if self._chunked else data)
         self._complete()
 
-    def tap(self) -> ChatCycle:
+    def sink(self) -> ChatCycle:
         return self
 
-    # Tap
+    # Sink
 
     def ready(self) -> bool:
         return not self._protocol.flow.write_paused and not self.disconnected

@@ -1,4 +1,4 @@
-"""What a stream says while it has nothing to say: comments, which every client of server-sent events passes over."""
+"""SSE progress and keep-alive comments, which every client of server-sent events ignores."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ SSE_HEADERS: Headers = (
 )
 
 EVERY_SECONDS = 1.0
-"""Between two looks at a request that waits; what hasn't changed isn't said again."""
+"""How often a waiting request is checked for progress; unchanged progress sends no comment."""
 
 KEEP_ALIVE = "keep-alive"
 
 
 class Stream(Protocol):
-    """What a pulse needs of a client. spoke: set with each write, cleared here."""
+    """The client of a stream. spoke: each write sets it, KeepAlive clears it."""
 
     spoke: bool
 
@@ -31,31 +31,31 @@ class Stream(Protocol):
 
 
 class KeepAlive:
-    """The comments of one stream, from `progress_after` seconds of waiting on.
+    """The comments of one stream. The first comes after `progress_after` seconds; a faster stream costs one timer.
 
-    A stream that is quicker costs one timer. started: the head was sent, or is about to be, so an error has no status
-    any more. keep_alive: seconds of silence until a comment that says nothing new.
+    progress: the present progress as text. keep_alive: seconds of silence before a keep-alive comment.
+    started: the response's head was sent, or is about to be, so that an error can no longer be a status.
     """
 
-    __slots__ = ("_client", "_keep_alive", "_said", "_silent", "_speaking", "_standing", "_task", "_timer", "started")
+    __slots__ = ("_answering", "_client", "_keep_alive", "_progress", "_sent", "_silent", "_task", "_timer", "started")
 
     def __init__(
-        self, client: Stream, standing: Callable[[], str], *, progress_after: float, keep_alive: float
+        self, client: Stream, progress: Callable[[], str], *, progress_after: float, keep_alive: float
     ) -> None:
         self.started = False
         self._client = client
-        self._standing = standing
+        self._progress = progress
         self._keep_alive = keep_alive
-        self._said = ""
+        self._sent = ""
         self._silent = progress_after
-        """Seconds since anything was sent."""
-        self._speaking = False
+        """Seconds since the last comment."""
+        self._answering = False
         self._task: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(progress_after, self._beat)
 
     async def speak(self, headers: Headers = SSE_HEADERS) -> None:
-        """The answer begins: sends the head if no comment has done so. From here on only silence is told of."""
-        self._speaking = True
+        """Begins the answer: sends the head unless a comment did. From here on only silence causes comments."""
+        self._answering = True
         await self.rest()
         if not self.started:
             self.started = True
@@ -63,35 +63,35 @@ class KeepAlive:
 
     @property
     def busy(self) -> bool:
-        """A comment is being written: `rest` before you write."""
+        """Whether a comment is being written: `rest` before you write."""
         return self._task is not None
 
     async def rest(self) -> None:
-        """Returns once no comment is being written."""
+        """Waits for the comment that is being written."""
         if self._task is not None:
             await self._task
 
     def close(self) -> None:
-        """No more comments; one that is being written is written. Idempotent."""
+        """Starts no further comment. Idempotent."""
         self._timer.cancel()
 
     def _beat(self) -> None:
-        if self._speaking:
+        if self._answering:
             wait = self._keep_alive
             comment = "" if self._client.spoke else KEEP_ALIVE
             self._client.spoke = False
         else:
             wait = min(EVERY_SECONDS, self._keep_alive)
-            comment = self._standing()
-            if comment == self._said:
+            comment = self._progress()
+            if comment == self._sent:
                 comment = KEEP_ALIVE if self._silent >= self._keep_alive else ""
             else:
-                self._said = comment
+                self._sent = comment
         self._silent = wait if comment else self._silent + wait
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(wait, self._beat)
         if comment and self._task is None:
-            # From here on, not once the task runs: an error that comes between may not send a head of its own.
+            # Set before the task runs: an error in between must not send a second head.
             begins, self.started = not self.started, True
             self._task = loop.create_task(self._comment(comment, begins))
 

@@ -1,4 +1,4 @@
-"""API keys of callers: random, kept as digests in one small file, so that neither a start nor a request needs more."""
+"""API keys of callers: random, and stored as digests in one small file that is quick to read at the start."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, Provi
 from gateway.server.principal import Principal
 
 FILE = "keys.json"
-"""Its name in the state folder; see `KeyFile`."""
+"""The file's name in the state folder; see `KeyFile`."""
 
 PREFIX = "ctxgate_"
-"""Of every key, so that programs that look for leaked keys know one."""
+"""Begins every key, so that scanners for leaked keys recognise one."""
 
 Scope = Literal["*", "models", "rooms", "rooms:read", "operations", "operations:read"]
-"""`models`: everything but what follows. `operations`: /metrics and /-/, where the prompts of others may be seen;
-`operations:read`: GET alone. `rooms`: all of /llm/room and the user's secrets; `rooms:read`: GET alone."""
+"""`models`: everything that no other scope covers. `operations`: /metrics and /-/, which may show others' prompts;
+`operations:read`: GET alone. `rooms`: /llm/room and the user's secrets; `rooms:read`: GET alone."""
 
 SCOPES: tuple[str, ...] = get_args(Scope)
 
@@ -46,15 +46,15 @@ def wanted(method: str, path: str) -> str:
 
 
 LOOK_SECONDS = 1.0
-"""How long a revoked key may go on working; a new one works at once."""
+"""How long a revoked key may still work; a new one works at once."""
 
 
 class Key(Struct, frozen=True, kw_only=True):
-    """What is kept of a key; never the key itself."""
+    """The stored part of a key, which doesn't reveal the key."""
 
     id: str
     digest: str
-    """SHA-256 of the key, hexadecimal. The key is 256 random bits, so no slower digest would make it safer."""
+    """Hexadecimal SHA-256 of the key. A key has 256 random bits, so a slower digest would not make it safer."""
     tenant: str
     user: str
     scopes: tuple[str, ...]
@@ -66,13 +66,13 @@ class Key(Struct, frozen=True, kw_only=True):
 
 
 class KeyFile:
-    """The keys of `state_dir/keys.json`, a file that its owner alone can read."""
+    """The keys in `state_dir/keys.json`, which only its owner can read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> tuple[Key, ...]:
-        """Raises ProviderUnavailable for a file that can't be read: who can't tell keys apart lets nobody in."""
+        """Raises ProviderUnavailable if the file is unreadable: without the keys, nobody gets in."""
         try:
             entries = json.loads(self.path.read_bytes())["keys"]
             return tuple(Key(**{**entry, "scopes": tuple(entry["scopes"])}) for entry in entries)
@@ -85,7 +85,7 @@ class KeyFile:
             raise ProviderUnavailable(message, code="keys_unreadable") from error
 
     def stamp(self) -> tuple[int, int, int] | None:
-        """Differs whenever the file does; None where there is none."""
+        """Changes whenever the file does; None without a file."""
         try:
             stat = self.path.stat()
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class KeyFile:
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def add(self, *, tenant: str = "local", user: str = "local", scopes: Sequence[str] = ("*",)) -> tuple[Key, str]:
-        """The entry and the key, which nobody can read again. Raises ProviderInvalidRequest."""
+        """Returns the entry and the key, which is shown this once. Raises ProviderInvalidRequest."""
         for kind, name in (("tenant", tenant), ("user", user)):
             if not name.isprintable() or not 1 <= len(name) <= 128 or " " in name:
                 raise ProviderInvalidRequest(f"{kind} {name!r}: use 1 to 128 printable characters without spaces")
@@ -119,7 +119,7 @@ class KeyFile:
         return key, written
 
     def revoke(self, id: str) -> Key:
-        """Raises ProviderInvalidRequest where there is no such key."""
+        """Raises ProviderInvalidRequest for an unknown key."""
         with self._locked():
             keys = self.read()
             gone = next((key for key in keys if key.id == id), None)
@@ -131,7 +131,7 @@ class KeyFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Two commands at once: the second waits, and sees what the first has written."""
+        """Serialises commands: a second one waits, then sees the first one's changes."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
@@ -142,7 +142,7 @@ class KeyFile:
 
     def _write(self, keys: Sequence[Key]) -> None:
         new = self.path.with_suffix(".new")
-        new.unlink(missing_ok=True)  # of a command that was killed
+        new.unlink(missing_ok=True)  # left by a killed command
         with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
             json.dump({"keys": [asdict(key) for key in keys]}, file, indent=2)
             file.flush()
@@ -151,10 +151,10 @@ class KeyFile:
 
 
 class Keyring:
-    """Tells whose a key is, and whether one is wanted at all: a server that has asked for keys goes on asking.
+    """Maps keys to callers, and decides whether a key is needed. A server that once needed keys always does.
 
-    fixed: keys that stand for `principal`, who is also the one that asks where no key is wanted.
-    always: whether one is wanted even where there is none.
+    fixed: keys of `principal`, who is also the caller while no key is needed.
+    always: a key is needed even if there is none yet.
     """
 
     def __init__(
@@ -176,31 +176,31 @@ class Keyring:
         self._wanted = always or bool(self._known)
 
     def anybody(self) -> Principal | None:
-        """Who asks, if no key is wanted."""
+        """The caller, if no key is needed."""
         if self._now() - self._looked >= LOOK_SECONDS:
             self._look()
         return None if self._wanted else self._nobody
 
     def principal(self, key: bytes | None) -> Principal:
-        """Raises ProviderAuthentication. None: no key was given."""
+        """The caller with this key; None: no key was sent. Raises ProviderAuthentication."""
         if (anybody := self.anybody()) is not None:
             return anybody
         if key is not None:
             digest = hashlib.sha256(key).digest()
             if (found := self._find(digest)) is not None:
                 return found
-            # Perhaps a key that was added this moment.
+            # The key may be newer than the last look at the file.
             if self._look() and (found := self._find(digest)) is not None:
                 return found
         raise ProviderAuthentication("a valid API key is needed: send it as 'Authorization: Bearer KEY'")
 
     def _find(self, digest: bytes) -> Principal | None:
-        """Every key is compared, whole, so that the time taken tells nothing."""
+        """Compares every key in full, so that the time taken reveals nothing."""
         matches = [principal for known, principal in self._known if hmac.compare_digest(digest, known)]
         return matches[0] if matches else None
 
     def _look(self) -> bool:
-        """Whether the file has changed; reads it then."""
+        """Reads the file if it has changed; returns whether it had."""
         self._looked = self._now()
         stamp = self._file.stamp()
         if stamp == self._stamp:

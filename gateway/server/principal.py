@@ -1,4 +1,4 @@
-"""Who asks."""
+"""The caller of a request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Principal(Struct, frozen=True):
-    """What a request's API key stands for. Faces find it in the ASGI scope under `SCOPE_KEY`."""
+    """The caller that an API key identifies. Endpoints find it in the ASGI scope under `SCOPE_KEY`."""
 
     tenant: str = "local"
     user: str = "local"
@@ -18,9 +18,9 @@ class Principal(Struct, frozen=True):
 
 
 LOCAL = Principal()
-"""Who asks where no key is wanted, or with a key of config.yaml: the person whose machine this is."""
+"""The caller without a key, if none is needed, or with a key of config.yaml: the owner of this machine."""
 
 ANYBODY = Principal(tenant="", user="", scopes=frozenset())
-"""Who asks for what needs no key."""
+"""The caller of a path that needs no key."""
 
 SCOPE_KEY = "ctxgate.principal"

@@ -1,4 +1,4 @@
-"""Work on a database that one process at a time may do. Whoever dies, by SIGKILL too, does it no longer."""
+"""Claims on work that only one process of a database may do. A process that dies, even by SIGKILL, loses its claim."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from gateway.errors import ProviderUnavailable
 
 Work = Literal["rooms"]
 LEAVE_SECONDS = 2.0
-"""For PostgreSQL to see that a process has died."""
+"""Time for PostgreSQL to notice that a process has died."""
 
 _KEYS: dict[Work, int] = {"rooms": 4001}
-"""Of PostgreSQL's advisory locks."""
+"""Keys of PostgreSQL's advisory locks."""
 
 
 class Claimed(ProviderUnavailable):
-    """Another process does that work."""
+    """Another process has the claim."""
 
 
 class Claim(Protocol):
     def held(self) -> bool:
-        """Whether the work is this process's own still. Blocks; False for good."""
+        """Whether this process still has the claim. Blocks. Once False, always False."""
         ...
 
     def release(self) -> None: ...
 
 
 def claim(engine: Engine, work: Work) -> Claim:
-    """Makes the work this process's own. Raises Claimed, OSError, SQLAlchemyError."""
+    """Claims the work for this process. Raises Claimed, OSError, SQLAlchemyError."""
     return _postgresql(engine, work) if engine.dialect.name == "postgresql" else _sqlite(engine, work)
 
 
@@ -51,7 +51,7 @@ class _File:
 
 
 class _Session:
-    """The lock is the connection's session's, which also a restart of the server ends."""
+    """A lock of the database session. A restart of the server ends it, too."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -62,7 +62,7 @@ class _Session:
             if not self._lost:
                 self._connection.execute(_ALIVE)
         except SQLAlchemyError:
-            # It would come back as another session.
+            # A reconnect would be another session, without the lock.
             self._lost = True
         return not self._lost
 
@@ -71,7 +71,7 @@ class _Session:
 
 
 def _sqlite(engine: Engine, work: Work) -> Claim:
-    """By a lock on a file beside the database, which says who holds it; the file stays."""
+    """Locks a file beside the database. The file names the holder and is never deleted."""
     database = engine.url.database
     if database in (None, "", ":memory:"):
         return _File(None)
@@ -91,7 +91,7 @@ def _sqlite(engine: Engine, work: Work) -> Claim:
 
 
 def _postgresql(engine: Engine, work: Work) -> Claim:
-    """By an advisory lock of a connection of its own, whose name says who holds it."""
+    """Takes an advisory lock on a connection of its own, whose application name names the holder."""
     key = {"key": _KEYS[work]}
     connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
     try:
@@ -117,8 +117,8 @@ def _me() -> str:
 def _taken(engine: Engine, work: Work, holder: str) -> Claimed:
     place = engine.url.render_as_string(hide_password=True)
     return Claimed(
-        f"another gateway ({holder or 'which one is not known'}) keeps the {work} of {place}: end it, or give this one "
-        "a store of its own (store: in config.yaml)",
+        f"another gateway ({holder or 'unknown'}) has the {work} of {place}: stop it, or give this one its own store "
+        "(store: in config.yaml)",
         code="store_claimed",
     )
 
@@ -130,7 +130,7 @@ _SETTINGS = text(
     "('tcp_keepalives_idle', '30'), ('tcp_keepalives_interval', '10'), ('tcp_keepalives_count', '3')) "
     "AS wanted (name, value) USING (name)"
 )
-"""The connection stays while nothing is said, and ends a minute after its machine has."""
+"""Keeps the idle connection open, and ends it a minute after its machine has died."""
 _LOCK = text("SELECT pg_try_advisory_lock(:key)")
 _HOLDER = text(
     "SELECT activity.application_name FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid) "

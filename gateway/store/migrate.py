@@ -1,7 +1,7 @@
-"""Brings the tables to their present form.
+"""Upgrades the tables to the latest revision.
 
-Each face has a branch of its own below `migrations/versions`, so that faces know nothing of each other's tables:
-its first revision has `down_revision = None` and `branch_labels = ("NAME",)`.
+Each API has its own branch below `migrations/versions`, so that APIs know nothing of each other's tables. A branch's
+first revision has `down_revision = None` and `branch_labels = ("NAME",)`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 LOCATION = Path(__file__).parent / "migrations"
 
 _ONE_AT_A_TIME = threading.Lock()
-"""alembic's context is one for the whole process."""
+"""alembic has one context per process."""
 
 
 def upgrade(engine: Engine) -> None:
@@ -29,7 +29,7 @@ def _upgrade(engine: Engine) -> None:
     config.set_main_option("script_location", str(LOCATION).replace("%", "%%"))
     with engine.connect().execution_options(ctxgate_write=True) as connection, connection.begin():
         if engine.dialect.name == "postgresql":
-            # Two gateways that start at once take turns; SQLite's write transaction does it there.
+            # Serialises gateways that start at the same time. On SQLite the write transaction does that.
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(4000)")
         config.attributes["connection"] = connection
         command.upgrade(config, "heads")

@@ -1,4 +1,4 @@
-"""What is too old leaves the store, while it is open anyway: nothing opens it for this."""
+"""Prunes expired rows while the store is open. Never opens the store just for that."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ if TYPE_CHECKING:
 FIRST_SECONDS, EVERY_SECONDS = 60.0, 3600.0
 
 Prune = Callable[["Store", Config, float], Awaitable[int]]
-"""The store, how long things are kept, and what time it is (seconds since 1970) → how many of them went. Each of its
-writes is short."""
+"""(store, configuration, now in seconds since 1970) → how many things were deleted. Writes are short."""
 
 log = logging.getLogger("ctxgate")
 
 
 async def prune_all(store: Store, config: Config, prunes: Sequence[str], now: float) -> int:
-    """prunes: import strings of `Prune`. One that fails is told in the log, and keeps no other from its work."""
-    gone = 0
+    """Runs every prune; returns how many things were deleted. prunes: import strings of `Prune`.
+
+    A failure goes to the log and doesn't stop the others.
+    """
+    deleted = 0
     for name in prunes:
         module, _, attribute = name.partition(":")
         prune: Prune = getattr(import_module(module), attribute)
         try:
-            gone += await prune(store, config, now)
+            deleted += await prune(store, config, now)
         except (GatewayError, OSError) as error:
-            log.warning("what is too old can't be removed: %s", error)
-    return gone
+            log.warning("can't delete expired rows: %s", error)
+    return deleted
 
 
 async def keep_pruned(
     store: Store, config: Callable[[], Config], prunes: Sequence[str], clock: Callable[[], float] = time.time
 ) -> None:
-    """For ever: a minute after the start, then each hour."""
+    """Runs until cancelled: a minute after the start, then every hour."""
     await asyncio.sleep(FIRST_SECONDS)
     while True:
         await prune_all(store, config(), prunes, clock())

@@ -1,4 +1,4 @@
-"""One writer that commits what came together in one transaction, and readers beside it."""
+"""One writer thread, which commits waiting writes together, and a pool of readers."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from gateway.store.migrate import upgrade
 T = TypeVar("T")
 
 WAITING, QUEUE_SECONDS = 1024, 30
-"""Writes that may wait in the queue, and how long one more waits for its place there."""
+"""Writes that may be queued, and how long another one waits for a place in the queue."""
 BATCH = 128
 """Writes that share a commit."""
 READERS = 4
 BUSY_SECONDS = 10
-"""For another process to end its write."""
+"""How long to wait for another process's write."""
 
 
 class StoreBusy(ProviderRateLimit):
-    """Too many writes wait; nothing of this one was written."""
+    """Too many writes are queued. This one wrote nothing."""
 
 
 @dataclass(slots=True)
@@ -44,14 +44,14 @@ class _Write:
 
 
 class Store:
-    """Runs work on the database; both calls return once their work is done.
+    """Runs work on the database.
 
-    What `write` has returned is on the disk: the store syncs before it answers. Writes run one after another in the
-    order in which they came, and each is all or nothing: work that raises leaves nothing behind.
+    `write` returns after the commit has been synced to disk. Writes run one after another, in the order of their calls.
+    Each is all or nothing: work that raises leaves nothing behind.
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Use `open`, which makes the tables."""
+        """Use `open`, which creates the tables."""
         self._engine = engine
         self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store reader")
@@ -64,9 +64,9 @@ class Store:
 
     @classmethod
     async def open(cls, url: str) -> Self:
-        """The store at an SQLAlchemy URL, its tables brought to the present form.
+        """Opens the store at an SQLAlchemy URL and upgrades its tables.
 
-        A new SQLite file, and the folders above it, can be read by its owner alone.
+        Only the owner can read a new SQLite file and new folders above it.
         Raises ProviderUnavailable.
         """
         return await asyncio.to_thread(cls._open, url)
@@ -90,9 +90,9 @@ class Store:
         return self._engine.dialect.name
 
     async def write(self, work: Callable[[Connection], T]) -> T:
-        """The result of `work`, once it is committed. `work` runs in a thread of the store and must not block.
+        """Returns the result of `work` after its commit. `work` runs in the writer thread and must not block.
 
-        Raises what `work` raises, StoreBusy, and ProviderUnavailable where the database fails.
+        Raises what `work` raises, StoreBusy, and ProviderUnavailable if the database fails.
         """
         if self._closed:
             raise ProviderUnavailable("the store is closed")
@@ -100,17 +100,17 @@ class Store:
             async with asyncio.timeout(QUEUE_SECONDS):
                 await self._room.acquire()
         except TimeoutError:
-            raise StoreBusy(f"{WAITING} writes wait for the store", retry_after=QUEUE_SECONDS) from None
+            raise StoreBusy(f"{WAITING} writes are queued", retry_after=QUEUE_SECONDS) from None
         write = _Write(work, Future())
         self._writes.put(write)
         done = asyncio.wrap_future(write.done)
         done.add_done_callback(self._leave)
-        # Whoever gives up waiting doesn't undo it: it may be committed already.
+        # A caller that gives up doesn't cancel the write: it may already be committed.
         result: T = await asyncio.shield(done)
         return result
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """The result of `work`, which sees one state of the database.
+        """Returns the result of `work`, which sees one snapshot of the database.
 
         Raises what `work` raises, and ProviderUnavailable.
         """
@@ -119,24 +119,22 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
     async def claim(self, work: Work) -> None:
-        """From here on, until it closes, no other store of this database can claim the work, unless `holds` says so.
+        """Claims the work, until this store closes or `holds` is False: no other store of the database can.
 
-        Raises Claimed where one has, and ProviderUnavailable.
+        Raises Claimed if another store has the claim, and ProviderUnavailable.
         """
         if self._closed:
             raise ProviderUnavailable("the store is closed")
         await asyncio.to_thread(self._claim, work)
 
     async def holds(self, work: Work) -> bool:
-        """Whether what was claimed is this store's still; otherwise it may be claimed again. A restart of PostgreSQL
-        ends all claims.
-        """
+        """Whether this store still has the claim. A restart of PostgreSQL ends all; `claim` again then."""
         if self._closed:
             raise ProviderUnavailable("the store is closed")
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._holds, work)
 
     async def aclose(self) -> None:
-        """Ends the writes that wait, then closes. Idempotent."""
+        """Finishes queued writes, then closes. Idempotent."""
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._close)
@@ -158,7 +156,7 @@ class Store:
     def _leave(self, done: asyncio.Future[Any]) -> None:
         self._room.release()
         if not done.cancelled():
-            done.exception()  # whoever waited for it may be gone
+            done.exception()  # retrieved, since the caller may be gone
 
     def _close(self) -> None:
         self._writes.put(None)
@@ -203,7 +201,7 @@ class Store:
                     except Exception as error:
                         if isinstance(error, DBAPIError) and error.connection_invalidated:
                             raise
-                        write.done.set_exception(self._told(error))
+                        write.done.set_exception(self._translated(error))
         except SQLAlchemyError as error:
             for write in batch:
                 if not write.done.done():
@@ -212,12 +210,12 @@ class Store:
             for write, result in results:
                 write.done.set_result(result)
 
-    def _told(self, error: Exception) -> Exception:
+    def _translated(self, error: Exception) -> Exception:
         return _unavailable(error, self._engine.url) if isinstance(error, DBAPIError) else error
 
 
 def _unavailable(error: Exception, url: URL) -> GatewayError:
-    """Says which database, never its password, nor the values of a statement."""
+    """Names the database, without its password and without a statement's values."""
     reason = error.orig if isinstance(error, DBAPIError) else error
     place = url.render_as_string(hide_password=True)
     if isinstance(error, DBAPIError) and type(error).__name__ in ("IntegrityError", "ProgrammingError"):
@@ -235,7 +233,7 @@ def _sqlite(url: URL) -> Engine:
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _: Any) -> None:
-        connection.isolation_level = None  # Python's own transactions know no savepoints
+        connection.isolation_level = None  # Python's implicit transactions don't support savepoints
         _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -243,14 +241,14 @@ def _sqlite(url: URL) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         writes = connection.get_execution_options().get("ctxgate_write")
-        # A reader that turns into a writer would fail where it could have waited.
+        # A transaction that starts as a reader fails to become a writer instead of waiting.
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
-    """SQLite doesn't wait for its turn here, whatever the connection's time-out."""
+    """Retries, since SQLite ignores the connection's time-out for this statement."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:

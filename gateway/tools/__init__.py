@@ -1,9 +1,8 @@
-"""The tools that a room's model may call: `catalogue(config)` has them all, the room's policy says which it gets."""
+"""Tools that a model may call: `catalogue(settings)` has them all, a policy selects among them."""
 
 from gateway.tools.base import (
     Access,
     Complete,
-    Signals,
     ToolContext,
     ToolError,
     ToolPolicy,
@@ -15,7 +14,6 @@ __all__ = [
     "Access",
     "Catalogue",
     "Complete",
-    "Signals",
     "ToolContext",
     "ToolError",
     "ToolPolicy",

@@ -1,4 +1,4 @@
-"""Which addresses a room's model may reach: those of the public internet, and what the configuration allows by name."""
+"""Which addresses a model may reach: the public internet, and hosts that the configuration allows."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import socket
 from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-# The IANA registries of special-purpose addresses, whose "globally reachable" isn't true, and what is no unicast.
+# IANA's special-purpose addresses that aren't globally reachable, and multicast.
 _IPV4 = tuple(
     IPv4Network(network)
     for network in (
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
         *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15"),
         *("198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
-        "168.63.129.16/32",  # public by number, and yet the host of a virtual machine on Azure
+        "168.63.129.16/32",  # a public number, but on Azure the host of the virtual machine
     )
 )
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
@@ -28,11 +28,11 @@ _IPV6 = tuple(
     )
 )
 _NAT64 = IPv6Network("64:ff9b::/96")
-"""How a network without IPv4 writes the public IPv4 addresses; the last 32 bits are one."""
+"""IPv4 addresses in a network without IPv4: the last 32 bits."""
 
 
 def is_public(address: str) -> bool:
-    """Whether it is a unicast address of the public internet that leads nowhere else. False for what is no address."""
+    """Whether it is a unicast address of the public internet. False for an invalid address."""
     try:
         found = ip_address(address)
     except ValueError:
@@ -47,19 +47,19 @@ def is_public(address: str) -> bool:
 
 
 def is_own(address: str) -> bool:
-    """Whether it is an address of this machine, public or not: what listens here is not for the model."""
+    """Whether it is an address of this machine, even a public one: local services are not for the model."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((address, 0))
     except OSError as error:
-        # Only this machine's own can be bound to; where the check itself fails, nothing is reached.
+        # Only an own address can be bound. If the check itself fails, treat the address as our own.
         return error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
     return True
 
 
 def is_allowed(host: str, port: int, allowed: Iterable[str]) -> bool:
-    """Whether the list of the configuration names the host: see `RoomTools.allow_hosts`."""
+    """Whether the allow list has the host: see `RoomTools.allow_hosts`."""
     host = host.rstrip(".").lower()
     for entry in allowed:
         name, ports = _split(entry)

@@ -1,26 +1,24 @@
-"""What a tool is, who may run it, and what it is given."""
+"""What a tool is, who may run it, and what it runs with."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 if TYPE_CHECKING:
     from gateway.store import Store
 
 Access = Literal["read", "edit", "full"]
-"""Each includes those before it."""
+"""Each level includes those before it."""
 
 _RANKS: dict[str, int] = {name: rank for rank, name in enumerate(get_args(Access))}
 
 
 class ToolError(Exception):
-    """Something that the model is told as the tool's result: `{"error": {"code", "message"}}`.
-
-    The message must hold nothing that the model may not see.
-    """
+    """A failure that becomes the tool's result: `{"error": {"code", "message"}}`. The model reads the message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -33,7 +31,7 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ToolRow:
-    """A tool as the model is told of it; `parameters` is the JSON Schema that its arguments are checked against."""
+    """A tool as the model sees it. parameters: the JSON Schema of its arguments."""
 
     name: str
     description: str
@@ -43,9 +41,9 @@ class ToolRow:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """Which tools a room has: those up to `access`, among them those that `allow` names and `deny` doesn't.
+    """Selects tools: those up to `access` that `allow` matches and `deny` doesn't. Without `access` there are none.
 
-    Names are globs: `curl.*`. Without `access` there are none.
+    Names may be globs: `curl.*`.
     """
 
     access: Access | None = None
@@ -62,23 +60,10 @@ def _named(name: str, globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-class Signals(Protocol):
-    """What a turn's tools tell the room's worker; it acts once the turn has settled."""
-
-    def idle(self, reason: str) -> None:
-        """The room wants to sleep."""
-        ...
-
-    def release(self, mode: str) -> None:
-        """The room wants to be released; the modes are those of the tool's schema."""
-        ...
-
-
 class Complete(Protocol):
     async def __call__(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
-        """The text that a model of the configuration answers, asked without tools and without the room's history.
+        """A model's answer to one prompt, without tools or history. model: a name from the configuration, or `default`.
 
-        model: a name of the configuration; `default` is the active one.
         Raises GatewayError.
         """
         ...
@@ -86,20 +71,19 @@ class Complete(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """On whose behalf a tool runs. One is enough for a turn."""
+    """On whose behalf a tool runs; one per turn. folder: of the files that the model may use."""
 
     tenant: str
     user: str
-    room_id: str
+    folder: Path
     store: Store
     policy: ToolPolicy
-    signals: Signals
     complete: Complete
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A row and what runs it: its arguments have been checked, what it returns is JSON. It raises ToolError."""
+    """A row and its function: takes checked arguments, returns JSON, raises ToolError."""
 
     row: ToolRow
     run: Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]

@@ -1,4 +1,4 @@
-"""`describe.*`, `find.*`, `aggregate.*`, `data.*`: the tenant's models and records."""
+"""`describe.*`, `find.*`, `aggregate.*`, `data.*`: a tenant's models and records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from gateway.config import Config
+from gateway.config import RoomTools
 from gateway.tools.base import Access, Tool, ToolContext, ToolError, ToolRow
 
 if TYPE_CHECKING:
@@ -34,15 +34,14 @@ _AGGREGATE = {
 Work = Callable[["Records", dict[str, Any], int], Awaitable[dict[str, Any]]]
 
 
-def records(config: Config, store: Store, tenant: str) -> Records:
-    """The tenant's models and records, with the configuration's bounds."""
+def records(settings: RoomTools, store: Store, tenant: str) -> Records:
+    """The tenant's models and records, within the bounds of the settings."""
     from gateway.tools.records import Records
 
-    tools = config.rooms.tools
-    return Records(store, tenant, most=tools.records_max_count, longest=tools.record_max_bytes)
+    return Records(store, tenant, most=settings.records_max_count, longest=settings.record_max_bytes)
 
 
-def tools(config: Config) -> list[Tool]:
+def tools(settings: RoomTools) -> list[Tool]:
     trashed = {"enum": ["exclude", "include", "only"], "description": "Default exclude."}
     limit = {"type": "integer", "minimum": 1, "maximum": 500, "description": "Default 50."}
     offset = {"type": "integer", "minimum": 0, "maximum": 1_000_000, "description": "Default 0."}
@@ -68,7 +67,7 @@ def tools(config: Config) -> list[Tool]:
         ("data.delete", "edit", "Put a record into the trash.", {"id": _ID}, ["id"], _delete),
     ]
     return [
-        Tool(ToolRow(name, description, _schema(properties, required), access), _runner(config, work))
+        Tool(ToolRow(name, description, _schema(properties, required), access), _runner(settings, work))
         for name, access, description, properties, required, work in table
     ]
 
@@ -82,10 +81,9 @@ def _schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     }
 
 
-def _runner(config: Config, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
+def _runner(settings: RoomTools, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
     async def run(context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        most = config.rooms.tools.max_result_chars
-        return await work(records(config, context.store, context.tenant), given, most)
+        return await work(records(settings, context.store, context.tenant), given, settings.max_result_chars)
 
     return run
 
@@ -106,8 +104,8 @@ async def _filter(records: Records, given: dict[str, Any], most: int) -> dict[st
 
 async def _aggregate(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
     groups, more = await records.aggregate(given["model"], given["query"])
-    kept = _fitting(groups, most)
-    return {"groups": kept, "truncated": more or len(kept) < len(groups)}
+    shown = _fitting(groups, most)
+    return {"groups": shown, "truncated": more or len(shown) < len(groups)}
 
 
 async def _get(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
@@ -134,17 +132,17 @@ async def _delete(records: Records, given: dict[str, Any], most: int) -> dict[st
 
 
 def _page(page: Page, offset: int, most: int) -> dict[str, Any]:
-    kept = _fitting(page.records, most)
-    if page.records and not kept:
-        raise ToolError("too_large", "the first record alone is too long for a result; select some of its fields")
-    result: dict[str, Any] = {"records": kept}
-    if page.more or len(kept) < len(page.records):
-        result["next_offset"] = offset + len(kept)
+    shown = _fitting(page.records, most)
+    if page.records and not shown:
+        raise ToolError("too_large", "the first record alone is too long for a result; select fewer fields")
+    result: dict[str, Any] = {"records": shown}
+    if page.more or len(shown) < len(page.records):
+        result["next_offset"] = offset + len(shown)
     return result
 
 
 def _fitting(items: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """As many of the first as fit."""
+    """The first items that fit into `most` characters of JSON."""
     for at, item in enumerate(items):
         most -= len(json.dumps(item, ensure_ascii=False))
         if most < 0:
@@ -154,5 +152,5 @@ def _fitting(items: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 
 def _bounded(result: dict[str, Any], most: int) -> dict[str, Any]:
     if len(json.dumps(result, ensure_ascii=False)) > most:
-        raise ToolError("too_large", f"it has more than {most} characters; find.records can select some of its fields")
+        raise ToolError("too_large", f"the result has over {most} characters; select fewer fields with find.records")
     return result

@@ -1,7 +1,7 @@
-"""HTML to Markdown or to a compact form: a program of its own, which reads one page on stdin and answers on stdout.
+"""A program that converts an HTML page on stdin to Markdown or a compact form on stdout.
 
-Pages come from anybody, and parsers of HTML have inputs that they never end with: `pages.convert` runs this with bounds
-on its processor time and memory, and ends it. It imports nothing of ours, has nothing of the gateway's in its memory.
+Pages are hostile, and HTML parsers hang on some inputs, so `pages.convert` runs this in a process with bounded
+processor time and memory. It imports nothing from the gateway and holds none of its data.
 
     python extract.py markdown|compact URL SECONDS BYTES < page.html
 """
@@ -26,7 +26,7 @@ CLOSES = {
     "td": ("td", "th"),
     "th": ("td", "th"),
 }
-"""Elements that end others whose end nobody wrote (HTML, "implied end tags"); the parser leaves them nested."""
+"""Element → elements it closes when their end tag is missing (HTML, "implied end tags"). The parser nests them."""
 LINKS, HEADINGS = 100, 100
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     form, url, seconds, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # elsewhere the limit isn't kept
+    if sys.platform == "linux":  # other systems don't enforce it
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
     os.nice(10)  # engines go first
     sys.setrecursionlimit(5000)
@@ -58,7 +58,7 @@ def parsed(page: str) -> Any:
 
 
 def take_title(soup: Any) -> str:
-    """It may stand anywhere; it is no part of the content."""
+    """The page's title, removed from the content."""
     heading = words(soup.title.get_text()) if soup.title is not None else ""
     for element in soup("title"):
         element.decompose()
@@ -82,12 +82,12 @@ def markdown(soup: Any, url: str) -> dict[str, Any]:
             link.unwrap()
     converter = MarkdownConverter(heading_style="ATX", bullets="-", escape_misc=False)
     lines = [line.rstrip() for line in converter.convert_soup(soup).splitlines()]
-    kept = [line for at, line in enumerate(lines) if line or (at and lines[at - 1])]
-    return {"title": heading, "content": "\n".join(kept).strip()}
+    folded = [line for at, line in enumerate(lines) if line or (at and lines[at - 1])]
+    return {"title": heading, "content": "\n".join(folded).strip()}
 
 
 def compact(soup: Any, url: str) -> dict[str, Any]:
-    """`{title, description, headings, links: [{text, url}], content}`, whitespace folded, each link once."""
+    """`{title, description, headings, links: [{text, url}], content}`, with folded whitespace and unique links."""
     heading = take_title(soup)
     about = soup.find("meta", attrs={"name": "description"})
     headings = [{"level": int(found.name[1]), "text": words(found.get_text(" "))} for found in soup(BLOCKS)[:HEADINGS]]
@@ -107,7 +107,7 @@ def compact(soup: Any, url: str) -> dict[str, Any]:
 
 
 def absolute(url: str, target: object) -> str | None:
-    """An http address without its fragment; None for anything else."""
+    """An http or https URL without its fragment, else None."""
     try:
         joined = urljoin(url, str(target or "")).partition("#")[0]
         return joined if urlsplit(joined).scheme in ("http", "https") and len(joined) <= 2000 and target else None

@@ -1,7 +1,7 @@
-"""HTTP for a model that nobody trusts with the network.
+"""HTTP for an untrusted model.
 
-Every request, each redirect's too, goes through `Guarded`: it resolves the name once, checks what came, and connects to
-the very address that it has checked. Environment proxies and .netrc are left alone.
+Every request and every redirect goes through `Guarded`: it resolves the name once, checks the addresses, and connects
+to one that it has checked. It ignores proxies of the environment and .netrc.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 REDIRECTS = 5
 ADDRESSES = 4
-"""Of one host, that are tried one after another."""
+"""Addresses of a host to try."""
 AT_ONCE = 16
 LONGEST_URL, LONGEST_HEADER, MOST_HEADERS = 8192, 8192, 50
 CONNECT_SECONDS = 5.0
@@ -38,7 +38,7 @@ CONNECT_SECONDS = 5.0
 _LOWEST_PORT = 1024
 _WEB_PORTS = (80, 443)
 _LOOKS_NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)\.?$", re.IGNORECASE)
-"""Of a host's last label: then it is an IPv4 address, in whatever form (WHATWG URL, "ends in a number")."""
+"""The last label of a host that is an IPv4 address in any form (WHATWG URL, "ends in a number")."""
 
 OURS = frozenset(
     {
@@ -46,11 +46,11 @@ OURS = frozenset(
         *("expect", "accept-encoding", "proxy-authorization", "proxy-connection", "proxy-authenticate"),
     }
 )
-"""Request headers that are HTTP's own; the model's are refused."""
-KEPT_ACROSS = frozenset({"accept", "accept-language", "user-agent", "content-type", "content-length", "host"})
-"""Request headers that follow a redirect to another origin: no other may be told a secret meant for the first."""
+"""Request headers of HTTP itself: the model may not set them."""
+CROSS_ORIGIN = frozenset({"accept", "accept-language", "user-agent", "content-type", "content-length", "host"})
+"""Request headers that are sent on to another origin. Others may be secrets for the first one."""
 SECRET = frozenset({"set-cookie", "set-cookie2", "authorization", "proxy-authorization", "www-authenticate"})
-"""Response headers that no result has."""
+"""Response headers that are left out of results."""
 
 for _name in ("httpx", "httpcore"):
     # They log URLs and headers, which may hold secrets.
@@ -60,12 +60,12 @@ for _name in ("httpx", "httpcore"):
 
 class Resolver(Protocol):
     async def __call__(self, host: str, port: int) -> list[str]:
-        """The host's addresses, best first. Raises OSError."""
+        """The host's addresses, the preferred first. Raises OSError."""
         ...
 
 
 _LOOKUPS = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="resolver")
-"""A lookup can't be ended: those that hang hold up no other work."""
+"""A lookup can't be cancelled, so those that hang have threads of their own."""
 
 
 async def system_resolver(host: str, port: int) -> list[str]:
@@ -76,12 +76,12 @@ async def system_resolver(host: str, port: int) -> list[str]:
 
 @cache
 def _authorities() -> ssl.SSLContext:
-    """Those of the web; reading them takes a while."""
+    """The web's certificate authorities. Loading them is slow."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 def web_transport(context: ssl.SSLContext) -> httpx.AsyncBaseTransport:
-    # Kept connections would be told apart by address, not by name.
+    # No keep-alive: connections would be reused by address, whatever the name.
     limits = httpx.Limits(max_connections=4, max_keepalive_connections=0)
     return httpx.AsyncHTTPTransport(verify=context, trust_env=False, limits=limits)
 
@@ -89,20 +89,20 @@ def web_transport(context: ssl.SSLContext) -> httpx.AsyncBaseTransport:
 @dataclass(frozen=True, slots=True)
 class Fetched:
     url: str
-    """After redirects."""
+    """The last one, after redirects."""
     status: int
     headers: dict[str, str]
-    """In lower case; without SECRET."""
+    """Names in lower case, without those in SECRET."""
     body: bytes
     truncated: bool
-    """The answer was longer than the configuration allows."""
+    """Whether the body was cut at the configured size."""
 
     @property
     def content_type(self) -> str:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()[:200]
 
     def text(self) -> str | None:
-        """The body as text in the charset that it names, else UTF-8; None where it is none."""
+        """The body as text in its declared charset, else UTF-8. None if it isn't text."""
         match = re.search(r"charset\s*=\s*[\"']?([\w.:-]+)", self.headers.get("content-type", ""), re.IGNORECASE)
         charset = match[1] if match else "utf-8"
         if charset.lower() not in _CHARSETS:
@@ -121,13 +121,13 @@ _CHARSETS = frozenset(
         *("shift_jis", "euc-jp", "euc-kr", "gb2312", "gbk", "gb18030", "big5"),
     }
 )
-"""What the web uses; Python's other codecs are no charsets."""
+"""Charsets of the web. Python has other codecs that aren't charsets."""
 
 
 class Fetcher:
-    """Fetches what the configuration allows; one for the process.
+    """Fetches what the configuration allows. One per process.
 
-    verify: the certificate authorities, if others than the web's. transport: makes what connects to the addresses.
+    verify: certificate authorities, by default the web's. transport: creates the transport that connects to an address.
     """
 
     def __init__(
@@ -146,9 +146,9 @@ class Fetcher:
     async def fetch(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None, timeout: float | None = None
     ) -> Fetched:
-        """The answer, whatever its status, after at most REDIRECTS redirects.
+        """Fetches a URL, following up to REDIRECTS redirects; returns the answer, whatever its status.
 
-        timeout: seconds for all of it; never more than the configuration's.
+        timeout: seconds in all, at most the configuration's.
         Raises ToolError: url_refused, address_refused, fetch_timeout, fetch_failed, too_many_redirects.
         """
         most = self._tools.fetch_timeout_seconds
@@ -158,9 +158,9 @@ class Fetcher:
         except TimeoutError:
             raise ToolError("fetch_timeout", "the answer took too long") from None
         except httpx.InvalidURL:
-            raise ToolError("url_refused", "that isn't a URL") from None
+            raise ToolError("url_refused", "invalid URL") from None
         except httpx.HTTPError as error:
-            # httpx's messages may hold parts of what the server has sent.
+            # httpx's messages may quote what the server sent.
             raise ToolError("fetch_failed", f"the request failed: {type(error).__name__}") from None
 
     async def _follow(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Fetched:
@@ -179,17 +179,17 @@ class Fetcher:
                 finally:
                     await response.aclose()
                 if _origin(following.url) != _origin(request.url):
-                    for name in set(following.headers) - KEPT_ACROSS:
+                    for name in set(following.headers) - CROSS_ORIGIN:
                         del following.headers[name]
                     following.headers["accept-encoding"] = _DEFAULTS["accept-encoding"]
                 request = following
         raise ToolError("too_many_redirects", f"there were more than {REDIRECTS} redirects")
 
     async def _read(self, response: httpx.Response, request: httpx.Request) -> Fetched:
-        """No more of the body than is allowed, counted after it is unpacked."""
+        """Reads the body up to the limit, which counts unpacked bytes."""
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip", "x-gzip", ""):
-            raise ToolError("fetch_failed", "the answer has a content encoding that wasn't asked for")
+            raise ToolError("fetch_failed", "the answer has a content encoding that was not requested")
         unpack = zlib.decompressobj(31) if "gzip" in encoding else None
         most = self._tools.fetch_max_bytes
         body = bytearray()
@@ -206,7 +206,7 @@ class Fetcher:
 
 
 class Guarded(httpx.AsyncBaseTransport):
-    """Has `inner` connect to nothing but an address that was checked, under the name that was asked for."""
+    """Lets `inner` connect only to checked addresses, under the requested name."""
 
     def __init__(self, tools: RoomTools, resolver: Resolver, inner: httpx.AsyncBaseTransport) -> None:
         self._tools = tools
@@ -225,7 +225,7 @@ class Guarded(httpx.AsyncBaseTransport):
             pinned = httpx.Request(
                 request.method,
                 url.copy_with(host=address),
-                headers=request.headers,  # Host is what was asked for
+                headers=request.headers,  # Host stays the requested name
                 stream=request.stream,
                 extensions=extensions,
             )
@@ -243,9 +243,9 @@ class Guarded(httpx.AsyncBaseTransport):
         allowed = is_allowed(host, port, self._tools.allow_hosts)
         if not allowed:
             if not self._tools.public_hosts:
-                raise ToolError("address_refused", "the host isn't on the list of those that may be fetched from")
+                raise ToolError("address_refused", "the host isn't on the allow list")
             if port < _LOWEST_PORT and port not in _WEB_PORTS:
-                raise ToolError("address_refused", f"port {port} isn't one of the web's")
+                raise ToolError("address_refused", f"port {port} is not a web port")
         if _is_address(host):
             addresses = [host]
         else:
@@ -255,38 +255,38 @@ class Guarded(httpx.AsyncBaseTransport):
                 addresses = []
         if not addresses:
             raise ToolError("fetch_failed", "the host's name has no address")
-        # One private address among public ones is an attack, or a mistake.
+        # A private address among public ones is an attack or a mistake.
         if not allowed and not all(is_public(address) and not is_own(address) for address in addresses):
             raise ToolError("address_refused", "the host isn't on the public internet")
         return addresses
 
 
 def check_url(url: httpx.URL) -> tuple[str, int]:
-    """Host and port of what may be asked at all. Raises ToolError, code `url_refused`."""
+    """The host and port of a URL. Raises ToolError, code `url_refused`, for a URL that may not be fetched."""
     if len(str(url)) > LONGEST_URL:
         raise ToolError("url_refused", f"the URL has more than {LONGEST_URL} characters")
     host = url.raw_host.decode("ascii").lower().removesuffix(".")
     if url.scheme not in ("http", "https"):
-        raise ToolError("url_refused", "only http and https are fetched")
+        raise ToolError("url_refused", "only http and https are allowed")
     if url.userinfo:
-        raise ToolError("url_refused", "a URL can't carry a user or a password")
+        raise ToolError("url_refused", "a URL may not contain a user or a password")
     if not host or len(host) > 253 or "%" in host or "\\" in host:
-        raise ToolError("url_refused", "the URL has no proper host")
+        raise ToolError("url_refused", "the URL has an invalid host")
     if not _is_address(host):
         if _LOOKS_NUMERIC.match(host.rpartition(".")[2]):
-            raise ToolError("url_refused", "an IPv4 address is written as four decimal numbers")
+            raise ToolError("url_refused", "write an IPv4 address as four decimal numbers")
         if not re.fullmatch(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*", host):
-            raise ToolError("url_refused", "the URL has no proper host")
+            raise ToolError("url_refused", "the URL has an invalid host")
     port = url.port if url.port is not None else 443 if url.scheme == "https" else 80
     if not 0 < port < 65536:
-        raise ToolError("url_refused", "the URL has no proper port")
+        raise ToolError("url_refused", "the URL has an invalid port")
     return host, port
 
 
 _DEFAULTS = {
     "user-agent": f"ctxgate/{__version__}",
     "accept": "*/*",
-    "accept-encoding": "gzip",  # whose unpacking can be bounded
+    "accept-encoding": "gzip",  # its unpacking can be bounded
 }
 
 
@@ -295,11 +295,11 @@ def _checked(headers: Mapping[str, str]) -> dict[str, str]:
         raise ToolError("invalid_arguments", f"there are more than {MOST_HEADERS} headers")
     for name, value in headers.items():
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", name):
-            raise ToolError("invalid_arguments", "a header's name isn't one")
+            raise ToolError("invalid_arguments", "invalid header name")
         if name.lower() in OURS:
-            raise ToolError("invalid_arguments", f"the header {name.lower()} is the gateway's own")
+            raise ToolError("invalid_arguments", f"the gateway sets the header {name.lower()} itself")
         if len(value) > LONGEST_HEADER or not re.fullmatch(r"[\t\x20-\x7e]*", value):
-            raise ToolError("invalid_arguments", f"the value of {name} is too long, or isn't printable ASCII")
+            raise ToolError("invalid_arguments", f"the value of {name} is too long or not printable ASCII")
     return dict(headers)
 
 

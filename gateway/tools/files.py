@@ -1,11 +1,10 @@
-"""`tool.*`: a room's files."""
+"""`tool.*`: list, read and change files in a jailed folder."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import errno
-import hashlib
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,21 +12,21 @@ from datetime import UTC, datetime
 from fnmatch import translate
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gateway.config import Config
+from gateway.config import RoomTools
 from gateway.tools.base import Access, Tool, ToolContext, ToolError, ToolRow
 
 if TYPE_CHECKING:
-    from gateway.tools.vfs import RoomFileSystem
+    from gateway.tools.vfs import JailedFileSystem
 
-Work = Callable[["RoomFileSystem", dict[str, Any], int], dict[str, Any]]
-"""The files, the arguments, and the characters that a result may have."""
+Work = Callable[["JailedFileSystem", dict[str, Any], int], dict[str, Any]]
+"""(files, arguments, most characters of a result) → result."""
 
 ENTRIES = 500
-"""That one result lists."""
+"""Most entries of a result."""
 SEEN = 20_000
-"""Entries that one call looks at."""
+"""Most entries that a call reads."""
 
 CODES = {
     errno.ENOENT: ("not_found", "there is no such file or folder"),
@@ -38,38 +37,41 @@ CODES = {
     errno.EDQUOT: ("quota_exceeded", ""),
     errno.ENOSPC: ("quota_exceeded", "the disk is full"),
     errno.EPERM: ("path_refused", ""),
-    errno.EACCES: ("path_refused", "the gateway may not"),
-    errno.ELOOP: ("path_refused", "links aren't followed"),
-    errno.EXDEV: ("path_refused", "it is another file system"),
+    errno.EACCES: ("path_refused", "the gateway has no permission"),
+    errno.ELOOP: ("path_refused", "links are not followed"),
+    errno.EXDEV: ("path_refused", "it is on another file system"),
     errno.EINVAL: ("path_refused", ""),
     errno.ENAMETOOLONG: ("path_refused", "the path is too long"),
     errno.EBUSY: ("busy", ""),
 }
-"""What the model is told of an OSError; an empty message: the error's own, written in `vfs`."""
+"""OSError → code and message for the model. An empty message stands for the error's own, from `vfs`."""
 
 _PATH = {"type": "string", "maxLength": 4096, "description": "Path below the room's root, `/`."}
 _DEPTH = {"type": "integer", "minimum": 1, "maximum": 64, "description": "Folders to go down at most."}
 _ALL = {"type": "boolean", "description": "Also names that begin with a dot. Default false."}
 
 
-def folder(config: Config, tenant: str, room_id: str) -> Path:
-    """Where a room's files lie; whoever lets a room have files puts them there."""
-    key = hashlib.sha256(f"{tenant}\0{room_id}".encode()).hexdigest()[:32]
-    return config.state_dir / "rooms" / "files" / key
+def file_system(settings: RoomTools, folder: Path) -> JailedFileSystem:
+    """The files below `folder`, within the quota of the settings. Creates the folder; blocks; raises OSError."""
+    from gateway.tools.vfs import JailedFileSystem, Limits
+
+    limits = Limits(settings.files_max_bytes, settings.files_max_count, settings.files_max_depth)
+    return JailedFileSystem(folder, limits)
 
 
-def file_system(config: Config, tenant: str, room_id: str) -> RoomFileSystem:
-    """A room's files with its quota. Blocks; raises OSError."""
-    from gateway.tools.vfs import Limits, RoomFileSystem
-
-    tools = config.rooms.tools
-    limits = Limits(tools.files_max_bytes, tools.files_max_count, tools.files_max_depth)
-    return RoomFileSystem(folder(config, tenant, room_id), limits)
+def tools(settings: RoomTools) -> list[Tool]:
+    return [
+        Tool(ToolRow(name, description, _object(properties, required), access), _runner(settings, work))
+        for name, access, description, properties, required, work in (*_reading(settings), *_EDITING)
+    ]
 
 
-def tools(config: Config) -> list[Tool]:
-    most = config.rooms.tools.max_result_chars
-    table: list[tuple[str, Access, str, dict[str, Any], list[str], Work]] = [
+_Row: TypeAlias = tuple[str, Access, str, dict[str, Any], list[str], Work]
+
+
+def _reading(settings: RoomTools) -> list[_Row]:
+    most = settings.max_result_chars
+    return [
         (
             *("tool.ls", "read", "List the entries of a folder of the room's files."),
             {
@@ -107,38 +109,6 @@ def tools(config: Config) -> list[Tool]:
             ["pattern"],
             _glob,
         ),
-        (
-            *("tool.mkdir", "edit", "Make one folder among the room's files."),
-            {
-                "path": _PATH,
-                "parents": {
-                    "type": "boolean",
-                    "description": "Also make the folders above it, and let it be there already. Default false.",
-                },
-            },
-            ["path"],
-            _mkdir,
-        ),
-        (
-            *("tool.rm", "edit", "Remove one of the room's files or folders."),
-            {
-                "path": _PATH,
-                "recursive": {"type": "boolean", "description": "A folder with all that is in it. Default false."},
-                "force": {"type": "boolean", "description": "No error where there is nothing. Default false."},
-            },
-            ["path"],
-            _rm,
-        ),
-        (
-            *("tool.mv", "edit", "Rename or move one of the room's files or folders; it overwrites nothing."),
-            {"source": _PATH, "destination": {**_PATH, "description": "The new path, its own name included."}},
-            ["source", "destination"],
-            _mv,
-        ),
-    ]
-    return [
-        Tool(ToolRow(name, description, _object(properties, required), access), _runner(config, work))
-        for name, access, description, properties, required, work in table
     ]
 
 
@@ -146,12 +116,12 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _runner(config: Config, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
-    most = config.rooms.tools.max_result_chars
+def _runner(settings: RoomTools, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
+    most = settings.max_result_chars
 
     def blocking(context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
         try:
-            return work(file_system(config, context.tenant, context.room_id), given, most)
+            return work(file_system(settings, context.folder), given, most)
         except OSError as error:
             if error.errno not in CODES:
                 raise
@@ -164,7 +134,7 @@ def _runner(config: Config, work: Work) -> Callable[[ToolContext, dict[str, Any]
     return run
 
 
-def _ls(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _ls(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     path = given.get("path", "/")
     top = files.info(path)
     if top["type"] != "directory":
@@ -174,7 +144,7 @@ def _ls(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, An
     return {"path": _absolute(top), "entries": [_entry(info, given) for info in entries], "truncated": truncated}
 
 
-def _cat(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _cat(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     path, encoding = given["path"], given.get("encoding", "utf-8")
     most = given.get("max_chars", most)
     with files.open(path, "rb") as file:
@@ -185,15 +155,15 @@ def _cat(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, A
         content = base64.b64encode(data).decode()
     else:
         try:
-            # Of a file that is cut, a character may be cut, too.
+            # Cutting a file may split its last character.
             content = data.decode(encoding, "strict" if not cut else "ignore")
         except UnicodeDecodeError:
-            raise ToolError("not_text", f"it isn't text in {encoding}; base64 reads any file") from None
+            raise ToolError("not_text", f"the file isn't {encoding} text; base64 reads any file") from None
     result = {"path": "/" + "/".join(_names(path)), "encoding": encoding, "size": size, "content": content[:most]}
     return {**result, "truncated": cut or len(content) > most}
 
 
-def _glob(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _glob(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     cwd, kind = given.get("cwd", "/"), given.get("type", "any")
     pattern = _names(given["pattern"])
     if len(pattern) > 64:
@@ -212,7 +182,7 @@ def _glob(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, 
     return {"matches": [_absolute(info) for info in entries], "truncated": truncated}
 
 
-def _mkdir(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _mkdir(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     path = given["path"]
     if given.get("parents"):
         files.makedirs(path, exist_ok=True)
@@ -221,7 +191,7 @@ def _mkdir(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str,
     return {"path": "/" + "/".join(_names(path)), "created": True}
 
 
-def _rm(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _rm(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     path = given["path"]
     try:
         files.rm(path, recursive=given.get("recursive", False))
@@ -232,7 +202,7 @@ def _rm(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, An
     return {"path": "/" + "/".join(_names(path)), "removed": True}
 
 
-def _mv(files: RoomFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _mv(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
     files.mv(given["source"], given["destination"])
     source, destination = ("/" + "/".join(_names(given[key])) for key in ("source", "destination"))
     return {"source": source, "destination": destination}
@@ -244,18 +214,18 @@ def _names(path: str) -> tuple[str, ...]:
     return names(path)
 
 
-def _visible(files: RoomFileSystem, path: str, depth: int, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """What is below a folder; without `all`, nothing whose path below it has a name with a dot before it."""
+def _visible(files: JailedFileSystem, path: str, depth: int, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields what is below a folder; without `all`, not the hidden files and folders."""
     top = len(_names(path))
     for seen, info in enumerate(files.below(path, depth)):
         if seen >= SEEN:
-            raise ToolError("too_large", f"there are more than {SEEN} entries: name a folder below")
+            raise ToolError("too_large", f"more than {SEEN} entries: choose a folder further down")
         if given.get("all") or not any(name.startswith(".") for name in info["name"].split("/")[top:]):
             yield info
 
 
 def _first(infos: Iterator[dict[str, Any]], most: int) -> tuple[list[dict[str, Any]], bool]:
-    """As many as fit; and whether there are more."""
+    """The first entries that fit, and whether there are more."""
     entries: list[dict[str, Any]] = []
     for info in infos:
         most -= len(info["name"])
@@ -283,10 +253,10 @@ def _name_pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
-    """Name by name; `**` stands for any number of names. The work is the product of the two lengths."""
+    """Matches name by name; `**` matches any number of names. Takes time in the product of the two lengths."""
     reached = {0}
     for name in (*path, None):
-        # `**` may also stand for no name.
+        # `**` also matches no name.
         for at in range(len(pattern)):
             if at in reached and pattern[at] == "**":
                 reached.add(at + 1)
@@ -300,3 +270,35 @@ def _matches(path: tuple[str, ...], pattern: tuple[str, ...]) -> bool:
             if pattern[at] == "**" or _name_pattern(pattern[at]).match(name)
         }
     return len(pattern) in reached
+
+
+_EDITING: list[_Row] = [
+    (
+        *("tool.mkdir", "edit", "Make one folder among the room's files."),
+        {
+            "path": _PATH,
+            "parents": {
+                "type": "boolean",
+                "description": "Also make the folders above it, and let it be there already. Default false.",
+            },
+        },
+        ["path"],
+        _mkdir,
+    ),
+    (
+        *("tool.rm", "edit", "Remove one of the room's files or folders."),
+        {
+            "path": _PATH,
+            "recursive": {"type": "boolean", "description": "A folder with all that is in it. Default false."},
+            "force": {"type": "boolean", "description": "No error where there is nothing. Default false."},
+        },
+        ["path"],
+        _rm,
+    ),
+    (
+        *("tool.mv", "edit", "Rename or move one of the room's files or folders; it overwrites nothing."),
+        {"source": _PATH, "destination": {**_PATH, "description": "The new path, its own name included."}},
+        ["source", "destination"],
+        _mv,
+    ),
+]

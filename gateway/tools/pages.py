@@ -1,4 +1,4 @@
-"""Runs `extract`: a page in, Markdown or a compact form out, in bounded time and memory."""
+"""Runs `extract` on a page, in a process with bounded time and memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gateway.tools.base import ToolError
 PROGRAM = Path(__file__).with_name("extract.py")
 SECONDS = 10
 MEMORY = 1024 * 1024 * 1024
-"""Address space, most of which is never touched."""
+"""Bytes of address space. Most of it is never used."""
 PATIENCE = 6
-"""Seconds of the clock for each of the processor: engines go first."""
+"""Wall-clock seconds for each second of processor time: engines have priority."""
 AT_ONCE = 2
-"""For whoever calls `convert`: engines need the machine, too."""
+"""How many calls of `convert` a caller should run at once."""
 
 
 async def convert(
@@ -29,11 +29,11 @@ async def convert(
     memory: int = MEMORY,
     program: Path = PROGRAM,
 ) -> dict[str, Any]:
-    """What `extract` says of the page at `url`, within this processor time and these bytes.
+    """Converts the page at `url`. seconds: of processor time. memory: in bytes.
 
     Raises ToolError, code `too_complex`.
     """
-    # Nothing of our environment: it may hold keys.
+    # Not our environment: it may hold keys.
     environ = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-P", "-s", str(program), form, url, str(seconds), str(memory)]
     process = await asyncio.create_subprocess_exec(
@@ -48,12 +48,12 @@ async def convert(
         async with asyncio.timeout(PATIENCE * seconds):
             output, _ = await process.communicate(page.encode("utf-8", "replace"))
     except TimeoutError:
-        raise ToolError("too_complex", "the page takes too long to be read") from None
+        raise ToolError("too_complex", "converting the page takes too long") from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        raise ToolError("too_complex", "the page can't be read: it is nested too deeply, or too large")
+        raise ToolError("too_complex", "the page can't be converted: it is nested too deeply or too large")
     result: dict[str, Any] = json.loads(output)
     return result

@@ -1,10 +1,10 @@
-"""Queries as JSON, made into SQL that means the same on SQLite and PostgreSQL.
+"""JSON queries, translated to SQL with the same meaning on SQLite and PostgreSQL.
 
     {"where": {"age": {"$gte": 18}, "$or": [{"name": "Ann"}, {"tags": {"$contains": "x"}}]},
      "order": ["age desc"], "select": ["name"], "limit": 20, "offset": 0, "trashed": "exclude"}
 
-A condition is true or false, never unknown: what compares a value with one of another type, or with none, is false.
-Texts compare by code point. Field names and values reach the database as parameters.
+A condition is true or false, never unknown: comparing values of different types, or a missing value, is false.
+Texts compare by code point. Field names and values are passed to the database as parameters.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gateway.tools.tables import records
 Trashed = Literal["exclude", "include", "only"]
 
 SYSTEM = ("id", "created_at", "updated_at", "trashed_at")
-"""Fields that every record has; no model defines them."""
+"""Fields of every record. No model defines them."""
 
 LONGEST_LIST, LONGEST_PATTERN, MOST_WILDCARDS, DEEPEST, MOST_CONDITIONS = 200, 256, 4, 8, 100
 DEFAULT_LIMIT, MOST_ROWS, FARTHEST = 50, 500, 1_000_000
@@ -64,31 +64,31 @@ class Aggregates:
     functions: dict[str, tuple[str, str]]
     """Alias → function and field; the field of `$count` may be `*`."""
     order: list[tuple[str, bool]]
-    """Aliases and grouped fields, each with whether it descends."""
+    """Aliases and grouped fields, each with whether the order is descending."""
     limit: int
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a record in SQL: the expressions are NULL where the value is of another type."""
+    """A field of a record in SQL. An expression is NULL if the value has another type."""
 
     text: ColumnElement[Any]
     number: ColumnElement[Any]
     truth: ColumnElement[Any]
     """1 or 0."""
     json: ColumnElement[Any]
-    """The value itself; NULL where there is none."""
+    """The value itself; NULL if missing."""
     missing: ColumnElement[bool]
-    """Not there, or null."""
+    """Whether the field is absent or null."""
     absent: ColumnElement[bool]
     contains: Callable[[Any], ColumnElement[bool]]
-    """Whether it is an array with this text, number or boolean in it."""
+    """Whether the value is an array that contains this text, number or boolean."""
     length: ColumnElement[Any]
-    """Of an array."""
+    """The length of an array."""
 
 
 class Builder:
-    """Makes queries for one dialect, `sqlite` or `postgresql`. Raises ToolError, code `invalid_query`."""
+    """Builds queries for one dialect, `sqlite` or `postgresql`. Methods raise ToolError, code `invalid_query`."""
 
     def __init__(self, dialect: str) -> None:
         self._postgresql = dialect == "postgresql"
@@ -123,7 +123,7 @@ class Builder:
         for alias, call in wanted.items():
             where = f"query.aggregate.{alias}"
             if not _FIELD.fullmatch(alias) or "." in alias or alias in group_by:
-                raise _bad(where, "such a name can't be given to a result")
+                raise _bad(where, "not a valid name for a result")
             if not isinstance(call, Mapping) or len(call) != 1:
                 raise _bad(where, 'it must be one function of a field: {"$sum": "price"}')
             [(function, name)] = call.items()
@@ -133,9 +133,7 @@ class Builder:
         order = _order(given.get("order", []))
         for name, _ in order:
             if name not in (*group_by, *functions):
-                raise _bad(
-                    "query.order", "results are ordered by what they have: " + ", ".join([*group_by, *functions])
-                )
+                raise _bad("query.order", "results can be ordered by: " + ", ".join([*group_by, *functions]))
         where_condition = and_(self._where(given.get("where", {}), "query.where", 0), _trashed(given.get("trashed")))
         limit = _whole(given.get("limit", DEFAULT_LIMIT), "query.limit", 1, MOST_ROWS)
         return Aggregates(where_condition, group_by, functions, order, limit)
@@ -175,7 +173,7 @@ class Builder:
         value = func.json_extract(data, path)
 
         def contains(wanted: Any) -> ColumnElement[bool]:
-            # Of what isn't an array, json_each makes one row of its own.
+            # For anything but an array, json_each gives one row: the value itself.
             items = func.json_each(data, path).table_valued("value", "type")
             if isinstance(wanted, bool):
                 same = items.c.type == ("true" if wanted else "false")
@@ -197,12 +195,12 @@ class Builder:
         )
 
     def _binary(self, text: ColumnElement[Any]) -> ColumnElement[Any]:
-        """PostgreSQL would compare by the rules of a language."""
+        """Compares by code point: PostgreSQL would use the rules of a language."""
         return text.collate("C") if self._postgresql else text
 
     def _where(self, given: object, place: str, depth: int) -> ColumnElement[bool]:
         if depth > DEEPEST:
-            raise _bad(place, f"conditions may be nested {DEEPEST} deep")
+            raise _bad(place, f"conditions may be nested {DEEPEST} levels deep")
         if not isinstance(given, Mapping):
             raise _bad(place, 'it must be an object: {"field": value} or {"field": {"$gt": value}}')
         parts: list[ColumnElement[bool]] = []
@@ -216,7 +214,7 @@ class Builder:
             elif key == "$not":
                 parts.append(not_(self._where(value, inner, depth + 1)))
             elif key.startswith("$"):
-                raise _bad(inner, "conditions are joined by $and, $or and $not")
+                raise _bad(inner, "join conditions with $and, $or and $not")
             else:
                 parts.append(self._compared(self.field(_name(key, inner)), value, inner))
         return and_(true(), *parts)
@@ -224,7 +222,7 @@ class Builder:
     def _compared(self, field: Field, given: object, place: str) -> ColumnElement[bool]:
         operators = given if isinstance(given, Mapping) else {"$eq": given}
         if not operators:
-            raise _bad(place, "it has no operator")
+            raise _bad(place, "it needs an operator")
         parts = []
         for operator, value in operators.items():
             self._conditions += 1
@@ -236,6 +234,8 @@ class Builder:
         return and_(*parts)
 
     def _operator(self, operator: str, field: Field, value: Any, place: str) -> ColumnElement[bool]:
+        if operator in ARRAY_OPERATORS:
+            return _array_condition(operator, field, value, place)
         match operator:
             case "$eq":
                 return _equal(field, value, place)
@@ -255,49 +255,55 @@ class Builder:
                 return not_(found) if operator[1] == "n" else found
             case "$exists":
                 return not_(field.absent) if _truth(value, place) else field.absent
-            case "$null":
-                return field.missing if _truth(value, place) else not_(field.missing)
-            case "$contains":
-                return field.contains(_scalar(value, place))
-            case "$any":
-                return or_(false(), *(field.contains(_scalar(each, place)) for each in _list(value, place)))
-            case "$all":
-                return and_(true(), *(field.contains(_scalar(each, place)) for each in _list(value, place)))
             case _:
-                return _sure(field.length == _whole(value, place, 0, FARTHEST))
+                return field.missing if _truth(value, place) else not_(field.missing)
 
     def _like(self, text: ColumnElement[Any], pattern: Any, folded: bool, place: str) -> ColumnElement[bool]:
-        """`%` is any text, `_` any character, a backslash before them takes their meaning."""
+        """`%` matches any text, `_` any character; a backslash escapes them."""
         if not isinstance(pattern, str) or len(pattern) > LONGEST_PATTERN or not _storable(pattern):
             raise _bad(place, f"it must be text of at most {LONGEST_PATTERN} characters")
         pieces = re.findall(r"\\.|.", pattern, re.DOTALL)
         if pieces.count("%") > MOST_WILDCARDS:
-            raise _bad(place, f"at most {MOST_WILDCARDS} % may be in it")
+            raise _bad(place, f"it may have at most {MOST_WILDCARDS} %")
         if pieces[-1:] == ["\\"]:
-            raise _bad(place, "a backslash at its end has nothing to take the meaning of")
+            raise _bad(place, "the backslash at the end escapes nothing")
         if folded:
-            # ASCII letters alone, on either database.
+            # Folds ASCII letters only, on either database.
             return func.lower(text).like(pattern.translate(_ASCII_LOWER), escape="\\")
         if self._postgresql:
             return text.like(pattern, escape="\\")
         return text.op("GLOB", return_type=Boolean())("".join(map(_glob, pieces)))
 
     def _ordered(self, field: Field, descends: bool) -> list[ColumnElement[Any]]:
-        """Numbers, then texts, then booleans, then the rest, whichever way: what isn't there comes last."""
+        """Numbers, texts, booleans, then the rest, in either direction; missing values last."""
         rank = case(
             (field.number.is_not(None), 0), (field.text.is_not(None), 1), (field.truth.is_not(None), 2), else_=3
         )
         keys = (field.number, field.text, field.truth)
-        # NULL is the least for SQLite and the greatest for PostgreSQL: within a rank there is none.
+        # NULL sorts first on SQLite and last on PostgreSQL, but no rank contains one.
         return [rank.asc(), *(key.desc() if descends else key.asc() for key in keys)]
 
 
+ARRAY_OPERATORS = ("$contains", "$any", "$all", "$size")
+
 OPERATORS = (
     *("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$between", "$in", "$nin", "$like", "$nlike", "$ilike", "$nilike"),
-    *("$exists", "$null", "$contains", "$any", "$all", "$size"),
+    *("$exists", "$null", *ARRAY_OPERATORS),
 )
 
 FUNCTIONS = ("$count", "$sum", "$avg", "$min", "$max", "$distinct")
+
+
+def _array_condition(operator: str, field: Field, value: Any, place: str) -> ColumnElement[bool]:
+    match operator:
+        case "$contains":
+            return field.contains(_scalar(value, place))
+        case "$any":
+            return or_(false(), *(field.contains(_scalar(each, place)) for each in _list(value, place)))
+        case "$all":
+            return and_(true(), *(field.contains(_scalar(each, place)) for each in _list(value, place)))
+        case _:
+            return _sure(field.length == _whole(value, place, 0, FARTHEST))
 
 
 def _equal(field: Field, value: Any, place: str) -> ColumnElement[bool]:
@@ -319,7 +325,7 @@ def _ordered(operator: str, field: Field, value: Any, place: str) -> ColumnEleme
 
 
 def _glob(piece: str) -> str:
-    """A piece of a LIKE pattern as SQLite's GLOB has it, which tells cases apart."""
+    """A piece of a LIKE pattern for SQLite's GLOB, which is case-sensitive."""
     if piece in ("%", "_"):
         return "*" if piece == "%" else "?"
     return f"[{piece[-1]}]" if piece[-1] in "*?[" else piece[-1]
@@ -359,13 +365,13 @@ def _known(given: object, keys: tuple[str, ...], place: str) -> None:
 
 def _name(name: object, place: str) -> str:
     if not isinstance(name, str) or not _FIELD.fullmatch(name):
-        raise _bad(place, "a field's name has letters, digits, _ and -; a dot leads into an object")
+        raise _bad(place, "a field's name has letters, digits, _ and -; dots separate nested names")
     return name
 
 
 def _list(value: object, place: str) -> list[Any]:
     if not isinstance(value, list) or len(value) > LONGEST_LIST:
-        raise _bad(place, f"it must be a list of at most {LONGEST_LIST}")
+        raise _bad(place, f"it must be a list of at most {LONGEST_LIST} items")
     return value
 
 
@@ -390,7 +396,7 @@ def _scalar(value: Any, place: str) -> str | int | float | bool:
 
 
 def _storable(text: str) -> bool:
-    """Neither database, nor UTF-8, has a place for these."""
+    """Whether the text has neither NUL nor lone surrogates, which the databases and UTF-8 can't store."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -1,7 +1,7 @@
 """A tenant's models and records: JSON objects in the store, checked against the JSON Schema of their model.
 
-A record is told flat: `{"id", "created_at", "updated_at", "trashed_at"?, ...its own fields}`; times are UTC. What is
-deleted lies in the trash: it still counts, and only a query that asks for it sees it.
+A record is a flat object: `{"id", "created_at", "updated_at", "trashed_at"?, ...its own fields}`; times are UTC.
+Deleted records are in the trash: they count towards the quota, and only a query that asks for them finds them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONGEST_SCHEMA, MOST_MODELS, MOST_FILTERS = 256 * 1024, 200, 200
 DEEPEST = 32
 QUERY_SECONDS = 5
 TRIES = 3
-"""Of an update that others overtake."""
+"""How often to try an update that conflicts with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +50,26 @@ class Model:
 class Page:
     records: list[dict[str, Any]]
     more: bool
-    """There are records after these."""
+    """Whether more records follow."""
 
 
 class Records:
-    """The models and records of one tenant; no call sees those of another. Its methods raise ToolError."""
+    """The models and records of one tenant, and of no other. Methods raise ToolError."""
 
     def __init__(self, store: Store, tenant: str, *, most: int, longest: int) -> None:
-        """most: records, trash included; longest: bytes of one of them as JSON."""
+        """most: number of records, including the trash. longest: bytes of a record as JSON."""
         self._store = store
         self._tenant = tenant
         self._most = most
         self._longest = longest
 
     async def define(self, name: str, schema: Mapping[str, Any], description: str = "") -> Model:
-        """Makes a model, or gives one that is there another schema; its records stay as they are.
+        """Creates a model, or replaces the schema of an existing one; its records stay as they are.
 
-        The schema is the operator's: its patterns run on what models write.
+        The schema comes from the operator. Its patterns run on text that models write.
         """
         if not MODEL_NAME.fullmatch(name):
-            raise ToolError("invalid_model", "a model's name has letters, digits, _ and -, and begins with a letter")
+            raise ToolError("invalid_model", "a model's name has letters, digits, _ and -, and starts with a letter")
         try:
             checked = await asyncio.to_thread(ObjectSchema, schema, "schema")
         except ProviderInvalidRequest as error:
@@ -78,7 +78,7 @@ class Records:
             raise ToolError("too_large", f"the schema has more than {LONGEST_SCHEMA} characters")
         for field in SYSTEM:
             if field in schema.get("properties", {}):
-                raise ToolError("invalid_model", f"every record has {field}: the schema can't define it")
+                raise ToolError("invalid_model", f"the schema can't define {field}: every record has it")
         now = _now()
         values = {"description": description, "schema": checked.text, "updated_at": now}
 
@@ -101,11 +101,11 @@ class Records:
         return [Model(row.name, row.description, json.loads(row.schema)) for row in rows]
 
     async def model(self, name: str) -> Model:
-        """Raises ToolError, code `model_not_found`, naming those that there are."""
+        """Raises ToolError, code `model_not_found`, with the names of the tenant's models."""
         return await self._read(lambda connection: self._model(connection, name))
 
     async def save_filter(self, model: str, name: str, query: Mapping[str, Any]) -> None:
-        """Keeps a query of `find` under a name, in place of what had it."""
+        """Saves a query of `find` under a name. Replaces an earlier one."""
         if not FILTER_NAME.fullmatch(name):
             raise ToolError("invalid_filter", "a filter's name has letters, digits and . _ -")
         Builder(self._store.dialect).query(query)
@@ -150,22 +150,22 @@ class Records:
         return {**row, **data}
 
     async def get(self, model: str, id: str) -> dict[str, Any]:
-        return _told((await self._row(model, id))[1])
+        return _shown((await self._row(model, id))[1])
 
     async def find(self, model: str, query: Mapping[str, Any]) -> Page:
-        """See `query`; where it names no order, the order is that in which they were made."""
+        """Finds records by a query (see `query`), by default in the order of their creation."""
         built = Builder(self._store.dialect).query(query)
         return await self._read(lambda connection: self._find(connection, model, built))
 
     async def aggregate(self, model: str, query: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool]:
-        """One object for each group, of its fields and results; and whether there are more than `limit` of them."""
+        """One object per group, with its fields and results; and whether there are more than `limit` groups."""
         builder = Builder(self._store.dialect)
         built = builder.aggregates(query)
         rows = await self._read(lambda connection: self._aggregate(connection, model, builder, built))
         return rows[: built.limit], len(rows) > built.limit
 
     async def update(self, model: str, id: str, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Puts these fields in place of what they were; the others stay."""
+        """Replaces these fields. The others stay."""
         for _ in range(TRIES):
             kind, row = await self._row(model, id)
             data = await self._checked(kind, {**row.data, **changes})
@@ -173,15 +173,15 @@ class Records:
             values = {"data": data, "updated_at": now, "version": row.version + 1}
             if await self._change(model, id, row.version, values):
                 return {"id": row.id, "created_at": row.created_at, "updated_at": now, **data}
-        raise ToolError("conflict", "others change this record all the time; try again")
+        raise ToolError("conflict", "other writers keep changing this record; try again")
 
     async def delete(self, model: str, id: str) -> None:
-        """Into the trash."""
+        """Moves the record to the trash."""
         for _ in range(TRIES):
             _, row = await self._row(model, id)
             if await self._change(model, id, row.version, {"trashed_at": _now(), "version": row.version + 1}):
                 return
-        raise ToolError("conflict", "others change this record all the time; try again")
+        raise ToolError("conflict", "other writers keep changing this record; try again")
 
     def _of(self, table: Any) -> list[ColumnElement[bool]]:
         return [table.c.tenant == self._tenant]
@@ -200,7 +200,7 @@ class Records:
         return await self._read(work)
 
     async def _change(self, model: str, id: str, version: int, values: dict[str, Any]) -> bool:
-        """False where it isn't the version any more that the change was made for."""
+        """Changes the record; False if it no longer has that version."""
         change = records.update().where(*self._one(model, id), records.c.version == version).values(values)
         return await self._store.write(lambda connection: connection.execute(change).rowcount == 1)
 
@@ -208,17 +208,17 @@ class Records:
         row = connection.execute(select(models).where(*self._of(models), models.c.name == name)).one_or_none()
         if row is None:
             known = connection.execute(select(models.c.name).where(*self._of(models)).order_by(models.c.name)).scalars()
-            raise ToolError("model_not_found", f"there is no such model; there are: {', '.join(known) or 'none'}")
+            raise ToolError("model_not_found", f"no such model; there are: {', '.join(known) or 'none'}")
         return Model(row.name, row.description, json.loads(row.schema))
 
     async def _checked(self, model: Model, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The record as it is stored. Checked in a thread: a schema may make much work."""
+        """The record as it is stored. Runs in a thread, since checking a schema may take long."""
         return await asyncio.to_thread(self._check, model, record)
 
     def _check(self, model: Model, record: Mapping[str, Any]) -> dict[str, Any]:
         for field in SYSTEM:
             if field in record:
-                raise ToolError("invalid_record", f"{field} is set by the gateway")
+                raise ToolError("invalid_record", f"the gateway sets {field}")
         data: dict[str, Any] = _plain(dict(record), 0)
         if len(json.dumps(data, ensure_ascii=False).encode()) > self._longest:
             raise ToolError("too_large", f"a record may have at most {self._longest} bytes")
@@ -234,7 +234,7 @@ class Records:
         self._model(connection, model)
         chosen = select(records).where(*self._of(records), records.c.model == model, query.where)
         ordered = chosen.order_by(*query.order, records.c.seq).limit(query.limit + 1).offset(query.offset)
-        rows = [_told(row) for row in connection.execute(ordered)]
+        rows = [_shown(row) for row in connection.execute(ordered)]
         found = rows[: query.limit]
         if query.select is not None:
             found = [_selected(record, query.select) for record in found]
@@ -244,7 +244,7 @@ class Records:
         self, connection: Connection, model: str, builder: Builder, query: Aggregates
     ) -> list[dict[str, Any]]:
         self._model(connection, model)
-        # Values are made within, so that they are grouped by their names: parameters would make them differ.
+        # An inner query names the values, so that they can be grouped: repeated parameters would count as different.
         columns: dict[str, ColumnElement[Any]] = {
             # null and a field that isn't there are one group, as they are one to a condition.
             f"g{at}": case((not_(field.missing), field.json))
@@ -279,7 +279,7 @@ class Records:
             results.append(result)
         results.sort(key=lambda result: [_rank(result[name]) for name in query.group_by])
         for name, descends in reversed(query.order):
-            # What isn't there stays last, whichever way.
+            # Missing values come last in either direction.
             results.sort(key=lambda result: _rank(result[name]), reverse=descends)
             results.sort(key=lambda result: _rank(result[name])[0])
         return results
@@ -289,7 +289,7 @@ class Records:
 
 
 def _bounded(connection: Connection, work: Callable[[Connection], T]) -> T:
-    """A query ends after QUERY_SECONDS, whatever it is."""
+    """Runs a query, for QUERY_SECONDS at most."""
     raw = connection.connection.driver_connection
     if isinstance(raw, sqlite3.Connection):
         deadline = time.monotonic() + QUERY_SECONDS
@@ -308,7 +308,7 @@ def _bounded(connection: Connection, work: Callable[[Connection], T]) -> T:
 
 
 def _calls(function: str, name: str, columns: Any, at: int) -> dict[str, ColumnElement[Any]]:
-    """The aggregate in SQL; of several, the first that isn't NULL counts."""
+    """The aggregate as SQL expressions. The first one that isn't NULL is the result."""
     if name == "*":
         return {"all": func.count()}
     numbers, texts, values = columns[f"n{at}"], columns[f"t{at}"], columns[f"j{at}"]
@@ -328,7 +328,7 @@ def _calls(function: str, name: str, columns: Any, at: int) -> dict[str, ColumnE
 
 
 def _rank(value: Any) -> tuple[int, Any]:
-    """Numbers, texts, booleans, the rest; what isn't there comes last."""
+    """A sort key: numbers, texts, booleans, the rest, missing values."""
     if isinstance(value, bool):
         return 2, value
     if isinstance(value, int | float):
@@ -338,15 +338,15 @@ def _rank(value: Any) -> tuple[int, Any]:
     return (4, "") if value is None else (3, json.dumps(value, sort_keys=True))
 
 
-def _told(row: Any) -> dict[str, Any]:
-    told = {"id": row.id, "created_at": row.created_at, "updated_at": row.updated_at}
+def _shown(row: Any) -> dict[str, Any]:
+    shown = {"id": row.id, "created_at": row.created_at, "updated_at": row.updated_at}
     if row.trashed_at is not None:
-        told["trashed_at"] = row.trashed_at
-    return {**told, **_restored(row.data)}
+        shown["trashed_at"] = row.trashed_at
+    return {**shown, **_restored(row.data)}
 
 
 def _restored(value: Any) -> Any:
-    """PostgreSQL writes 1e300 with all its digits; such a number can only have been a float."""
+    """Turns huge integers back to floats: PostgreSQL writes 1e300 with all its digits."""
     if isinstance(value, dict):
         return {key: _restored(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -355,7 +355,7 @@ def _restored(value: Any) -> Any:
 
 
 def _selected(record: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The named fields, those within objects under their dotted names; the id always."""
+    """The id and the named fields. A nested field has its dotted name."""
     found = {"id": record["id"]}
     for name in names:
         value: Any = record
@@ -366,16 +366,16 @@ def _selected(record: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """The value in the one form that both databases keep: 1.0 is 1."""
+    """The value in the form that both databases preserve: 1.0 becomes 1."""
     if depth > DEEPEST:
-        raise ToolError("invalid_record", f"it is nested more than {DEEPEST} deep")
+        raise ToolError("invalid_record", f"the record is nested more than {DEEPEST} levels deep")
     if isinstance(value, dict):
         return {_plain(key, depth): _plain(value[key], depth + 1) for key in sorted(value)}
     if isinstance(value, list):
         return [_plain(inner, depth + 1) for inner in value]
     if isinstance(value, str):
         if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-            raise ToolError("invalid_record", "a text can't have NUL, nor half a surrogate pair")
+            raise ToolError("invalid_record", "a text can't contain NUL or a lone surrogate")
         return value
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
         raise ToolError("invalid_record", "a whole number has at most 63 bits")

@@ -1,4 +1,4 @@
-"""The tables of a tenant's models and records; the migrations of branch `records` make them."""
+"""The tables of a tenant's models and records. The migrations of branch `records` create them."""
 
 from __future__ import annotations
 

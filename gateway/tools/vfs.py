@@ -1,7 +1,7 @@
-"""A room's files: an fsspec filesystem in a folder that nothing leads out of.
+"""The file jail: an fsspec filesystem that can't be left.
 
-Every path is walked from the folder's descriptor, one name at a time, without following links (openat, O_NOFOLLOW):
-what another process puts in place of a name meanwhile is met with the same refusal. `/` is the folder itself.
+It walks every path from the root's descriptor, one name at a time, without following links (openat, O_NOFOLLOW). So it
+also refuses links that another process puts in place meanwhile. `/` is the root.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 LOCK_SECONDS = 5
 LONGEST_PATH, LONGEST_NAME = 4096, 255
 DEEPEST = 128
-"""Folders within each other that are walked, whoever made them."""
+"""Levels of folders to walk, whoever created them."""
 MOST_ENTRIES = 100_000
-"""Of one folder, whoever made them."""
+"""Entries to read from a folder, whoever created them."""
 
 Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a room's files may come to."""
+    """The quota."""
 
     bytes: int
     count: int
@@ -44,35 +44,35 @@ class Limits:
 
 
 def names(path: str) -> Names:
-    """The names of a path below the root; a leading `/` is the root.
+    """Splits a path into names. A leading `/` is the root.
 
-    Raises OSError: EPERM for `..`, EINVAL or ENAMETOOLONG for what is no path.
+    Raises OSError: EPERM for `..`, EINVAL or ENAMETOOLONG for an invalid path.
     """
     if len(path) > LONGEST_PATH:
         raise _error(errno.ENAMETOOLONG, "the path is too long")
     found = tuple(name for name in path.split("/") if name not in ("", "."))
     if ".." in found:
-        raise _error(errno.EPERM, "a path can't have ..")
+        raise _error(errno.EPERM, "a path can't contain ..")
     for name in found:
         try:
             length = len(name.encode())
         except UnicodeEncodeError:
-            raise _error(errno.EINVAL, "the path isn't Unicode text") from None
+            raise _error(errno.EINVAL, "the path isn't valid Unicode") from None
         if "\0" in name:
-            raise _error(errno.EINVAL, "a path can't have NUL")
+            raise _error(errno.EINVAL, "a path can't contain NUL")
         if length > LONGEST_NAME:
-            raise _error(errno.ENAMETOOLONG, "a name of the path is too long")
+            raise _error(errno.ENAMETOOLONG, "a name in the path is too long")
     return found
 
 
-class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
-    """Files below `root`, which is made where it isn't there. Calls block; they raise OSError.
+class JailedFileSystem(AbstractFileSystem):  # type: ignore[misc]
+    """Files below `root`; creates the root if it is missing. Calls block and raise OSError.
 
-    EPERM: a link, a hard link, `..`, another file system, or a file that is none (a pipe, a device).
-    EDQUOT: `limits` would be passed. Changes take turns, between processes too; EBUSY where the turn doesn't come.
+    EPERM: a symbolic or hard link, `..`, another file system, or not a regular file (a pipe, a device).
+    EDQUOT: over the limits. Changes take a lock, between processes too; EBUSY if that takes too long.
     """
 
-    protocol = "room"
+    protocol = "jail"
     cachable = False
 
     def __init__(self, root: Path, limits: Limits) -> None:
@@ -86,7 +86,7 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return "/".join(names(os.fspath(path)))
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """`{name, type, size, mtime, mode}`; type is file, directory, link or other."""
+        """Returns `{name, type, size, mtime, mode}`. type: file, directory, link or other."""
         wanted = names(path)
         with self._folder(wanted[:-1]) as (folder, _):
             status = os.stat(wanted[-1], dir_fd=folder, follow_symlinks=False) if wanted else os.fstat(folder)
@@ -100,14 +100,14 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 try:
                     found.append(_info((*wanted, entry.name), entry.stat(follow_symlinks=False)))
                 except FileNotFoundError:
-                    continue  # gone since
+                    continue  # deleted meanwhile
         found.sort(key=lambda info: info["name"])
         return found if detail else [info["name"] for info in found]
 
     def below(self, path: str, depth: int = DEEPEST) -> Iterator[dict[str, Any]]:
-        """Everything below a folder, `depth` folders deep, each folder before what is in it; names in order.
+        """Yields everything below a folder, down to `depth` levels, sorted by name, each folder before its entries.
 
-        Folders that vanish meanwhile, and those that can't be entered, are passed over.
+        Skips folders that vanish meanwhile or can't be read.
         """
         top = names(path)
         waiting = self.ls(path)[::-1]
@@ -123,10 +123,10 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _open(self, path: str, mode: str = "rb", *args: Any, **kwargs: Any) -> BinaryIO:
         if mode != "rb":
-            raise _error(errno.EINVAL, "files are written whole, by pipe_file")
+            raise _error(errno.EINVAL, "files can only be written as a whole, with pipe_file")
         wanted = self._named(path)
         with self._folder(wanted[:-1]) as (folder, device):
-            # Before it is opened: opening a device may do something.
+            # Checked before opening: opening a device may have effects.
             _check_file(os.stat(wanted[-1], dir_fd=folder, follow_symlinks=False), device)
             file = os.open(wanted[-1], FILE, dir_fd=folder)
         try:
@@ -137,7 +137,7 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return os.fdopen(file, "rb")
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
-        """Puts a whole file in place at once; with mode `create` it must not be there yet."""
+        """Replaces a file atomically. With mode `create` it must not exist."""
         wanted = self._named(path)
         with self._changes(), self._folder(wanted[:-1]) as (folder, device):
             before = 0
@@ -147,7 +147,7 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 self._check_quota(wanted, 1, len(value))
             else:
                 if mode == "create":
-                    raise _error(errno.EEXIST, "it is there already")
+                    raise _error(errno.EEXIST, "it already exists")
                 _check_file(status, device)
                 before = status.st_size
                 self._check_quota(wanted, 0, len(value) - before)
@@ -168,9 +168,9 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
         with self._changes():
             known = self._deepest(wanted)
             if known == len(wanted):
-                raise _error(errno.EEXIST, "it is there already")
+                raise _error(errno.EEXIST, "it already exists")
             if known < len(wanted) - 1 and not create_parents:
-                raise _error(errno.ENOENT, "the folder above it isn't there")
+                raise _error(errno.ENOENT, "its parent folder doesn't exist")
             self._check_quota(wanted, len(wanted) - known, 0)
             for length in range(known, len(wanted)):
                 with self._folder(wanted[:length]) as (folder, _):
@@ -184,7 +184,7 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 raise
 
     def rm(self, path: str, recursive: bool = False, maxdepth: int | None = None) -> None:
-        """A link is removed, never what it names. Without `recursive`, a folder must be empty."""
+        """Removes a file, link or folder; a link's target stays. Without `recursive` a folder must be empty."""
         wanted = self._named(path)
         with self._changes(), self._folder(wanted[:-1]) as (folder, device):
             _remove(folder, wanted[-1], device, recursive, 0)
@@ -199,10 +199,10 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self.rm(path)
 
     def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
-        """Renames; nothing may be at `path2` yet, the folder above it must."""
+        """Renames. `path2` must not exist, its parent must."""
         source, target = self._named(path1), self._named(path2)
         if target[: len(source)] == source and target != source:
-            raise _error(errno.EINVAL, "a folder can't go into itself")
+            raise _error(errno.EINVAL, "a folder can't be moved into itself")
         with (
             self._changes(),
             self._folder(source[:-1]) as (from_folder, _),
@@ -210,7 +210,7 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
         ):
             status = os.stat(source[-1], dir_fd=from_folder, follow_symlinks=False)
             if _exists(to_folder, target[-1]):
-                raise _error(errno.EEXIST, "there is something at the destination")
+                raise _error(errno.EEXIST, "the destination already exists")
             deepest = 0
             if stat.S_ISDIR(status.st_mode):
                 deepest = max((len(names(info["name"])) - len(source) for info in self.below(path1)), default=0)
@@ -218,7 +218,7 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
             os.rename(source[-1], target[-1], src_dir_fd=from_folder, dst_dir_fd=to_folder)
 
     def usage(self) -> tuple[int, int]:
-        """Files and folders, and their bytes; it counts no further than the limits go."""
+        """The number of files and folders, and their bytes. Stops counting at the limits."""
         count = total = 0
         for info in self.below(""):
             count += 1
@@ -230,12 +230,12 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _named(self, path: str) -> Names:
         found = names(path)
         if not found:
-            raise _error(errno.EPERM, "that is the root")
+            raise _error(errno.EPERM, "the root can't be changed")
         return found
 
     @contextmanager
     def _folder(self, wanted: Names) -> Iterator[tuple[int, int]]:
-        """The descriptor of a folder, and the device that all of the tree is on."""
+        """Opens a folder: its descriptor, and the device of the whole tree."""
         if len(wanted) > DEEPEST:
             raise _error(errno.ENAMETOOLONG, "the path is too deep")
         folder = os.open(self._root, FOLDER)
@@ -246,19 +246,19 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
                     below = os.open(name, FOLDER, dir_fd=folder)
                 except OSError as error:
                     if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(folder, name):
-                        raise _error(errno.EPERM, "links aren't followed") from None
+                        raise _error(errno.EPERM, "links are not followed") from None
                     raise
                 os.close(folder)
                 folder = below
                 if os.fstat(folder).st_dev != device:
-                    raise _error(errno.EPERM, "it is another file system")
+                    raise _error(errno.EPERM, "it is on another file system")
             yield folder, device
         finally:
             os.close(folder)
 
     @contextmanager
     def _changes(self) -> Iterator[None]:
-        """One change at a time, so that what the quota allowed is still so when it is used."""
+        """Locks the tree, so that the quota still holds when a checked change is made."""
         root = os.open(self._root, FOLDER)
         try:
             deadline = time.monotonic() + LOCK_SECONDS
@@ -268,14 +268,14 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
                     break
                 except BlockingIOError:
                     if time.monotonic() >= deadline:
-                        raise _error(errno.EBUSY, "another change of the files doesn't end") from None
+                        raise _error(errno.EBUSY, "another change takes too long") from None
                     time.sleep(0.005)
             yield
         finally:
             os.close(root)
 
     def _deepest(self, wanted: Names) -> int:
-        """How many names of the path are there; all but the last of them must be folders."""
+        """How many leading names of the path exist. All but the last must be folders."""
         for length in range(len(wanted)):
             with self._folder(wanted[:length]) as (folder, _):
                 if not _exists(folder, wanted[length]):
@@ -284,16 +284,16 @@ class RoomFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _check_depth(self, depth: int) -> None:
         if depth > self._limits.depth:
-            raise _error(errno.EDQUOT, f"files may lie at most {self._limits.depth} names deep")
+            raise _error(errno.EDQUOT, f"paths may have at most {self._limits.depth} names")
 
     def _check_quota(self, wanted: Names, count: int, size: int) -> None:
-        """What comes new: entries and bytes."""
+        """Checks whether this many new entries and bytes fit."""
         self._check_depth(len(wanted))
         there, total = self.usage()
         if count > 0 and there + count > self._limits.count:
-            raise _error(errno.EDQUOT, f"a room may have at most {self._limits.count} files and folders")
+            raise _error(errno.EDQUOT, f"at most {self._limits.count} files and folders are allowed")
         if size > 0 and total + size > self._limits.bytes:
-            raise _error(errno.EDQUOT, f"a room's files may have at most {self._limits.bytes} bytes")
+            raise _error(errno.EDQUOT, f"the files may have at most {self._limits.bytes} bytes together")
 
 
 def _remove(folder: int, name: str, device: int, recursive: bool, depth: int) -> None:
@@ -307,7 +307,7 @@ def _remove(folder: int, name: str, device: int, recursive: bool, depth: int) ->
         below = os.open(name, FOLDER, dir_fd=folder)
         try:
             if os.fstat(below).st_dev != device:
-                raise _error(errno.EPERM, "it is another file system")
+                raise _error(errno.EPERM, "it is on another file system")
             for inner in os.listdir(below):
                 _remove(below, inner, device, recursive, depth + 1)
         finally:
@@ -319,12 +319,12 @@ def _check_file(status: os.stat_result, device: int) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise _error(errno.EISDIR, "it is a folder")
     if stat.S_ISLNK(status.st_mode):
-        raise _error(errno.EPERM, "links aren't followed")
+        raise _error(errno.EPERM, "links are not followed")
     if not stat.S_ISREG(status.st_mode) or status.st_dev != device:
-        raise _error(errno.EPERM, "it isn't a file of this room")
+        raise _error(errno.EPERM, "it isn't a regular file of this tree")
     if status.st_nlink != 1:
-        # The other name may lie outside.
-        raise _error(errno.EPERM, "a file with several names isn't opened")
+        # Another name may lie outside the root.
+        raise _error(errno.EPERM, "files with hard links are not opened")
 
 
 def _exists(folder: int, name: str) -> bool:
@@ -346,7 +346,7 @@ def _info(path: Names, status: os.stat_result) -> dict[str, Any]:
     mode = status.st_mode
     kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
     kind = next((name for is_kind, name in kinds if is_kind(mode)), "other")
-    # A name that isn't UTF-8 can be shown, not used.
+    # A name that isn't UTF-8 can only be shown.
     shown = "/".join(os.fsencode(name).decode("utf-8", "replace") for name in path)
     size = status.st_size if kind == "file" else 0
     return {"name": shown, "type": kind, "size": size, "mtime": status.st_mtime, "mode": stat.filemode(mode)}

@@ -6,6 +6,7 @@ and goes out again untouched.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from copy import copy
 from typing import Annotated, Any, Literal
@@ -63,6 +64,8 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
+_past_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool)"').search
+
 FREE = ("auto", "none")
 """Values of `tool_choice` that leave it to the model whether it answers in words."""
 
@@ -72,7 +75,7 @@ ApiName = Literal["chat", "responses", "messages", "completions", "embeddings", 
 
 
 def waiting() -> str:
-    """`ChatRequest.standing` of a request that an engine has, of which no more is known."""
+    """`ChatRequest.progress` while nothing more is known of the request."""
     return "waiting"
 
 
@@ -82,8 +85,9 @@ class ChatRequest:
     fields: every field of the request object as JSON bytes, unknown ones included; a copy is given
     to the backend, which may change it. tools: the JSON array of tools, or None where none is declared.
     face: by which API it came. fallback: the model that is asked in another's place; the answer tells it.
-    constrained: the answer is to hold to more than words; `gateway.request.constraints` says to what.
-    standing: says where the request stands while nothing of its answer has come; whoever works on it sets it.
+    constrained: the answer must meet a constraint; see `gateway.request.constraints`. past_calls: `messages` may hold
+    calls or their results; a false alarm only costs time.
+    progress: says how far the request is while nothing of its answer has come; the stage that works on it sets it.
     """
 
     __slots__ = (
@@ -94,8 +98,9 @@ class ChatRequest:
         "include_usage",
         "model",
         "parallel_tool_calls",
+        "past_calls",
+        "progress",
         "response_format",
-        "standing",
         "stream",
         "tool_choice",
         "tools",
@@ -115,11 +120,12 @@ class ChatRequest:
         self.response_format = known.response_format
         choice = known.tool_choice
         self.constrained = known.response_format is not None or (choice is not None and choice not in FREE)
-        self.standing: Callable[[], str] = waiting
+        self.past_calls = _past_calls(fields["messages"]) is not None
+        self.progress: Callable[[], str] = waiting
 
     def where(self) -> str:
         """Where the request stands: a word, and key=value pairs."""
-        return self.standing()
+        return self.progress()
 
     def continued(self, messages: list[dict[str, Any]]) -> ChatRequest:
         """The same request with further messages at its end."""

@@ -1,75 +1,134 @@
-"""Server-sent events, incrementally."""
+"""Server-sent events without I/O (WHATWG HTML §9.2): one incremental reader, one writer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 DEFAULT_MAX_EVENT_SIZE = 8 * 1024 * 1024
-"""Bytes held for one unfinished event. Far above any real chunk, it bounds what a broken engine can make us hold."""
+"""Bytes of one unfinished event. Far above any real chunk; bounds the memory that a broken server can take."""
 
 DONE = b"data: [DONE]\n\n"
 
+CR = 13
+"""As a number: `bytes in bytes` is several times slower."""
+
 
 class EventTooLarge(ValueError):
-    pass
+    """An event exceeds the reader's bound."""
 
 
 class SSEReader:
-    """Bytes in any split in, the `data` of each finished event out.
+    """Takes bytes in any split; returns the `data` of each finished event.
 
-    The fields `event`, `id` and `retry` are dropped: OpenAI's streams carry all in `data`. So are comments, unless
-    `comment` takes them. Lines may end in LF or CRLF. Raises EventTooLarge.
+    Lines end in LF, CRLF or CR. Drops the fields `event`, `id` and `retry`: OpenAI's streams put everything into
+    `data`. Drops comments too, unless `comment` is set: it receives each comment line. Raises EventTooLarge.
     """
 
-    __slots__ = ("_data", "_max", "_rest", "comment")
+    __slots__ = ("_after_cr", "_data", "_max", "_rest", "_size", "comment")
 
     def __init__(self, max_event_size: int = DEFAULT_MAX_EVENT_SIZE) -> None:
         self.comment: Callable[[bytes], None] | None = None
-        self._rest = b""
+        self._rest: list[bytes] = []
+        """Pieces of the unfinished line."""
         self._data: list[bytes] = []
+        """Data lines of the unfinished event."""
+        self._size = 0
+        """Bytes in `_rest` and `_data`, with the field's name."""
+        self._after_cr = False
+        """The last line ended in CR; an LF that follows belongs to it."""
         self._max = max_event_size
 
     def feed(self, data: bytes) -> list[bytes]:
-        if self._rest:
-            data = self._rest + data
-        elif data.find(b"\n") == len(data) - 2 and data.startswith(b"data: ") and data[-1:] == b"\n" and not self._data:
+        if (
+            not self._size
+            and data.find(b"\n") == len(data) - 2
+            and data.startswith(b"data: ")
+            and data.endswith(b"\n")
+            and CR not in data
+        ):
             # One event of one line: what most engines send at a time.
-            return [data[6:-2].rstrip(b"\r")]
+            return [data[6:-2]]
+        if self._after_cr or CR in data:
+            data = self._with_lf(data)
         lines = data.split(b"\n")
-        self._rest = lines.pop()
+        rest = lines.pop()
+        if lines and self._rest:
+            lines[0] = self._joined() + lines[0]
         events: list[bytes] = []
         held = self._data
         for line in lines:
             if line.startswith(b"data: "):
                 held.append(line[6:])
-            elif line == b"" or line == b"\r":
+                self._size += len(line)
+            elif not line:
                 if held:
-                    one = held[0] if len(held) == 1 else b"\n".join(part.rstrip(b"\r") for part in held)
-                    events.append(one.rstrip(b"\r"))
+                    events.append(held[0] if len(held) == 1 else b"\n".join(held))
                     held.clear()
+                    self._size = 0
             elif line.startswith(b"data:"):
                 held.append(line[5:])
+                self._size += len(line)
             elif self.comment is not None and line.startswith(b":"):
                 self.comment(line)
-        if len(self._rest) > self._max or (held and sum(map(len, held)) > self._max):
+        if rest:
+            self._rest.append(rest)
+            self._size += len(rest)
+        if self._size > self._max:
             raise EventTooLarge(f"a server-sent event exceeds {self._max} bytes")
         return events
+
+    def _with_lf(self, data: bytes) -> bytes:
+        """Writes every line end as LF."""
+        if self._after_cr and data:
+            self._after_cr = False
+            data = data.removeprefix(b"\n")
+        if CR in data:
+            self._after_cr = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return data
+
+    def _joined(self) -> bytes:
+        """Takes the unfinished line."""
+        line = b"".join(self._rest)
+        self._rest.clear()
+        self._size -= len(line)
+        return line
 
     @property
     def between(self) -> bool:
         """No event is half read."""
-        return not self._rest and not self._data
+        return not self._size
 
     def finish(self) -> list[bytes]:
-        """The event that the end of the stream completes, if any: some engines leave out the last blank line."""
-        return self.feed(b"\n\n") if self._rest or self._data else []
+        """Returns the event that the end of the stream completes: some servers leave out the last blank line."""
+        self._after_cr = False
+        return self.feed(b"\n\n") if self._size else []
+
+
+def named(name: str, payload: bytes, id: int | None = None) -> bytes:
+    """An event with a name, and an id by which a client resumes."""
+    head = b"" if id is None else b"id: %d\n" % id
+    return b"%bevent: %b\ndata: %b\n\n" % (head, name.encode(), payload)
 
 
 def event(payload: bytes) -> bytes:
+    """One event with this data, which has no line break."""
     return b"data: " + payload + b"\n\n"
 
 
 def events(payloads: list[bytes]) -> bytes:
+    """One event for each payload."""
     if len(payloads) == 1:
         return b"data: " + payloads[0] + b"\n\n"
     return b"".join(map(event, payloads))
+
+
+class Sink(Protocol):
+    """A client that can take events at once. `ready` is false while it lags behind."""
+
+    def ready(self) -> bool: ...
+
+    def push(self, data: bytes) -> None:
+        """Sends server-sent events."""
+        ...

@@ -1,11 +1,11 @@
 """Writes the arguments of one call as JSON while their tokens arrive.
 
-The writer hangs on the shift of each token, not on reductions, which come only after a whole
-argument. It emits what no later token can change, and holds back: a scalar until its delimiter, the
-first element of ``{`` or ``(`` until it is known what they are, a dict key until its colon, and a
-value whose type the tool's schema does not accept, to its end.
+The writer acts on each token, not on the grammar's reductions, which come only after a whole argument.
+It emits what no later token can change. It holds back a scalar until its delimiter, the first element
+of ``{`` or ``(`` until a token shows what the bracket means, a dict key until its colon, and a value
+whose type the tool's schema refuses until its end.
 
-Which token may follow which is decided before, by the grammar of the dialect.
+The dialect's grammar has already checked that the token may come here.
 """
 
 from __future__ import annotations
@@ -17,19 +17,9 @@ from collections.abc import Callable
 from normalizers.base import CallWriter
 from normalizers.values.coerce import SchemaIndex, accepts
 from normalizers.values.literals import CONSTANTS, json_number, json_string_body
+from normalizers.values.loose_json import MAX_DEPTH, Malformed
 
-MAX_DEPTH = 200
 _BAREWORD = re.compile(r"[^\W\d][\w\-]*")
-
-
-class Malformed(Exception):
-    """The call cannot be read without guessing; `code` names the reason for the warning."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
-        self.pos: int | None = None
-        """Where in the text that was being read, if the reader says so."""
 
 
 class _Frame:
@@ -37,19 +27,20 @@ class _Frame:
 
     def __init__(self, kind: str, lead: str = "") -> None:
         self.kind = kind
-        """``A`` arguments, ``M`` a dict whose pairs are arguments, ``[`` list, set or tuple,
-        ``{`` dict; undecided yet: ``?`` dict or set, ``(`` tuple or parentheses."""
+        """``A``: arguments. ``M``: a dict whose pairs are arguments. ``[``: list, set or tuple. ``{``: dict.
+        Undecided: ``?`` (dict or set) and ``(`` (tuple or parentheses)."""
         self.lead = lead
         self.naming = False
-        """In a dict: the next value is a key."""
+        """In a dict, whether the next value is a key."""
 
 
 class ArgumentWriter:
-    """One call at a time: `begin`, then `token` for each token behind ``(``, until not `open`."""
+    """One call at a time: `begin`, then `token` for each token after ``(``, while `open`."""
 
     __slots__ = (
         "_announced",
         "_calls",
+        "_coerce_lead",
         "_count",
         "_frames",
         "_held",
@@ -57,7 +48,6 @@ class ArgumentWriter:
         "_key",
         "_keyed",
         "_lead",
-        "_mend_lead",
         "_parts",
         "_pending",
         "_position",
@@ -75,7 +65,7 @@ class ArgumentWriter:
         self._frames: list[_Frame] = []
         self.begin("")
         self.open = self.begun = False
-        """`open`: between the call's parentheses; `begun`: neither ended nor abandoned."""
+        """`open`: within the call's parentheses. `begun`: neither ended nor abandoned."""
 
     def begin(self, name: str, native_id: str | None = None) -> None:
         self.name = name
@@ -87,7 +77,7 @@ class ArgumentWriter:
         self._held: list[list[str]] = []
         self._pending: tuple[str, str] | None = None
         self._lead = ""
-        self._mend_lead: str | None = None
+        self._coerce_lead: str | None = None
         self._key: str | None = None
         self._count = self._position = 0
         self._keyed = self._unpack = False
@@ -95,7 +85,7 @@ class ArgumentWriter:
 
     @property
     def count(self) -> int:
-        """Arguments begun so far."""
+        """The number of arguments begun so far."""
         return self._count
 
     @property
@@ -104,19 +94,19 @@ class ArgumentWriter:
 
     @property
     def context(self) -> str:
-        """Kind of the innermost bracket, see `_Frame`; ``K`` where a dict's key is due."""
+        """The kind of the innermost bracket (see `_Frame`); ``K`` if a dict's key comes next."""
         frame = self._frames[-1]
         return "K" if frame.naming else frame.kind
 
     @property
     def positional(self) -> bool:
-        """The argument being read has no key of its own."""
+        """Whether the current argument has no key of its own."""
         return self._position > 0 and not self._keyed
 
     # -- tokens --------------------------------------------------------------------------------
 
     def token(self, kind: str, text: str) -> None:
-        """Take a word, number or sign. Raises `Malformed`."""
+        """Take a word, a number or a sign. Raises `Malformed`."""
         if kind == "NAME" or kind == "NUMBER":
             self._pending = (kind, text)
         elif kind == "EQUAL":
@@ -128,7 +118,7 @@ class ArgumentWriter:
             self.delimiter(kind)
 
     def delimiter(self, kind: str) -> None:
-        """The same for a bracket, comma, colon or ``**``: what stood before it is complete."""
+        """Take a bracket, comma, colon or ``**``, which ends the scalar before it. Raises `Malformed`."""
         if self.in_string:
             self.in_string = False
             self._parts.append('"')
@@ -139,7 +129,7 @@ class ArgumentWriter:
         _STEPS[kind](self)
 
     def open_string(self) -> None:
-        """The same for a string's opening quote; one more string right behind a string goes on with it."""
+        """Take a string's opening quote. A string right after a string continues it. Raises `Malformed`."""
         if not self.in_string:
             if self._frames[-1].kind in "AM":
                 self._value("string")
@@ -147,11 +137,11 @@ class ArgumentWriter:
             self.in_string = True
 
     def string(self, body: str) -> None:
-        """The next piece of the open string, as the body of a JSON string."""
+        """Take more of the open string, as it stands between the quotes of a JSON string."""
         self._parts.append(body)
 
     def argument(self, key: str) -> None:
-        """An argument begins whose value comes as a string or as JSON, not as tokens."""
+        """Begin an argument whose value comes as a string or as JSON, not as tokens."""
         self.end_argument()
         self._set_key(key)
 
@@ -169,7 +159,7 @@ class ArgumentWriter:
         self._key = None
 
     def flush(self) -> None:
-        """Emit what has become certain."""
+        """Emit all that is certain."""
         live = self._held[0] if self._held else self._parts
         if live:
             text = live[0] if len(live) == 1 else "".join(live)
@@ -180,7 +170,7 @@ class ArgumentWriter:
             self._calls.args(text)
 
     def end(self, raw: str) -> None:
-        """The call is complete. `raw` is its source text."""
+        """Complete the call. `raw` is its source."""
         self.end_argument()
         self._parts.append("}" if self._count else "{}")
         self.flush()
@@ -189,13 +179,13 @@ class ArgumentWriter:
 
     @property
     def streaming(self) -> int:
-        """Index of the call if all that the open string still gets goes out as it is; else -1."""
+        """The call's index if the rest of the open string goes out as it comes in; else -1."""
         if self.in_string and self._announced and not self._held and not self._parts:
             return self._calls.live
         return -1
 
     def abandon(self) -> None:
-        """The call is malformed or cut: what was certain is still said, but it never ends."""
+        """Drop a malformed or cut call. Emits what is certain; the call never ends."""
         if self.begun:
             self.flush()
         self.open = self.begun = False
@@ -232,13 +222,13 @@ class ArgumentWriter:
         self._count += 1
 
     def _value(self, *kinds: str) -> None:
-        """A value of one of these JSON types begins."""
+        """Begin a value of one of these JSON types; hold it back if the schema refuses them all."""
         if self._frames[-1].kind not in "AM" or self._frames[-1].naming:
             return
         key = self._argument_key()
         types = self._schemas.types(self.name, key)
         if types is not None and not any(accepts(types, kind) for kind in kinds):
-            self._mend_lead = self._lead
+            self._coerce_lead = self._lead
             self._lead = ""
             self._hold()
 
@@ -253,14 +243,14 @@ class ArgumentWriter:
         return self._key
 
     def _end_argument(self) -> None:
-        if self._mend_lead is not None:
+        if self._coerce_lead is not None:
             assert self._key is not None
             text = self._release()
-            value = self._schemas.mend(self.name, self._key, text)
-            self._parts += (self._mend_lead, value)
-            self._mend_lead = None
+            value = self._schemas.coerced(self.name, self._key, text)
+            self._parts += (self._coerce_lead, value)
+            self._coerce_lead = None
             if value != text:
-                self._calls.mend("schema")
+                self._calls.repaired("schema")
         self._key = None
 
     def _scalar(self, kind: str, text: str) -> None:
@@ -271,18 +261,18 @@ class ArgumentWriter:
         value = CONSTANTS.get(text) if kind == "NAME" else json_number(text)
         number_as_text = types is not None and "string" in types and not types & _NUMERIC
         if value is None or (kind == "NUMBER" and number_as_text):
-            value = self._as_string(text, types, frame.naming or frame.kind == "?", mended=value is None)
+            value = self._as_string(text, types, frame.naming or frame.kind == "?", repaired=value is None)
         if frame.kind in "AM" and not frame.naming:
             self._value(_scalar_type(value))
         self._put(value)
 
-    def _as_string(self, text: str, types: frozenset[str] | None, naming: bool, *, mended: bool) -> str:
-        """A bare word, ``nan``, or a number where the schema wants a string. Nothing is evaluated."""
+    def _as_string(self, text: str, types: frozenset[str] | None, naming: bool, *, repaired: bool) -> str:
+        """The JSON string of a bare word, of ``nan``, or of a number if the schema wants a string."""
         wanted = naming or (types is not None and "string" in types)
-        if not mended:
-            self._calls.mend("schema")
+        if not repaired:
+            self._calls.repaired("schema")
         elif wanted and (_BAREWORD.fullmatch(text) or text.lstrip("+-").lower() in _NOT_FINITE):
-            self._calls.mend("lexical")
+            self._calls.repaired("lexical")
         else:
             raise Malformed("bare_word" if _BAREWORD.fullmatch(text) else "expression")
         return f'"{json_string_body(text)}"'
@@ -312,7 +302,7 @@ class ArgumentWriter:
         self._hold()
 
     def _is_argument_object(self) -> bool:
-        """``f({...})`` gives all arguments at once, unless the first parameter takes an object."""
+        """Whether the brace of ``f({...})`` holds all arguments: not if the first parameter takes an object."""
         if self._count or self._frames[-1].kind != "A":
             return False
         first = self._schemas.positional(self.name, 0)

@@ -1,14 +1,16 @@
-"""The first known opener says which format the model writes."""
+"""Recognises the format that the model writes by the first known opener."""
 
 from __future__ import annotations
 
 import re
 
 from normalizers.formats import FORMATS
-from normalizers.read.arguments import Malformed
+from normalizers.read.dialects import dialect_of
 from normalizers.read.region import Region
 from normalizers.read.scan import Wait, skip_space
+from normalizers.values.loose_json import Malformed
 
+_FORMATS = {spec.name: spec for spec in FORMATS}
 _TOOL_CALL = "<tool_call>"
 _DEEPSEEK = "<｜tool▁calls▁begin｜>"
 _FENCED = re.compile(r"\s*(?:<｜tool▁call▁begin｜>)?function<｜tool▁sep｜>")
@@ -16,29 +18,26 @@ _LOOKAHEAD = 64
 
 
 class Auto(Region):
-    """Reads no call itself: it hands over to the dialect of the format whose opener stands here."""
+    """Reads no call itself. It hands over to the dialect of the format with the opener found here."""
 
     __slots__ = ()
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
-        from normalizers import registry
-
         if self._bare:
-            chosen = registry.get("pythonic")
+            chosen = _FORMATS["pythonic"]
         else:
             openers = [mark for mark in self._spec.begins if text.startswith(mark, pos)]
             if not openers:
                 raise Malformed("syntax")
             opener = max(openers, key=len)
-            chosen = registry.get(self._sniff(text, pos + len(opener), opener, final))
+            chosen = _FORMATS[self._sniff(text, pos + len(opener), opener, final)]
             if opener in chosen.open:
                 pos += len(opener)
-        dialect = registry.dialect_loader(chosen)()
-        self._hand_over(dialect(chosen, self._calls, self._schemas, bare=self._bare))
+        self._hand_over(dialect_of(chosen)(chosen, self._calls, self._schemas, bare=self._bare))
         return pos
 
     def _sniff(self, text: str, pos: int, opener: str, final: bool) -> str:
-        """The name of the format; where several share the opener, by what follows. Raises `Wait`."""
+        """The format's name; for a shared opener, the text after it decides. Raises `Wait`."""
         if opener == _DEEPSEEK:
             if not final and len(text) - pos < _LOOKAHEAD and "{" not in text[pos:]:
                 raise Wait

@@ -1,8 +1,7 @@
-"""The outermost reader of an answer: content, reasoning, and regions of calls.
+"""The outermost reader of an answer: content, reasoning and regions of calls.
 
-Literals are found across any split: a tail that could still become one is held back, nothing else.
-Inside a region the dialect reads, and the dialect decides where the region ends, so that an end
-marker within a string is part of the string.
+It finds literals across any split, and holds back only text that may still become one. The dialect
+reads a region and decides where it ends, so an end marker within a string is part of the string.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Any, Protocol
 from normalizers.base import CallWriter, Normalizer
 from normalizers.events import Event, TextDelta
 from normalizers.read import CALL_KEYS
-from normalizers.read.scan import partial_close
+from normalizers.read.scan import skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
+from normalizers.values.loose_json import partial_close
 
-_SPACE = re.compile(r"\s*")
 _NAME = re.compile(r"\w[\w.\-:/]*")
 _BARE_FORMS = (
     ("list", re.compile(r"\[\s*(\w[\w.\-:/]*)\("), re.compile(r"\[\s*(\w[\w.\-:/]*)?\Z")),
@@ -41,29 +40,29 @@ class Dialect(Protocol):
     """Reads one region of calls."""
 
     done: bool
-    """The region has ended; what `step` left unread is content again."""
-    heir: Dialect | None
-    """Another dialect that reads on in this one's place."""
+    """The region has ended. Text that `step` left unread is content again."""
+    successor: Dialect | None
+    """Another dialect that reads on in place of this one."""
 
     @property
     def source(self) -> str:
-        """Of a region that is done and whose format repeats regions (`FormatSpec.echo`): all its text."""
+        """All the text of a region that is done, if the format may repeat it (`FormatSpec.echo`)."""
         ...
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None: ...
 
     stop: Search | None
-    """In an open string whose text needs no change: the search for a character that is more than itself."""
+    """In an open string whose text needs no change, the search for any character that isn't plain text."""
 
     def more(self, text: str) -> Event | None:
         """The event for more of that string; None if it is held back."""
         ...
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
-        """Read ``text[pos:]`` and give back the position up to which it is used up.
+        """Read ``text[pos:]``; returns the position up to which it is consumed.
 
-        The rest is a bounded look-ahead that comes again with more text behind it. With a `reason`
-        no more text will come: everything is used up, or the region is done.
+        The caller passes the rest, a bounded look-ahead, again with more text after it. With a
+        `reason` no more text follows: all is consumed, or the region is done.
         """
         ...
 
@@ -76,6 +75,7 @@ class Framing(Normalizer):
         "_at_line_start",
         "_brackets",
         "_dialect",
+        "_dialect_of",
         "_echo",
         "_fenced",
         "_gap",
@@ -83,7 +83,6 @@ class Framing(Normalizer):
         "_held",
         "_lines",
         "_literals",
-        "_load_dialect",
         "_longest",
         "_names",
         "_plain",
@@ -92,17 +91,17 @@ class Framing(Normalizer):
         "_schemas",
         "_spec",
         "_strays",
+        "_switched",
         "_think_close",
         "_ticked",
         "_trigger",
-        "_turned",
         "_writer",
     )
 
     def __init__(
         self,
         spec: FormatSpec,
-        load_dialect: Callable[[], type[Dialect]],
+        dialect_of: Callable[[FormatSpec], type[Dialect]],
         tools: Sequence[Mapping[str, Any]] | SchemaIndex,
         *,
         ids: Callable[[], str],
@@ -112,7 +111,7 @@ class Framing(Normalizer):
     ) -> None:
         super().__init__()
         self._spec = spec
-        self._load_dialect = load_dialect
+        self._dialect_of = dialect_of
         self._schemas = tools if isinstance(tools, SchemaIndex) else SchemaIndex(tools)
         self._names = self._schemas.names if spec.bare else frozenset[str]()
         self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel)
@@ -130,7 +129,7 @@ class Framing(Normalizer):
         self._dialect: Dialect | None = None
         self._think_close = spec.think[0][1] if spec.think else ""
         self._plain = False
-        self._turned = False
+        self._switched = False
         self._read: Step = self._read_text
         if reasoning_open and spec.think:
             self._read = self._read_reasoning
@@ -144,7 +143,7 @@ class Framing(Normalizer):
             if self._plain and self._trigger(text) is None:
                 return [TextDelta(text)] if text else []
             return self._run(text, None)
-        # The quick way while a region goes on: no other reader can take a turn.
+        # The fast path within a region: no other reader can take over.
         if self._held:
             text = self._held + text
             self._held = ""
@@ -154,7 +153,7 @@ class Framing(Normalizer):
         out: list[Event] = []
         self._writer.out = out
         pos = dialect.step(text, 0, None)
-        if dialect.done or dialect.heir is not None:
+        if dialect.done or dialect.successor is not None:
             self._after_step(dialect)
             return self._run_on(out, text, pos, None)
         if pos < len(text):
@@ -174,12 +173,12 @@ class Framing(Normalizer):
         self._writer.out = out
         if self._held:
             text = self._held + text
-        self._turned = True
+        self._switched = True
         return self._run_on(out, text, 0, reason)
 
     def _run_on(self, out: list[Event], text: str, pos: int, reason: str | None) -> list[Event]:
-        while self._turned:
-            self._turned = False
+        while self._switched:
+            self._switched = False
             pos = self._read(text, pos, reason)
         self._held = text[pos:]
         if self._dialect is None:
@@ -190,10 +189,10 @@ class Framing(Normalizer):
             )
         return out
 
-    def _turn(self, read: Step) -> None:
-        """Another reader goes on from here."""
+    def _switch(self, read: Step) -> None:
+        """Let another reader go on from here."""
         self._read = read
-        self._turned = True
+        self._switched = True
         self._plain = False
 
     # -- content -------------------------------------------------------------------------------
@@ -202,73 +201,81 @@ class Framing(Normalizer):
         size = len(text)
         start = begin = pos
         if self._gap:
-            # White space beside a call or reasoning is layout of the markup, not content.
-            space = _SPACE.match(text, pos)
-            pos = space.end() if space else pos
+            # White space next to a call or to reasoning is layout of the markup, not content.
+            pos = skip_space(text, pos)
             if pos == size:
-                if reason is None:
-                    return start
-                if self._gap == "start":
-                    self._writer.text(text[start:])
-                return size
+                return self._end_in_gap(text, start, reason)
             if self._gap == "reasoning":
                 start = pos
             if self._echo and (end := self._echoed(text, pos, reason)) != pos:
                 return start if end < 0 else end
         while True:
             if self._at_line_start and not self._fenced:
-                space = _INDENT.match(text, pos)
-                name_at = space.end() if space else pos
-                verdict = self._bare_name(text, name_at, reason)
-                if verdict == "wait":
-                    return self._emit(text, start, pos)
-                if verdict == "call":
-                    self._emit_before_call(text, start, name_at)
-                    return self._enter(bare=True, pos=name_at)
+                indent = _INDENT.match(text, pos)
+                name_at = indent.end() if indent else pos
+                if verdict := self._bare_name(text, name_at, reason):
+                    return self._emit(text, start, pos) if verdict == "wait" else self._bare_call(text, start, name_at)
                 if name_at < size:
                     self._at_line_start = False
-            # In a long text a search for each head is far quicker than the scanner.
+            # In a long text, searching for each head is far faster than scanning.
             long = size - pos > _LONG
             found = self._scan(text, pos) if not long or self._has_head(text, pos) else None
             if found is None:
-                break
-            literal, at = found.group(), found.start()
-            if reason is None and self._may_grow(text, at):
-                return self._emit(text, start, at)
-            if literal == _FENCE:
-                self._fenced = not self._fenced
-            elif literal == "\n":
-                self._at_line_start = True
-            elif literal in ("[", "{"):
-                ticked = text[at - 1] == "`" if at > begin else self._ticked
-                hidden = self._fenced or ticked or self._brackets
-                verdict = "" if hidden else self._bare_bracket(text, at, reason)
-                if verdict == "wait":
-                    return self._emit(text, start, at)
-                if verdict == "call":
-                    self._emit_before_call(text, start, at)
-                    return self._enter(bare=True, pos=at)
-                # What stands in the brackets of content, of an answer in JSON say, is no call.
-                self._brackets += not self._fenced
-            elif literal in ("]", "}"):
-                self._brackets -= self._brackets > 0 and not self._fenced
-            elif literal in self._strays:
-                self._emit(text, start, at)
-                self._writer.warn("stray_marker", literal)
-                self._turn(self._read_text)  # white space behind it is looked at anew
-                return found.end()
-            else:
-                self._emit_before_call(text, start, at)
-                return self._on_literal(literal, found.end())
+                return self._emit(text, start, size if reason else size - self._partial(text, pos))
+            stop = self._at_literal(text, start, begin, found, reason)
+            if stop is not None:
+                return stop
             pos = found.end()
-        end = size if reason else size - self._partial(text, pos)
-        return self._emit(text, start, end)
+
+    def _end_in_gap(self, text: str, start: int, reason: str | None) -> int:
+        if reason is None:
+            return start
+        if self._gap == "start":
+            self._writer.text(text[start:])
+        return len(text)
+
+    def _at_literal(self, text: str, start: int, begin: int, found: re.Match[str], reason: str | None) -> int | None:
+        """Where reading stops at the literal; None if the literal is content, too."""
+        literal, at = found.group(), found.start()
+        if reason is None and self._may_grow(text, at):
+            return self._emit(text, start, at)
+        if literal == _FENCE:
+            self._fenced = not self._fenced
+        elif literal == "\n":
+            self._at_line_start = True
+        elif literal in ("[", "{"):
+            return self._at_bracket(text, start, begin, at, reason)
+        elif literal in ("]", "}"):
+            self._brackets -= self._brackets > 0 and not self._fenced
+        elif literal in self._strays:
+            self._emit(text, start, at)
+            self._writer.warn("stray_marker", literal)
+            self._switch(self._read_text)  # looks again at the white space after it
+            return found.end()
+        else:
+            self._emit_before_call(text, start, at)
+            return self._on_literal(literal, found.end())
+        return None
+
+    def _at_bracket(self, text: str, start: int, begin: int, at: int, reason: str | None) -> int | None:
+        ticked = text[at - 1] == "`" if at > begin else self._ticked
+        if not (self._fenced or ticked or self._brackets):
+            verdict = self._bare_bracket(text, at, reason)
+            if verdict:
+                return self._emit(text, start, at) if verdict == "wait" else self._bare_call(text, start, at)
+        # Text within the brackets of content, of a JSON answer say, is never a call.
+        self._brackets += not self._fenced
+        return None
+
+    def _bare_call(self, text: str, start: int, at: int) -> int:
+        self._emit_before_call(text, start, at)
+        return self._enter(bare=True, pos=at)
 
     def _has_head(self, text: str, pos: int) -> bool:
         return any(text.find(head, pos) >= 0 for head in self._heads)
 
     def _emit(self, text: str, start: int, end: int) -> int:
-        """Content up to `end`; the rest is held back."""
+        """Emit the content up to `end`; returns where the text held back begins."""
         if end > start and not (self._gap and text[start:end].isspace()):
             self._gap = ""
             self._echo = ""
@@ -289,18 +296,18 @@ class Framing(Normalizer):
             return self._enter(bare=False, pos=pos - len(literal))
         self._think_close = next(closing for opening, closing in spec.think if opening == literal)
         self._gap = "reasoning"
-        self._turn(self._read_reasoning)
+        self._switch(self._read_reasoning)
         return pos
 
     def _may_grow(self, text: str, at: int) -> bool:
-        """The text ends within a longer literal that begins like this one."""
+        """Whether the text may go on to a longer literal that begins like this one."""
         tail = text[at:]
         if len(tail) >= self._longest:
             return False
         return any(len(longer) > len(tail) and longer.startswith(tail) for longer in self._literals)
 
     def _partial(self, text: str, pos: int) -> int:
-        """Length of the longest tail that is the beginning of a literal."""
+        """Length of the longest end of the text that begins a literal."""
         size = len(text)
         head = self._trigger(text, max(pos, size - self._longest + 1))
         while head is not None:
@@ -311,7 +318,7 @@ class Framing(Normalizer):
         return 0
 
     def _bare_name(self, text: str, at: int, reason: str | None) -> str:
-        """Whether a call begins at the start of a line: "call", "wait" or nothing."""
+        """Whether a call begins at the start of a line: "call", "wait" for more text, or ""."""
         size = len(text)
         end = at
         if "tool_line" in self._spec.bare:
@@ -331,6 +338,7 @@ class Framing(Normalizer):
         return "call" if "tool_line" in self._spec.bare or text[word.end() : word.end() + 1] == "(" else ""
 
     def _bare_bracket(self, text: str, at: int, reason: str | None) -> str:
+        """Whether a call begins with the bracket: "call", "wait" for more text, or ""."""
         for form, whole, part in _BARE_FORMS:
             if form not in self._spec.bare:
                 continue
@@ -345,7 +353,10 @@ class Framing(Normalizer):
         return ""
 
     def _echoed(self, text: str, pos: int, reason: str | None) -> int:
-        """LFM2 may repeat a block's body and its end marker: the repetition is not a second call."""
+        """Where the echo ends, -1 to wait for more text, or `pos`.
+
+        LFM2 may repeat a block's body and its end marker. The repetition isn't a second call.
+        """
         if text.startswith(self._echo, pos):
             end = pos + len(self._echo)
             self._writer.warn("echo_dropped", self._echo)
@@ -359,8 +370,7 @@ class Framing(Normalizer):
 
     def _read_reasoning(self, text: str, pos: int, reason: str | None) -> int:
         if self._gap:
-            space = _SPACE.match(text, pos)
-            pos = space.end() if space else pos
+            pos = skip_space(text, pos)
             if pos == len(text):
                 return pos
             self._gap = ""
@@ -369,7 +379,7 @@ class Framing(Normalizer):
         if at >= 0:
             self._writer.reasoning(text[pos:at].rstrip())
             self._gap = "reasoning"
-            self._turn(self._read_text)
+            self._switch(self._read_text)
             return at + len(close)
         end = len(text)
         if reason is None:
@@ -381,8 +391,8 @@ class Framing(Normalizer):
     # -- calls ---------------------------------------------------------------------------------
 
     def _enter(self, *, bare: bool, pos: int) -> int:
-        self._dialect = self._load_dialect()(self._spec, self._writer, self._schemas, bare=bare)
-        self._turn(self._read_calls)
+        self._dialect = self._dialect_of(self._spec)(self._spec, self._writer, self._schemas, bare=bare)
+        self._switch(self._read_calls)
         return pos
 
     def _read_calls(self, text: str, pos: int, reason: str | None) -> int:
@@ -393,12 +403,12 @@ class Framing(Normalizer):
         return end
 
     def _after_step(self, dialect: Dialect) -> None:
-        if dialect.heir is not None:
-            self._dialect = dialect.heir
-            self._turned = True
+        if dialect.successor is not None:
+            self._dialect = dialect.successor
+            self._switched = True
         elif dialect.done:
             self._dialect = None
-            self._turn(self._read_text)
+            self._switch(self._read_text)
             self._gap = "call"
             self._at_line_start = self._lines
             self._ticked = False
@@ -412,7 +422,7 @@ _TABLES: dict[tuple[FormatSpec, bool], _Table] = {}
 
 
 def _scanner(spec: FormatSpec, bare: bool) -> _Table:
-    """Literals, length of the longest, their scanner, the test for any first character, and these."""
+    """The literals, the length of the longest, a search for them, one for their first characters, and these."""
     key = (spec, bare)
     if key not in _TABLES:
         literals = {*spec.open, *spec.begins, *spec.close, *spec.drop, *(pair[0] for pair in spec.think)}

@@ -1,7 +1,7 @@
-"""Harmony, the channels of gpt-oss: reasoning, content and calls are messages with a header each.
+"""Harmony, the channels of gpt-oss: reasoning, content and each call are messages with a header.
 
 ``<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>``.
-Headers are read leniently: whatever a header says, its message is told and nothing raises.
+No header raises: its message becomes content, reasoning, a call or a warning.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 
 from normalizers.base import CallWriter
-from normalizers.read.json_object import ObjectReader
 from normalizers.read.region import Region, Search
 from normalizers.read.scan import skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
+from normalizers.values.loose_json import ObjectReader
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _HEADS = ("<|start|>", "<|channel|>")
@@ -36,7 +36,7 @@ class Harmony(Region):
         return self._reader.stop if self._reader else None
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
-        """The header, up to ``<|message|>``."""
+        """Read a header, up to ``<|message|>``."""
         at, literal = self._skip_to_marker(text, pos, final, (_MESSAGE, *_ENDS))
         self._header.append(text[pos:at])
         if not literal:

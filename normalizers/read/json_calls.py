@@ -1,6 +1,6 @@
-"""Calls written as JSON: ``{"name": ..., "arguments": {...}}``, one, several, or an array of them.
+"""Calls written as JSON: ``{"name": ..., "arguments": {...}}``, one, several or an array of them.
 
-Keys come in any order. Arguments stream once the name is known; before that they are kept back.
+Keys come in any order. Arguments stream once the name is known; until then they are held back.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from json import JSONDecodeError
 
 from normalizers.base import CallWriter
 from normalizers.read import ARGUMENT_KEYS, CALL_KEYS, NAME_KEYS
-from normalizers.read.arguments import Malformed
-from normalizers.read.json_object import ObjectReader
 from normalizers.read.region import NOT_A_CALL, Region, Search
 from normalizers.read.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
+from normalizers.values.loose_json import Malformed, ObjectReader
 
 _KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\w+)\s*:\s*""")
 _KEY_START = re.compile(r"""(?:"(?:[^"\\]|\\.)*(?:"\s*|\\)?|'(?:[^'\\]|\\.)*(?:'\s*|\\)?|\w+\s*)\Z""")
@@ -84,7 +83,7 @@ class JsonCalls(Region):
         raise Malformed("syntax")
 
     def _between_bare(self, text: str, pos: int, final: bool) -> int:
-        """Only a further call continues the region; anything else, and what leads up to it, is content."""
+        """Only another call continues the region. Anything else is content, with the space before it."""
         separator = _SEPARATOR.match(text, pos)
         end = separator.end() if separator else pos
         if end == len(text) and not final:
@@ -151,15 +150,15 @@ class JsonCalls(Region):
         assert reader is not None
         pos = reader.step(text, pos, final)
         if reader.done:
-            if reader.mended:
-                self._calls.mend("lexical")
+            if reader.repaired:
+                self._calls.repaired("lexical")
             self._state = self._read_key
         else:
             self._wait = True
         return pos
 
     def _read_value(self, text: str, pos: int, final: bool) -> int:
-        """A value that does not stream: its source is kept."""
+        """Collect the source of a value that doesn't stream."""
         start = pos
         while True:
             found = _RAW_STOP.search(text, pos)
@@ -214,10 +213,10 @@ class JsonCalls(Region):
         self._seen = True
 
     def _write_late(self, raw: str | None) -> None:
-        """Arguments that came before the name, or as a string of JSON, or not at all."""
+        """Write arguments that came before the name, as a string of JSON, or not at all."""
         if raw and raw[0] in "\"'":
             raw = str(_loads(raw)).strip()
-            self._calls.mend("lexical")
+            self._calls.repaired("lexical")
         if not raw or raw in ("null", "None"):
             raw = "{}"
         assert self._reader is not None

@@ -1,6 +1,6 @@
-"""Calls whose head names the tool, with the arguments as one object behind it.
+"""Calls whose head names the tool, followed by the arguments as one object.
 
-``get_weather[ARGS]{"city": "Paris"}``, ``call:get_weather{city:<escape>Paris<escape>}`` and the like.
+Examples: ``get_weather[ARGS]{"city": "Paris"}``, ``call:get_weather{city:<escape>Paris<escape>}``.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 
 from normalizers.base import CallWriter
-from normalizers.read.arguments import Malformed
 from normalizers.read.json_calls import JsonCalls
-from normalizers.read.json_object import Notation, ObjectReader
 from normalizers.read.region import Region, Search
 from normalizers.read.scan import Wait, match_template, skip_space, templates
 from normalizers.spec import FormatSpec, NamedSyntax
 from normalizers.values.coerce import SchemaIndex
+from normalizers.values.loose_json import Malformed, Notation, ObjectReader
 
 _INDEXED = re.compile(r"(.+):\d+")
 _LEGAL_NAME = re.compile(r"[\w.\-/:]+")
@@ -68,7 +67,10 @@ class NamedCalls(Region):
             if body:
                 self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
                 return pos
-        # A head without a literal of its own counts only right behind the opener.
+        return self._begin_call(text, start, pos, final)
+
+    def _begin_call(self, text: str, start: int, pos: int, final: bool) -> int:
+        # A head without a literal of its own counts only right after the opener.
         heads = self._head if self._armed else self._marked
         head = match_template(heads, text, pos, final=final)
         if head is None:
@@ -99,8 +101,8 @@ class NamedCalls(Region):
             pos = at
         pos = self._reader.step(text, pos, final)
         if self._reader.done:
-            if self._reader.mended:
-                self._calls.mend("lexical")
+            if self._reader.repaired:
+                self._calls.repaired("lexical")
             self._complete(text, pos)
         else:
             self._wait = True

@@ -1,20 +1,19 @@
-"""A push parser over the LALR tables that Lark makes of a grammar: validation alone, no tree.
+"""A push parser over the LALR tables that Lark builds of a grammar. It validates and builds no tree.
 
-It takes the same tokens as Lark's own ``InteractiveParser`` and refuses the same ones, at a tenth of the
-price: nothing is built on a reduction, and where a token leads from a stack of states is worked out once.
+It accepts and refuses the same tokens as Lark's ``InteractiveParser`` at a tenth of the cost: it builds
+nothing on a reduction, and caches where a token leads from each stack of states.
 """
 
 from __future__ import annotations
 
 from lark import Lark
-from lark.parsers.lalr_analysis import Shift
 
 Action = int | tuple[int, str]
 """Shift to a state, or reduce that many symbols to a nonterminal."""
 
 
 class Tables:
-    """Of a Lark grammar with one start symbol. At most `keep` stacks are kept, then it begins anew."""
+    """The tables of a Lark grammar with one start symbol. Caches at most `keep` stacks, then starts anew."""
 
     __slots__ = ("_keep", "_root", "_start", "actions", "room")
 
@@ -23,14 +22,14 @@ class Tables:
         self._start: int = conf.start_state
         self.actions: dict[int, dict[str, Action]] = {
             state: {
-                str(symbol): target if action is Shift else (len(target.expansion), str(target.origin.name))
-                for symbol, (action, target) in row.items()
+                str(symbol): target if isinstance(target, int) else (len(target.expansion), str(target.origin.name))
+                for symbol, (_, target) in row.items()
             }
             for state, row in conf.states.items()
         }
         self._keep = keep
         self.room = 0
-        """So many stacks more are kept for whoever comes to them again."""
+        """How many more stacks fit into the cache."""
 
     def begin(self) -> Stack:
         """The stack before the first token."""
@@ -41,7 +40,7 @@ class Tables:
 
 
 class Stack:
-    """The parser's states, one on the other; never changed, and equal ones are the same object while there is room."""
+    """The parser's stack of states. Immutable; while there is room, equal stacks are the same object."""
 
     __slots__ = ("_above", "_below", "_state", "_tables", "after")
 
@@ -51,10 +50,10 @@ class Stack:
         self._below = below
         self._above: dict[int, Stack] = {}
         self.after: dict[str, Stack] = {}
-        """By kind of token: what `feed` has found."""
+        """The results of `feed` by kind of token."""
 
     def feed(self, kind: str) -> Stack | None:
-        """The stack behind a token of that kind; None if it cannot stand here."""
+        """The stack after a token of that kind; None if the grammar refuses it here."""
         tables = self._tables
         stack = self
         while True:

@@ -1,8 +1,8 @@
 """Calls written as Python: ``[get_weather(city="Paris"), ping()]``, whole or piece by piece.
 
-An incremental lexer cuts the text into tokens wherever it was split, Lark's LALR tables say at once
-whether a token can follow, and the `ArgumentWriter` turns each accepted token into JSON. Nothing is
-ever evaluated; what is not a literal makes its call fail, and the call's source becomes content.
+An incremental lexer cuts the text into tokens, however it was split. Lark's LALR tables accept or
+refuse each token, and the `ArgumentWriter` turns it into JSON. Nothing is evaluated: anything but a
+literal makes its call fail, and the call's source becomes content.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from importlib.resources import files
 from lark import Lark
 
 from normalizers.base import CallWriter
-from normalizers.read.arguments import Malformed
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.push import Stack, Tables
 from normalizers.read.region import Region, Search
@@ -22,6 +21,7 @@ from normalizers.read.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.literals import json_number, json_string_body, python_escape
+from normalizers.values.loose_json import Malformed
 
 _MAX_LOOKAHEAD = 1024
 _MAX_WORD = 8192
@@ -63,12 +63,12 @@ def _tables() -> Tables:
 
 @cache
 def _quick(close_heads: frozenset[str]) -> dict[str, str]:
-    """What needs no further look within a call: none of it begins the region's end marker."""
+    """The signs that mean one token within a call: those that don't begin the region's end marker."""
     return {char: kind for char, kind in _QUICK.items() if char not in close_heads}
 
 
 class Pythonic(Region):
-    """One region of Python calls; a JSON body within the same markers goes to `JsonCalls`."""
+    """One region of Python calls. `JsonCalls` reads a JSON body within the same markers."""
 
     _held_as_it_is = True
 
@@ -106,7 +106,7 @@ class Pythonic(Region):
         _tables()
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
-        """Skip layout, and tell a JSON body from calls."""
+        """Skip layout, then decide between a JSON body and calls."""
         pos = skip_space(text, pos)
         if text.startswith("```", pos):
             fence = _FENCE.match(text, pos)
@@ -129,7 +129,7 @@ class Pythonic(Region):
         arguments = self._arguments
         size = len(text)
         if arguments.open:
-            # The quick way over white space and delimiters, most of what a nested value is made of.
+            # The fast path over white space and delimiters, which make up most of a nested value.
             kinds = self._quick
             while pos < size:
                 char = text[pos]
@@ -166,7 +166,6 @@ class Pythonic(Region):
 
     def _read_word(self, text: str, pos: int, final: bool) -> int:
         """Read the string, word or sign at `pos`, or the region's end marker."""
-        arguments = self._arguments
         char = text[pos]
         if char in self._close_heads and (end := self._marker(text, pos, final)) is not None:
             self._finish_callee(text, pos)
@@ -179,26 +178,29 @@ class Pythonic(Region):
         kind = _PUNCTUATION.get(char)
         if kind:
             return self._shift(kind, char, text, pos, pos + 1)
-        word = (_WORD if arguments.open else _CALLEE).match(text, pos)
-        if word:
-            end = word.end()
-            size = len(text)
-            if end == size and not final and end - pos < _MAX_WORD:
-                self._wait = True
-                return pos
-            name = word.group()
-            if end < size and text[end] in "'\"" and name.lower() in _PREFIXES:
-                return self._open_string(text, pos, end, final)
-            if name == "+":
-                return self._shift("PLUS", name, text, pos, end)
-            number = arguments.open and (char in "+-." or (char.isdecimal() and json_number(name) is not None))
-            return self._shift("NUMBER" if number else "NAME", name, text, pos, end)
+        word = (_WORD if self._arguments.open else _CALLEE).match(text, pos)
+        if word is None:
+            return self._read_operator(text, pos, final)
+        end = word.end()
+        size = len(text)
+        if end == size and not final and end - pos < _MAX_WORD:
+            self._wait = True
+            return pos
+        name = word.group()
+        if end < size and text[end] in "'\"" and name.lower() in _PREFIXES:
+            return self._open_string(text, pos, end, final)
+        if name == "+":
+            return self._shift("PLUS", name, text, pos, end)
+        number = self._arguments.open and (char in "+-." or (char.isdecimal() and json_number(name) is not None))
+        return self._shift("NUMBER" if number else "NAME", name, text, pos, end)
+
+    def _read_operator(self, text: str, pos: int, final: bool) -> int:
         for operator in ("**", "```"):
             if not final and len(text) - pos < len(operator) and operator.startswith(text[pos:]):
                 raise Wait
         if text.startswith("**", pos):
             return self._shift("DOUBLESTAR", "**", text, pos, pos + 2)
-        if text.startswith("```", pos) and not (arguments.open or self._bare or self._listed or self._callee):
+        if text.startswith("```", pos) and not (self._arguments.open or self._bare or self._listed or self._callee):
             return pos + 3
         raise Malformed("syntax")
 
@@ -243,7 +245,7 @@ class Pythonic(Region):
             self._take_span(text, pos + 1)
 
     def _finish_callee(self, text: str, pos: int) -> None:
-        """``server.tool`` alone is a call without arguments, if it can be nothing else."""
+        """Complete ``server.tool`` alone, a call without arguments, if it can't be anything else."""
         name = self._callee
         if not name or self._arguments.open:
             return
@@ -309,7 +311,7 @@ class Pythonic(Region):
             raise
 
     def _special(self, text: str, at: int, final: bool) -> int:
-        """Read the backslash, brace or quote at `at` that does not end the string alone."""
+        """Read the backslash, brace or quote at `at`, which may not end the string."""
         char = text[at]
         quote = self._quote
         arguments = self._arguments
@@ -324,7 +326,7 @@ class Pythonic(Region):
             return at + 2
         if char == quote:
             self._dirty = True
-            self._calls.mend("lexical")
+            self._calls.repaired("lexical")
         elif text.startswith(quote, at):
             return self._end_string(at + 3)
         elif not final and quote.startswith(text[at:]):
@@ -352,10 +354,10 @@ class Pythonic(Region):
         return decoded[1]
 
     def _end_within(self, text: str, pos: int, at: int, final: bool) -> tuple[int, bool]:
-        """Where the region's end marker stands in a string that has lost its closing quote.
+        """The position of the region's end marker in a string without a closing quote; `at` if there is none.
 
-        Only behind ``)`` or ``]``, and only once a stray quote has been seen: in any other string
-        the marker is text. The flag says that it is the whole marker, not a beginning of one.
+        Only after ``)`` or ``]``, and only after a stray quote: in any other string the marker is text.
+        The flag is true for a whole marker, false for the beginning of one.
         """
         for literal in self._close:
             start = text.find(literal[0], pos, at)
@@ -370,10 +372,10 @@ class Pythonic(Region):
         return at, False
 
     def _closes(self, text: str, pos: int, final: bool) -> bool:
-        """Whether the quote before `pos` ends the string, by what follows. Raises `Wait`.
+        """Whether the quote before `pos` ends the string, by the text after it. Raises `Wait`.
 
-        Models write quotes inside quotes without escaping them. Python's reading is taken as long
-        as the string has been regular; after a stray quote only a full delimiter ends it.
+        Models write quotes within quotes without escaping them. A string ends as in Python until its
+        first stray quote; after that, only a quote with a delimiter after it ends the string.
         """
         at, char = self._peek(text, pos, final)
         context = self._arguments.context
@@ -404,7 +406,7 @@ class Pythonic(Region):
         return char == "}" or (char in "'\"" and self._key_follows(text, at, final))
 
     def _peek(self, text: str, pos: int, final: bool) -> tuple[int, str]:
-        """The next character that is not white space; empty if there is none."""
+        """The next character that isn't white space, and its position; empty if there is none. Raises `Wait`."""
         char = text[pos : pos + 1]
         if char and not char.isspace():
             return pos, char
@@ -442,7 +444,7 @@ class Pythonic(Region):
         return self._peek(text, end + 1, final)[1] == ":"
 
     def _call_ends(self, text: str, pos: int, final: bool) -> bool:
-        """Whether the ``)`` before `pos` can be the end of a call."""
+        """Whether the ``)`` before `pos` can end a call. Raises `Wait`."""
         at, char = self._peek(text, pos, final)
         if not char:
             return True
@@ -485,7 +487,7 @@ class Pythonic(Region):
         self._callee = ""
 
     def _skip(self, text: str, pos: int, final: bool) -> int:
-        """Read up to the call's own closing parenthesis, or to the end of the region."""
+        """Skip to the call's own closing parenthesis, or to the end of the region."""
         size = len(text)
         while True:
             found = _SKIP.search(text, pos) if self._depth >= 0 else None
@@ -523,7 +525,7 @@ class Pythonic(Region):
         return super()._layout(raw).strip("\t\n\r ,;").removeprefix("[").lstrip()
 
     def _resume(self) -> None:
-        """Stand where the grammar stands behind a call."""
+        """Bring the grammar to its state after a call."""
         self._stack = _tables().begin()
         for kind in ("LSQB", "NAME", "LPAR", "RPAR")[0 if self._listed else 1 :]:
             self._stack = self._follow(kind)

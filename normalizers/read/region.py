@@ -1,4 +1,4 @@
-"""What the readers of a region share: the source of each call, failures, and the region's end."""
+"""The base of all dialects: it keeps the source of each call, handles failures and ends the region."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import ClassVar
 
 from normalizers.base import CallWriter
 from normalizers.events import Event, ToolArgs
-from normalizers.read.arguments import ArgumentWriter, Malformed
+from normalizers.read.arguments import ArgumentWriter
 from normalizers.read.scan import Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
+from normalizers.values.loose_json import Malformed
 
 Search = Callable[..., "re.Match[str] | None"]
 NOT_A_CALL = "not_a_call"
 
 
 class Region:
-    """A machine of states; a state reads at ``text[pos:]`` and gives back how far it came.
+    """A state machine. A state reads ``text[pos:]`` and returns the position that it reached.
 
-    A state sets `_wait` (or raises `Wait`) when the text is at its end, and raises `Malformed` when
-    the call cannot be read. The call's source then becomes content, and reading goes on behind it.
+    A state sets `_wait` or raises `Wait` when it needs more text, and raises `Malformed` when it can't
+    read the call. The call's source then becomes content, and reading goes on after it.
     """
 
     _held_as_it_is: ClassVar[bool] = False
-    """A string that is held back is collected piece by piece as it will go out."""
+    """Whether a string that is held back goes out later exactly as it came in."""
 
     __slots__ = (
         "_arguments",
@@ -46,13 +47,13 @@ class Region:
         "_taken",
         "_wait",
         "done",
-        "heir",
         "stop",
+        "successor",
     )
 
     def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
         self.done = False
-        self.heir: Region | None = None
+        self.successor: Region | None = None
         self._spec = spec
         self._calls = writer
         self._schemas = schemas
@@ -96,9 +97,9 @@ class Region:
                 pos = self._fail(exc.code, text, pos)
             if self._wait or self.done or (pos == size and not final):
                 break
-        if self.heir is not None:
+        if self.successor is not None:
             self._take_span(text, pos)
-            self.heir._taken = self._taken
+            self.successor._taken = self._taken
             return pos
         if reason is not None and not self.done:
             pos = len(text)
@@ -116,12 +117,12 @@ class Region:
         self._span.append(text[self._mark : pos])
         return pos
 
-    def _hand_over(self, heir: Region) -> None:
-        """The region turns out to be another dialect's, from here on."""
-        self.heir = heir
+    def _hand_over(self, successor: Region) -> None:
+        """Let another dialect read the rest of the region."""
+        self.successor = successor
         self._wait = True
 
-    # -- for the dialects ----------------------------------------------------------------------
+    # -- for dialects to override --------------------------------------------------------------
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
         raise NotImplementedError
@@ -131,15 +132,15 @@ class Region:
         raise NotImplementedError
 
     def _string_stop(self) -> Search | None:
-        """In a string: the search for any character that is more than the JSON of itself."""
+        """In a string, the search for any character that JSON spells differently."""
         return None
 
     def _unfinished(self) -> bool:
-        """A call has been begun."""
+        """Whether a call has begun and not ended."""
         return self._arguments.begun
 
     def _close_at_stop(self, text: str, pos: int) -> bool:
-        """Complete the open call when the model itself has stopped, if nothing is missing but markup."""
+        """If the model stopped and only markup is missing, complete the open call; False otherwise."""
         return False
 
     def _prepare_skip(self) -> None:
@@ -148,7 +149,7 @@ class Region:
     # -- shared --------------------------------------------------------------------------------
 
     def _marker(self, text: str, pos: int, final: bool) -> int | None:
-        """Where the region's end marker at `pos` ends; None if there is none. Raises `Wait`."""
+        """The end of the region's end marker at `pos`; None if there is none. Raises `Wait`."""
         if text[pos] not in self._close_heads:
             return None
         for literal in self._close:
@@ -161,7 +162,7 @@ class Region:
         return None
 
     def _take_span(self, text: str, end: int) -> str:
-        """The source since the last call."""
+        """The source since the last call, up to `end`."""
         self._span.append(text[self._mark : end])
         raw = "".join(self._span)
         self._span.clear()
@@ -174,7 +175,7 @@ class Region:
         self._arguments.end(self._take_span(text, end))
 
     def _end_region(self, text: str, pos: int, end: int) -> int:
-        """The end marker stands from `pos` to `end`."""
+        """End the region; its end marker spans `pos` to `end`."""
         if self._unfinished():
             self._fail("unfinished_call", text, pos)
             self._refuse(text, pos)
@@ -203,14 +204,14 @@ class Region:
         self._state = self._skip
         if self._bare:
             if pos == self._mark and not any(self._span):
-                # What looked like a call's beginning is text: it must not be looked at again.
+                # This looked like the beginning of a call but is text. Don't look at it again.
                 pos += 1
             self._refuse(text, pos)
             self.done = True
         return pos
 
     def _refuse(self, text: str, pos: int) -> None:
-        """Give the call's source back as content."""
+        """Turn the call's source into content."""
         raw = self._take_span(text, pos)
         if not self._bare:
             raw = self._layout(raw)
@@ -223,14 +224,14 @@ class Region:
         return self._spec.unmarked(raw)
 
     def _skip_call(self, text: str, pos: int, final: bool, stops: tuple[str, ...]) -> tuple[int, str]:
-        """Skip to the first stop or end marker that is not where the call itself began."""
+        """Skip to the first stop or end marker after the call's own beginning."""
         if not self._skipped:
             self._skipped = True
             pos = min(pos + 1, len(text))
         return self._skip_to_marker(text, pos, final, stops)
 
     def _skip_to_marker(self, text: str, pos: int, final: bool, stops: tuple[str, ...] = ()) -> tuple[int, str]:
-        """Where the first of the stops or of the end markers stands, and which it is; '' for none yet."""
+        """The position of the first stop or end marker, and which one it is; '' if there is none yet."""
         found, literal = len(text), ""
         for stop in (*stops, *self._close):
             at = text.find(stop, pos)

@@ -19,7 +19,7 @@ def skip_space(text: str, pos: int) -> int:
 
 
 def partial_suffix(text: str, pos: int, literals: Iterable[str], longest: int) -> int:
-    """Length of the longest tail of ``text[pos:]`` that is the beginning of a literal."""
+    """Length of the longest end of ``text[pos:]`` that begins a literal."""
     size = len(text)
     for at in range(max(pos, size - longest + 1), size):
         tail = text[at:]
@@ -28,20 +28,12 @@ def partial_suffix(text: str, pos: int, literals: Iterable[str], longest: int) -
     return 0
 
 
-def partial_close(text: str, pos: int, close: str) -> int:
-    """The same for one literal, unless all of it."""
-    for length in range(min(len(close) - 1, len(text) - pos), 0, -1):
-        if text.endswith(close[:length]):
-            return length
-    return 0
-
-
 class Wait(Exception):
-    """More text is needed to tell."""
+    """The reader needs more text to decide."""
 
 
 class Template:
-    """Literal text with fields: ``<parameter={key}>``. A space stands for any white space or none."""
+    """Literal text with fields: ``<parameter={key}>``. A space matches any white space, or none."""
 
     __slots__ = ("full", "lead", "open_ended", "partial")
 
@@ -56,7 +48,7 @@ class Template:
                 field = piece[1:-1]
                 chars = _FIELDS[field]
                 atoms += (r"\s*", chars + "*", r"\s*")
-                # The field is possessive by its class; what surrounds it is layout.
+                # The field's class makes it possessive. White space around it is layout.
                 full.append(
                     rf"\s*(?P<{field}>{chars}*[^\s<>\"']|)\s*" if field == "key" else rf"\s*(?P<{field}>{chars}+)\s*"
                 )
@@ -78,7 +70,7 @@ def templates(sources: tuple[str, ...]) -> tuple[Template, ...]:
 
 
 def match_template(choices: Sequence[Template], text: str, pos: int, *, final: bool) -> re.Match[str] | None:
-    """The first template that matches at `pos`. Raises `Wait` while an earlier one still could."""
+    """The first template that matches at `pos`. Raises `Wait` while an earlier one may still match."""
     size = len(text)
     for template in choices:
         match = template.full.match(text, pos)

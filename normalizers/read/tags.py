@@ -1,7 +1,7 @@
-"""Calls whose parameters stand as plain text between tags, typed by the tool's schema.
+"""Calls whose parameters are plain text between tags; the tool's schema gives their types.
 
 ``<function=f><parameter=city>Paris</parameter></function>`` and its relatives. A value that can only
-be a string streams; any other is kept to its end, and read as the first type that fits.
+be a string streams. Any other is collected to its end and read as the first type that fits.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import re
 from functools import cache
 
 from normalizers.base import CallWriter
-from normalizers.read.arguments import Malformed
 from normalizers.read.json_calls import JsonCalls
-from normalizers.read.json_object import ObjectReader
 from normalizers.read.region import Region, Search
 from normalizers.read.scan import Wait, match_template, skip_space, templates
 from normalizers.spec import FormatSpec, TagSyntax
 from normalizers.values.coerce import SchemaIndex, read_json
 from normalizers.values.literals import json_string_body
+from normalizers.values.loose_json import Malformed, ObjectReader
 
 
 @cache
@@ -134,7 +133,7 @@ class TagCalls(Region):
         raise Malformed("syntax")
 
     def _read_object(self, text: str, pos: int, final: bool) -> int:
-        """All arguments as one JSON object in the parameters' place."""
+        """Read all arguments as one JSON object in place of the parameters."""
         assert self._reader is not None
         pos = self._reader.step(text, pos, final)
         if self._reader.done:
@@ -172,7 +171,7 @@ class TagCalls(Region):
         if self._fresh and pos < size:
             self._fresh = False
             if text[pos] == "\n":
-                # One line break behind the opening tag and one before the closing tag are layout.
+                # One line break after the opening tag and one before the closing tag are layout.
                 self._wrapped = self._broken = True
                 pos += 1
             elif self._unquote and text[pos] == '"':
@@ -202,7 +201,7 @@ class TagCalls(Region):
         return stop
 
     def _value_ends(self, text: str, at: int, final: bool) -> int | None:
-        """Behind the closing tag at `at`, if it is one, or at the tag that comes in its place."""
+        """The position after the closing tag at `at`, or of a tag that replaces it; None if the value goes on."""
         if text.startswith(self._end, at):
             end = at + len(self._end)
             after = skip_space(text, end)
@@ -273,20 +272,20 @@ class TagCalls(Region):
         arguments.end_argument()
 
     def _unwrap(self, text: str) -> bool:
-        """``arguments`` or ``input``, where the tool has no such parameter, holds all of them."""
+        """Read all arguments from an undeclared ``arguments`` or ``input``; False if they don't fit the tool."""
         source = read_json(text)
         if source is None or source[:1] != "{":
             return False
         if not json.loads(source).keys() <= self._schemas.parameters(self._arguments.name).keys():
             return False
         ObjectReader(self._arguments, closes=False).step(source, 0, True)
-        self._calls.mend("schema")
+        self._calls.repaired("schema")
         return True
 
     # -- failures ------------------------------------------------------------------------------
 
     def _close_at_stop(self, text: str, pos: int) -> bool:
-        """The model itself has stopped behind a value, or in one: only closing tags are missing."""
+        """The model stopped after a value, or within one: only closing tags are missing."""
         if self._state == self._read_value:
             self._end_value(layout=self._wrapped)
         elif self._state != self._between_parameters:

@@ -1,1 +1,1 @@
-"""Values of arguments: literals, and types by schema."""
+"""Values of arguments: literals, loose JSON, and types by schema."""

@@ -1,7 +1,7 @@
-"""What the request's tools say about arguments, and the mending of values against it.
+"""The types that the request's tools declare, and the coercion of values to them.
 
-Types are JSON Schema's: string, integer, number, boolean, null, array, object. A value whose type
-the schema accepts is never changed; a value that cannot be read as an accepted type is left alone.
+Types are JSON Schema's: string, integer, number, boolean, null, array, object. A value whose type the
+schema accepts stays as it is, and so does one that can't be read as an accepted type.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from normalizers.values.literals import json_number
+from normalizers.values.loose_json import read_loosely
 
 _ALIASES = {
     "str": "string",
@@ -35,7 +36,7 @@ _MAX_REF_DEPTH = 16
 
 
 class SchemaIndex:
-    """Looks up tools by name and parameters by key. Built once for a list of tools; answers may share it."""
+    """Looks up tools by name and parameters by key. Answers to the same tools may share one."""
 
     __slots__ = ("_tools", "_types", "names")
 
@@ -64,25 +65,25 @@ class SchemaIndex:
         return schema if isinstance(schema, Mapping) else None
 
     def types(self, tool: str, key: str) -> frozenset[str] | None:
-        """The types the parameter accepts; None where the schema does not say."""
+        """The types that the parameter accepts; None if the schema doesn't tell."""
         if (tool, key) not in self._types:
             schema = self.parameter(tool, key)
             self._types[tool, key] = None if schema is None else schema_types(schema, self._tools[tool])
         return self._types[tool, key]
 
-    def mend(self, tool: str, key: str, value: str) -> str:
-        """The JSON text `value` as a type that the parameter accepts, or unchanged."""
+    def coerced(self, tool: str, key: str, value: str) -> str:
+        """The JSON text `value`, coerced to a type that the parameter accepts if possible."""
         schema = self.parameter(tool, key)
-        return value if schema is None else mend(value, schema, self._tools[tool])
+        return value if schema is None else coerced(value, schema, self._tools[tool])
 
     def text(self, tool: str, key: str, text: str) -> str:
         """The JSON of an argument that the model wrote as plain text."""
         return text_value(text, self.parameter(tool, key), self._tools.get(tool, {}))
 
     def positional(self, tool: str, position: int) -> str | None:
-        """The key of the argument at that position, where the order leaves no doubt.
+        """The key of the argument at that position; None if the order is in doubt.
 
-        It does not where the order of the properties and the order "required ones first" disagree.
+        It is if the order of the properties and the order "required ones first" disagree.
         """
         properties = list(self.parameters(tool))
         required = self._tools.get(tool, {}).get("required")
@@ -96,7 +97,7 @@ class SchemaIndex:
 
 
 def schema_types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> frozenset[str] | None:
-    """The types that a schema accepts, through anyOf, oneOf, allOf, enum, const and local $ref."""
+    """The types that a schema accepts, through anyOf, oneOf, allOf, enum, const and local $ref; None if unknown."""
     if depth > _MAX_REF_DEPTH:
         return None
     declared = schema.get("type")
@@ -107,17 +108,24 @@ def schema_types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int 
     if (target := _resolve(schema, root)) is not None:
         return schema_types(target, root, depth + 1)
     for keyword in ("anyOf", "oneOf", "allOf"):
-        branches = schema.get(keyword)
-        if not isinstance(branches, Sequence) or isinstance(branches, str):
-            continue
-        found: set[str] = set()
-        for branch in branches:
-            kinds = schema_types(branch, root, depth + 1) if isinstance(branch, Mapping) else None
-            if kinds is None and keyword != "allOf":
-                return None
-            found |= kinds or set()
-        if found:
-            return frozenset(found)
+        kinds = [
+            schema_types(branch, root, depth + 1) if isinstance(branch, Mapping) else None
+            for branch in _branches(schema, keyword)
+        ]
+        if None in kinds and keyword != "allOf":
+            return None
+        if found := frozenset[str]().union(*(kind for kind in kinds if kind)):
+            return found
+    return _implied_types(schema)
+
+
+def _branches(schema: Mapping[str, Any], keyword: str) -> Sequence[object]:
+    branches = schema.get(keyword)
+    return branches if isinstance(branches, Sequence) and not isinstance(branches, str) else ()
+
+
+def _implied_types(schema: Mapping[str, Any]) -> frozenset[str] | None:
+    """The types that a schema without `type` implies by its values or its keywords."""
     values = schema.get("enum")
     if isinstance(values, Sequence) and not isinstance(values, str) and values:
         return frozenset(json_type(value) for value in values)
@@ -148,8 +156,8 @@ def json_type(value: object) -> str:
             return "array"
 
 
-def mend(value: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
-    """JSON text as a type that the schema accepts: text into what it spells, else unchanged."""
+def coerced(value: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    """JSON text, coerced to a type that the schema accepts if it is a string that spells one."""
     types = schema_types(schema, root)
     if types is None or value[:1] != '"':
         return value
@@ -157,7 +165,7 @@ def mend(value: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
 
 
 def text_value(text: str, schema: Mapping[str, Any] | None, root: Mapping[str, Any]) -> str:
-    """The JSON of a value that the model wrote as plain text."""
+    """The JSON of a value that the model wrote as plain text. `root` resolves references."""
     types = None if schema is None else schema_types(schema, root)
     if types is None:
         return json.dumps(text, ensure_ascii=False)
@@ -190,8 +198,8 @@ def _resolve(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str,
 
 
 def read_text(text: str, types: frozenset[str]) -> str | None:
-    """Text as the JSON of the first accepted type that it spells, in the order null, integer, number,
-    boolean, object and array; None if it spells none of them, or if only a string will do.
+    """The JSON of the first accepted type that the text spells, in the order null, integer, number,
+    boolean, object, array. None if it spells none of them, or if it must be a string.
     """
     word = text.strip()
     lower = word.lower()
@@ -209,7 +217,7 @@ def read_text(text: str, types: frozenset[str]) -> str | None:
 
 
 def read_json(text: str) -> str | None:
-    """Text that is JSON, with finite numbers, as it is; else None."""
+    """The text itself if it is JSON with finite numbers; else None."""
     try:
         json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError):
@@ -218,14 +226,12 @@ def read_json(text: str) -> str | None:
 
 
 def read_container(text: str) -> str | None:
-    """An object or array in JSON, or with Python's spelling of it, as JSON."""
+    """The JSON of an object or array in JSON, in Python's spelling, or escaped once too often; else None."""
     if (known := read_json(text)) is not None:
         return known
-    from normalizers.read.json_object import read_loosely
-
     if (loose := read_loosely(text)) is not None:
         return loose
-    # Escaped once too often, as if it stood within a string.
+    # Escaped once too often, as if it were inside a string.
     try:
         inner = json.loads(f'"{text}"') if '\\"' in text else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""Literals as models write them, Python's and JSON's: numbers, constants, string escapes."""
+"""Literals as models write them, in Python or JSON: numbers, constants, string escapes."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def json_string_body(text: str) -> str:
 
 
 def json_number(text: str) -> str | None:
-    """A number in any of Python's spellings as a JSON number, digit for digit; None if it is not one.
+    """The JSON number for a number in any Python spelling, digit for digit; None if it isn't one.
 
-    Leading zeros, ``+``, ``_``, ``1.`` and ``.5`` are mended; a value beyond a double's range, which
-    JSON readers would turn into infinity, is refused.
+    Repairs leading zeros, ``+``, ``_``, ``1.`` and ``.5``. Refuses a value beyond a double's range,
+    which JSON readers would turn into infinity.
     """
     if text.isdigit() and text.isascii() and text[0] != "0":
         return text
@@ -68,9 +68,9 @@ def json_number(text: str) -> str | None:
 
 
 def python_escape(text: str, pos: int, final: bool) -> tuple[str, int] | None:
-    """Decode the escape at `pos` by CPython's rules, as the body of a JSON string, and its end.
+    """Decode the escape at `pos` by CPython's rules: returns it for the body of a JSON string, and its end.
 
-    An unknown escape stays as it is written. None: more text is needed to tell.
+    An unknown escape stays as written. None if more text is needed.
     """
     if not final and _ESCAPE_START.match(text, pos):
         return None
@@ -102,5 +102,5 @@ def python_escape(text: str, pos: int, final: bool) -> tuple[str, int] | None:
 
 
 def _code_unit(value: int) -> str:
-    # A surrogate stays an escape: JSON readers join the two halves of a pair by themselves.
+    # A surrogate stays an escape: JSON readers join the halves of a pair themselves.
     return f"\\u{value:04x}" if 0xD800 <= value <= 0xDFFF else json_string_body(chr(value))

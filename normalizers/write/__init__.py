@@ -1,1 +1,1 @@
-"""Calls as text, and grammars that hold a model to them."""
+"""Renders calls as text, and writes grammars that force a model to write them."""

@@ -1,6 +1,6 @@
-"""The inverse of parsing: calls, tool lists and tool results as a format's own text.
+"""The inverse of parsing: renders calls, tool lists and tool results as a format's own text.
 
-For templates that have no place for tools or that drop ``tool_calls`` from history.
+For chat templates that don't render tools, or that drop ``tool_calls`` from history.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ _BARE_KEY = re.compile(r"[\w$](?:[\w.\-/ $]*[\w$])?")
 
 
 def render_calls(spec: FormatSpec, calls: Sequence[ToolCall | Mapping[str, Any]]) -> str:
-    """The assistant's text that makes these calls: ``parse(render_calls(spec, calls)) == calls``.
+    """The assistant's text for these calls: ``parse(render_calls(spec, calls)) == calls``.
 
-    A call is a `ToolCall` or an OpenAI tool call. Raises ValueError for arguments that are not a
-    JSON object.
+    A call is a `ToolCall` or an OpenAI tool call. Raises ValueError if its arguments aren't a JSON object.
     """
     pairs = [_name_and_arguments(call) for call in calls]
     return _RENDERERS.get(spec.dialect, _json_calls)(spec, pairs) if pairs else ""
 
 
 def render_tools(spec: FormatSpec, tools: Sequence[Mapping[str, Any]]) -> str:
-    """The system message's part that lists the tools and says how to call them."""
+    """The part of a system message that lists the tools and explains how to call them."""
     if not tools:
         return ""
     example = render_calls(spec, [ToolCall("", "tool_name", '{"parameter": "value"}')])
@@ -57,7 +56,7 @@ def _name_and_arguments(call: ToolCall | Mapping[str, Any]) -> Pair:
         name, arguments = function["name"], function.get("arguments") or "{}"
     value = json.loads(arguments) if isinstance(arguments, str) else arguments
     if not isinstance(value, dict):
-        raise ValueError(f"arguments of {name!r} are not a JSON object")
+        raise ValueError(f"the arguments of {name!r} are not a JSON object")
     return name, value
 
 

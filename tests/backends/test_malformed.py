@@ -13,12 +13,13 @@ from msgspec import Raw
 
 from gateway import backends
 from gateway.answer.normalize import Answer, EngineError
-from gateway.backends import Backend, RawText
+from gateway.backends import Backend
 from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.backends.openai import MAX_MESSAGE, OpenAIBackend
 from gateway.config import Model
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
+from gateway.wire.engine import RawText
 from normalizers import registry
 from tests.gateway.client import chat
 from tests.gateway.double import DONE, Double, Exchange, Json, chunk, chunked, completion

@@ -1,4 +1,4 @@
-"""The normaliser beside other parsers, small: ours and `ast.parse` are measured, a peer that isn't there says why."""
+"""A small run of the comparison with other parsers: measures ours and `ast.parse`, and shows why a peer is missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from benchmarks import normalizer_peers
 from benchmarks.harness import parsers
 from benchmarks.harness.stacks import Unavailable
-from benchmarks.normalizer import nested, text
+from benchmarks.normalizer_calls import nested, text
 from benchmarks.normalizer_peers import Reader, by_ast, compare, ours, process
 
 VALUES = {"50 B": text(50), "nested": nested(200)}
@@ -21,7 +21,7 @@ def refuse(pieces: list[str]) -> float:
     raise Unavailable("no wheel")
 
 
-def test_a_table_of_what_is_here() -> None:
+def test_a_table_of_the_parsers_at_hand() -> None:
     readers = [ours("hermes"), Reader("ast", "list", by_ast), ours("pythonic"), Reader("absent", "list", refuse)]
     rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in compare(readers, 1, VALUES)]
     assert [row[0] for row in rows] == ["ctxgate, pythonic", "ast", "absent", "ctxgate, hermes"]
@@ -43,14 +43,14 @@ LEFT = {
 
 
 @pytest.mark.parametrize("case", LEFT)
-def test_what_leaves_is_read(case: str) -> None:
+def test_arguments_that_come_out_are_checked(case: str) -> None:
     fragments, said = LEFT[case]
     (row,) = compare([Reader("one", "pythonic", lambda _: 1.0, lambda _: fragments)], 1, {"one": 1})
     assert row == f"| one | 1000000.0 | {said} |"
 
 
 @pytest.mark.parametrize("name", normalizer_peers.PEERS)
-def test_a_python_without_the_package_is_told(name: str) -> None:
+def test_a_python_without_the_package_is_reported(name: str) -> None:
     with pytest.raises(Unavailable, match=f"no package {name}"), process(name, Path(sys.executable)):
         pass
 

@@ -14,7 +14,7 @@ from tests.patience import PATIENCE
 
 
 def environment(home: Path, **extra: str) -> dict[str, str]:
-    """Nothing of the user who runs the tests: no configuration, no proxy, no key."""
+    """An environment without the user's configuration, proxies and keys."""
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "LANG", "LD_LIBRARY_PATH", "TMPDIR")}
     root = str(Path(__file__).parents[2])
     return {**kept, "HOME": str(home), "PYTHONPATH": root, "PYTHONWARNINGS": "error", "PYTHONUTF8": "1", **extra}
@@ -35,7 +35,7 @@ def ctxgate(*args: str | Path, cwd: Path, stdin: str = "", **extra: str) -> subp
 
 @contextmanager
 def serving(cwd: Path, *args: str | Path, **extra: str) -> Iterator[subprocess.Popen[str]]:
-    """`ctxgate serve`, which says on its standard error where it is; ended by SIGTERM."""
+    """Runs `ctxgate serve`, which prints its address to stderr, and ends it with SIGTERM."""
     command: Sequence[str] = [sys.executable, "-m", "gateway", "serve", *map(str, args)]
     with subprocess.Popen(
         command, cwd=cwd, env=environment(cwd, **extra), stderr=subprocess.PIPE, text=True

@@ -125,13 +125,13 @@ def test_unknown_model(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "ctxgate: there is no model 'other'; config.yaml has: echo\n")
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "can't be read as JSON"), ("{}", "must hold a JSON list")])
-def test_bad_tools(text: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "message"), [("{", "can't be read as JSON"), ("{}", "must hold a JSON list")])
+def test_bad_tools(text: str, message: str, tmp_path: Path) -> None:
     config(tmp_path, ECHO)
     (tmp_path / "tools.json").write_text(text)
     done = ctxgate("chat", "--tools", "tools.json", cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 @pytest.mark.engine("llama.cpp")

@@ -55,7 +55,7 @@ def test_a_client(client: str, running: Path) -> None:
 
 
 def test_a_running_gateway(running: Path) -> None:
-    done = ctxgate("doctor", "--config", running, cwd=running.parent)
+    done = ctxgate("doctor", "--config", running, cwd=running.parent, PATH="")
     assert done.returncode == 0, done.stdout
     assert "ok     gateway: runs at" in done.stdout
     assert "ok     model tiny (active): can be started by xllamacpp" in done.stdout
@@ -73,7 +73,7 @@ def test_no_gateway(tmp_path: Path) -> None:
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no weights": (
         {"active_model": "a", "models": {"a": {"runtime": "llama.cpp", "path": "nowhere.gguf"}}},
-        "put the file there, or mend path:",
+        "put the file there, or correct path:",
     ),
     "no server": (
         {"active_model": "a", "models": {"a": {"runtime": "openai", "base_url": "http://127.0.0.1:9"}}},

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import io
 from collections.abc import Iterator
 
+import click
 import pytest
 
-from benchmarks.model_test import cli as model_test
-from gateway.cli.main import parser as ctxgate
+from benchmarks.model_test.cli import root as model_test
+from gateway.cli.main import root as ctxgate
 
 
-def parsers(root: argparse.ArgumentParser, name: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """It and the parsers of its commands. A command of ctxgate learns its arguments once it reads some."""
-    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
-        root.parse_known_args(["--help"])
-    yield name, root
-    for action in root._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for word, parser in action.choices.items():
-                yield from parsers(parser, f"{name} {word}")
+def commands(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """The command and its subcommands, with the words that run them."""
+    yield context.command_path, command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None
+            yield from commands(child, click.Context(child, parent=context, info_name=name))
 
 
-COMMANDS = [*parsers(ctxgate(), "ctxgate"), *parsers(model_test.parser(), "scripts/model-test")]
+COMMANDS = [
+    *commands(ctxgate, click.Context(ctxgate, info_name="ctxgate")),
+    *commands(model_test, click.Context(model_test, info_name="scripts/model-test")),
+]
 
 
 def test_there_are_commands() -> None:
     assert {"ctxgate serve", "ctxgate room new", "scripts/model-test run"} <= {name for name, _ in COMMANDS}
 
 
-@pytest.mark.parametrize("parser", [parser for _, parser in COMMANDS], ids=[name for name, _ in COMMANDS])
-def test_each_argument_is_explained(parser: argparse.ArgumentParser) -> None:
-    listed = [action for action in parser._actions if action.help is not argparse.SUPPRESS]
-    told = [action for action in listed if not isinstance(action, argparse._SubParsersAction)]
-    assert [action.dest for action in told if not action.help] == []
+@pytest.mark.parametrize("command", [command for _, command in COMMANDS], ids=[name for name, _ in COMMANDS])
+def test_each_argument_is_explained(command: click.Command) -> None:
+    assert [parameter.name for parameter in command.params if not explained(parameter)] == []
+    assert command.callback is not None
+    assert command.help
+
+
+@pytest.mark.parametrize("name", ctxgate.list_commands(click.Context(ctxgate)))
+def test_each_command_has_examples(name: str) -> None:
+    assert f"examples:\n  ctxgate {name}" in (dict(COMMANDS)[f"ctxgate {name}"].epilog or "")
+
+
+def explained(parameter: click.Parameter) -> bool:
+    return bool(getattr(parameter, "help", None) or getattr(parameter, "hidden", False))

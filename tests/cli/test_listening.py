@@ -29,21 +29,21 @@ def test_a_port_that_is_taken(held: int, tmp_path: Path) -> None:
     done = ctxgate("serve", "--port", str(held), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         69,
-        f"ctxgate: can't listen on 127.0.0.1 port {held}: something listens there already; if it is a gateway, "
-        "`ctxgate status` shows it: end it, or name another one with --port or server.port of config.yaml\n",
+        f"ctxgate: can't listen on 127.0.0.1 port {held}: the port is in use; if it is a gateway, "
+        "`ctxgate status` shows it: stop it, or name another one with --port or server.port of config.yaml\n",
     )
 
 
 @pytest.mark.parametrize(
-    ("path", "code", "said"),
+    ("path", "code", "message"),
     [
         pytest.param("none/s", 2, "No such file or directory; correct --uds or server.uds", id="no folder"),
         pytest.param("s" * PATH_LIMIT, 2, "path too long; correct --uds or server.uds", id="too long"),
-        pytest.param("file", 69, "it is there already", id="a file"),
+        pytest.param("file", 69, "the file exists", id="a file"),
         pytest.param("socket", 69, "name another path with --uds or server.uds", id="a server's"),
     ],
 )
-def test_a_path_that_is_no_place_for_a_socket(path: str, code: int, said: str, tmp_path: Path) -> None:
+def test_bad_socket_paths(path: str, code: int, message: str, tmp_path: Path) -> None:
     config(tmp_path, ECHO)
     (tmp_path / "file").write_text("mine")
     with socket.socket(socket.AF_UNIX) as other:
@@ -52,7 +52,7 @@ def test_a_path_that_is_no_place_for_a_socket(path: str, code: int, said: str, t
         done = ctxgate("serve", "--uds", path, cwd=tmp_path)
     assert done.returncode == code
     assert done.stderr.startswith(f"ctxgate: can't listen on {tmp_path / path}: ")
-    assert said in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -65,7 +65,7 @@ def test_an_address_of_another_machine(tmp_path: Path) -> None:
     assert "; correct --host or server.host of config.yaml" in done.stderr
 
 
-def test_a_free_port_is_told(tmp_path: Path) -> None:
+def test_a_free_port_is_announced(tmp_path: Path) -> None:
     config(tmp_path, ECHO)
     with serving(tmp_path, "--port", "0") as process:
         assert process.stderr is not None

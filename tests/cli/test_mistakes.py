@@ -1,4 +1,4 @@
-"""Mistakes in config.yaml that its form doesn't show: commands tell them, and none of them ends in a traceback."""
+"""Mistakes in config.yaml that its schema accepts: commands report them, without a traceback."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.ports import free_port
     [
         ("runtime: llama.cpp, path: text", "text is not a GGUF file", "llama.cpp reads GGUF files"),
         ("runtime: llama.cpp, path: folder", "folder is a folder", "llama.cpp reads GGUF files"),
-        ("runtime: mlx, path: text", "text is a file", "MLX wants the model's folder"),
-        ("runtime: llama.cpp, path: text, mmproj_path: gone", "no projector at", "mend mmproj_path:"),
+        ("runtime: mlx, path: text", "text is a file", "MLX needs the model's folder"),
+        ("runtime: llama.cpp, path: text, mmproj_path: gone", "no projector at", "correct mmproj_path:"),
         ('runtime: "nowhere.at_all:Class", base_url: "http://127.0.0.1:9"', "its backend can't be loaded", "nowhere"),
     ],
     ids=["no GGUF", "a folder", "a file for MLX", "no projector", "no such class"],
 )
-def test_the_doctor_looks_into_what_is_named(model: str, text: str, cure: str, tmp_path: Path) -> None:
+def test_the_doctor_checks_files_and_classes(model: str, text: str, cure: str, tmp_path: Path) -> None:
     file = config(tmp_path, f"active_model: m\nmodels: {{m: {{{model}}}}}\nserver: {{port: {free_port()}}}\n")
     file.with_name("text").write_text("no weights")
     file.with_name("folder").mkdir()
@@ -36,8 +36,8 @@ def test_the_doctor_looks_into_what_is_named(model: str, text: str, cure: str, t
     assert (done.returncode, done.stderr) == (69, "")
 
 
-def test_a_folder_of_anything_is_no_model_and_is_listed(tmp_path: Path) -> None:
-    """A path that leads to the wrong folder may hold what can't be looked at."""
+def test_models_lists_a_folder_with_unreadable_files(tmp_path: Path) -> None:
+    """A wrong path may name a folder with dead links and overlong paths."""
     file = config(tmp_path, "active_model: m\nmodels: {m: {runtime: mlx, path: deep}}\nserver: {port: 1}\n")
     folder = file.with_name("deep")
     folder.mkdir()
@@ -56,7 +56,7 @@ def test_a_folder_of_anything_is_no_model_and_is_listed(tmp_path: Path) -> None:
     assert "*  m      mlx      native_json  -        2.1 MB     no" in done.stdout
 
 
-def test_a_backend_that_can_t_be_loaded_is_no_fault_of_the_caller(tmp_path: Path) -> None:
+def test_an_unknown_backend_is_a_server_error(tmp_path: Path) -> None:
     model = '{runtime: "nowhere.at_all:Class", base_url: "http://127.0.0.1:9"}'
     config(tmp_path, f"active_model: m\nmodels: {{m: {model}}}\n")
     with serving(tmp_path, "--uds", "s"), answering(uds=tmp_path / "s") as client:

@@ -1,4 +1,4 @@
-"""`ctxgate records`: what it writes, the tools of a room find."""
+"""`ctxgate records`: writes models and filters that the tools of rooms find."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_models_and_filters(tmp_path: Path) -> None:
     assert ctxgate("records", "find", "person", cwd=tmp_path).stdout == ""
 
 
-def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+def test_mistakes_are_reported(tmp_path: Path) -> None:
     config(tmp_path, f"active_model: m\nmodels: {{m: {{runtime: echo}}}}\nstate_dir: {tmp_path / 'state'}\n")
     cases = {
         ("define", "person", "none.json"): "none.json can't be read",
@@ -33,7 +33,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         ("find", "person", "--query", "[]"): "--query must be a JSON object",
         ("find", "person"): "there is no such model; there are: none",
     }
-    for arguments, told in cases.items():
+    for arguments, message in cases.items():
         done = ctxgate("records", *arguments, cwd=tmp_path)
-        assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
         assert "Traceback" not in done.stderr

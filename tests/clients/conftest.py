@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faces.conftest import real as real  # a fixture
+from tests.api.conftest import real as real  # a fixture
 
 
 @pytest.fixture(scope="session")

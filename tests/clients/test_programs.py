@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
+from tests.api.asking import said
 from tests.clients.pages import configured
-from tests.faces.asking import said
 from tests.gateway.double import Exchange, Json, Script, chunk
 from tests.gateway.running import running
 from tests.patience import PATIENCE

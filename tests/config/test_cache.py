@@ -38,8 +38,12 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    return {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The folders are those of the process; the values of variables come from this mapping."""
+    variables = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return variables
 
 
 def entries(environ: dict[str, str]) -> list[Path]:
@@ -137,8 +141,8 @@ def test_an_entry_that_can_t_be_trusted_is_not_read(
     assert cache.load(file, environ).active_model == "one"
 
 
-def test_no_folder_to_keep_it_in(file: Path, environ: dict[str, str]) -> None:
-    environ["XDG_CACHE_HOME"] = "/proc/nowhere"
+def test_no_folder_to_keep_it_in(file: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
     assert cache.load(file, environ) == cache.load(file, environ)
 
 

@@ -507,12 +507,12 @@ def test_resolve(write: Any) -> None:
         config.resolve("c")
 
 
-def test_find(tmp_path: Path) -> None:
+def test_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     below = tmp_path / "project" / "a" / "b"
     below.mkdir(parents=True)
-    environ = {"XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     with pytest.raises(ConfigError) as caught:
-        find(below, environ)
+        find(below)
     assert str(below) in str(caught.value)
     assert str(tmp_path / "xdg" / "ctxgate" / "config.yaml") in str(caught.value)
     assert "--config" in str(caught.value)
@@ -520,11 +520,11 @@ def test_find(tmp_path: Path) -> None:
     own = tmp_path / "xdg" / "ctxgate" / "config.yaml"
     own.parent.mkdir(parents=True)
     own.touch()
-    assert find(below, environ) == own
+    assert find(below) == own
     project = tmp_path / "project" / "_models" / "config.yaml"
     project.parent.mkdir()
     project.touch()
-    assert find(below, environ) == project
+    assert find(below) == project
 
 
 @pytest.mark.parametrize("keys", ["", ', api_keys: ["${EMPTY}", "${NONE:-}"]'])

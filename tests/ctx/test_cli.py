@@ -34,7 +34,7 @@ def test_help(echo: Tree) -> None:
     done = echo.ctxgate("ctx", "--help")
     assert (done.returncode, done.stderr) == (0, "")
     for action in ("sync", "ls", "cat", "run", "export", "doctor"):
-        assert f"\n    {action} " in done.stdout
+        assert f"\n  {action} " in done.stdout
         assert f"ctxgate ctx {action}" in done.stdout
         assert echo.ctxgate("ctx", action, "--help").returncode == 0
 
@@ -50,7 +50,7 @@ def test_sync(echo: Tree) -> None:
     assert (code, told) == (0, f"kept, since it was changed by hand: {elsewhere}/model/debug/echo.d/cap\n")
 
 
-def test_sync_says_when_no_gateway_will_answer(echo: Tree) -> None:
+def test_sync_warns_when_no_gateway_will_answer(echo: Tree) -> None:
     file = echo.folder / "disabled.yaml"
     file.write_text("active_model: echo\nmodels: {echo: {runtime: echo}}\n")
     done = echo.ctxgate("ctx", "sync", "--config", file, "--root", echo.folder / "d")
@@ -143,7 +143,7 @@ def test_export(echo: Tree) -> None:
     other.mkdir(mode=0o755)
     (other / "state").write_text("mine")
     code, _, told = ctx(echo, "export", "main", "s", str(other))
-    assert (code, told.startswith(f"ctxgate: {other} holds other files: ")) == (2, True)
+    assert (code, told.startswith(f"ctxgate: {other} has other files: ")) == (2, True)
     assert ((other / "state").read_text(), stat.S_IMODE(other.stat().st_mode)) == ("mine", 0o755)
 
 
@@ -151,7 +151,7 @@ def test_doctor_finds_nothing_wrong(echo: Tree) -> None:
     code, printed, told = ctx(echo, "doctor")
     assert (code, told) == (0, "")
     assert printed.splitlines() == [
-        f"ok: {echo.root} is its owner's alone",
+        f"ok: only the owner can use {echo.root}",
         "ok: the runner starts",
         f"ok: a gateway answers for {echo.root}",
         "ok: model/debug/echo",
@@ -180,11 +180,11 @@ def test_doctor_finds_what_is_wrong(short: Path) -> None:
         assert problems == [
             f"problem: {made.root} can be read by others (drwxr-xr-x)",
             f"problem: no gateway answers for {made.root}",
-            "problem: model/debug/echo: cap: line 2: UnknownCapability 'native_thread'. It holds one word a line of "
+            "problem: model/debug/echo: cap: line 2: UnknownCapability 'native_thread'. It holds one word per line, of "
             "chat, stream, session, vision, audio_input, audio_output, json_schema, tool_call_syntax, reasoning, "
             "embedding, rerank",
-            "problem: model/debug/other: no driver mystery is known",
-            "problem: model/debug/other: its id 'debug/nobody' is no model of " + str(made.config),
+            "problem: model/debug/other: unknown driver mystery",
+            "problem: model/debug/other: its id 'debug/nobody' is not a model of " + str(made.config),
             "problem: the alias lost leads to no object",
         ]
         # As `ls` has it without a gateway.
@@ -213,4 +213,4 @@ def test_no_place_for_a_tree(echo: Tree) -> None:
         env=env, cwd=echo.folder, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "neither --root, $CTX_ROOT, ctx.root of config.yaml, a writable /ctx nor $XDG_RUNTIME_DIR" in done.stderr
+    assert "set --root, $CTX_ROOT, ctx.root in config.yaml or $XDG_RUNTIME_DIR, or make /ctx writable" in done.stderr

@@ -111,7 +111,7 @@ async def test_two_hundred_clients(short: Path) -> None:
             for _ in slow:
                 await begun.acquire()
             await asyncio.gather(*fast)
-            # Whatever is held for the slow ones is held now.
+            # All memory for the slow clients is taken now.
             waiting = made.resident()
             enough.set()
             await asyncio.gather(*slow)
@@ -177,7 +177,7 @@ async def test_killed_in_mid_session(short: Path) -> None:
                 await double.asked(sessions)
                 released = 0
                 while not (len(seen) == sessions and all(len(told) > 4 for told in seen.values())):
-                    # No answer gets to its end, however slow the gateway is.
+                    # No answer ends, however slow the gateway is.
                     if released < sum(map(len, seen.values())) + 2 * sessions:
                         engine.permits.release()
                         released += 1
@@ -205,7 +205,7 @@ def _look(made: Tree, number: int, seen: list[dict[str, Any]]) -> None:
     with made.connect("acme/m") as client:
         client.ask(op="resume", session=session)
         history = client.until()
-        # What was heard is there, in its place, and what follows it is whole.
+        # The record has the received events in their place, and a complete rest.
         assert history[: len(seen)] == seen
         assert [frame["id"] for frame in history] == [f"event-{at + 1}" for at in range(len(history))]
         assert types(history) == ["start", *["delta"] * (len(history) - 3), "error", "done"]
@@ -215,7 +215,7 @@ def _look(made: Tree, number: int, seen: list[dict[str, Any]]) -> None:
         assert history[-1] == {**history[-1], "status": "error", "run": run}
         client.ask(op="resume", session=session, after=seen[-1]["id"])
         assert client.until() == history[len(seen) :]
-        # The same message again is no new question.
+        # The same message again is a retry.
         client.ask(op="send", id="m1", session=session, input=f"go {number}")
         client.ask(op="ping")
         assert client.frame() == history[-1]

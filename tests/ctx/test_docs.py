@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gateway.ctx.availability import BUSY, OFFLINE, READY, UNCONFIGURED
 from gateway.ctx.drivers import DRIVERS
-from gateway.ctx.status import BUSY, OFFLINE, READY, UNCONFIGURED
 from gateway.engines.states import TABLE
 from tests.conftest import ROOT
 from tests.ctx.served import tree

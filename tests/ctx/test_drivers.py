@@ -253,6 +253,14 @@ def test_where_a_credential_comes_from(
     assert (key.get_secret_value() if key is not None else None) == found
 
 
+def test_a_bad_credential_is_noted_at_its_place(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(KEYED)
+    (note,) = load(tmp_path / "config.yaml", {"LMM_API_KEY": "sk-1\nx"}).notes
+    assert (note.line, note.column) == (3, KEYED.splitlines()[2].index("credential") + 1)
+    assert note.message.startswith("ctx.models.m.credential: ")
+    assert "sk-1" not in note.message
+
+
 def test_a_keychain_that_is_locked_is_noted(tmp_path: Path) -> None:
     """Nobody can unlock it for a gateway that starts by itself; the other models serve."""
     keyring = pytest.importorskip("keyring")
@@ -271,7 +279,7 @@ def test_a_keychain_that_is_locked_is_noted(tmp_path: Path) -> None:
     assert config.models["m"].api_key is None
 
 
-async def test_not_configured_is_told_before_anything_is_asked(short: Path) -> None:
+async def test_a_missing_key_is_reported_before_any_request(short: Path) -> None:
     object = CtxModel(object="acme/m", credential="far-off")
     async with Double(streams(chunk("Hello"))).serve() as double, keeping(short, double, object=object) as kept:
         told, exit_code = await kept.execute("acme/m", "hello")

@@ -8,8 +8,10 @@ import os
 import pty
 import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from gateway.ctx import client, runner
+from gateway.ctx import terminal as terminal_module
 from tests.conftest import ROOT
 from tests.ctx.served import Tree, tree
 from tests.ctx.test_clients import Words, with_engine
@@ -103,7 +107,7 @@ def test_json_that_is_no_request_is_text(echo: Tree) -> None:
         ("/ctx/model/debug/echo --text hello   there", "hello there\n", "", 0),
         ("echo hello | /ctx/model/debug/echo --text", "hello\n", "", 0),
         ("/ctx/model/debug/echo --text -- --text", "--text\n", "", 0),
-        ("/ctx/model/debug/echo --text ''", "", "EINVAL: input: there is nothing in it\n", 2),
+        ("/ctx/model/debug/echo --text ''", "", "EINVAL: input: it is empty\n", 2),
         ("/ctx/model/debug/echo hello | true", "", "", 0),
         ("/ctx/model/debug/echo hello > /dev/full", "", FULL, 1),
         ("/ctx/model/debug/echo --text hello > /dev/full", "", FULL, 1),
@@ -177,7 +181,7 @@ async def test_an_interrupt_cancels_and_the_second_one_ends(short: Path) -> None
                     made.process.send_signal(signal.SIGCONT)
                 assert process.stdout is not None
                 process.stdout.close()
-                # It is gone, so nobody is answered any more.
+                # The client is gone, so the engine's work is cancelled.
                 await double.requests[1].gone
 
 
@@ -195,6 +199,57 @@ async def test_an_engine_that_fails_after_the_first_frame(short: Path) -> None:
                 *("start", "EACCES", "done")
             ]
             assert done.returncode == 13
+
+
+# A gateway that goes away
+
+
+@contextmanager
+def closes(path: Path, said: bytes) -> Iterator[None]:
+    """A server that says something and closes without reading, which resets the connection."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        listening.listen()
+
+        def serve() -> None:
+            client, _ = listening.accept()
+            select.select([client], [], [], PATIENCE)  # until there is something that it doesn't read
+            client.sendall(said)
+            client.close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join(PATIENCE)
+
+
+def test_a_reset_connection_is_the_gateway_s_end(short: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (short / "model/acme").mkdir(parents=True)
+    (short / "model/acme/m").touch()
+    with closes(short / client.SOCKET, b'{"type":"start"}\n'):
+        assert runner.run(str(short), str(short / "model/acme/m"), ["hello"]) == client.UNAVAILABLE
+    start, error, done = map(json.loads, capfd.readouterr().out.splitlines())
+    assert (start["type"], error["code"], done["status"]) == ("start", "EHOSTDOWN", "error")
+    assert "went away" in error["message"]
+
+
+def test_a_conversation_says_that_the_gateway_has_gone(
+    short: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("builtins.input", lambda prompt: "hello")
+    start = b'{"type":"start"}\n'
+    with closes(short / "model/acme/m.sock", start):
+        assert terminal_module.converse(str(short), "model/acme/m") == client.GENERIC
+    assert capfd.readouterr().err.endswith("the gateway has gone\n")
+
+
+def test_what_a_closed_connection_takes_is_no_error(short: Path) -> None:
+    one, other = socket.socketpair()
+    with one:
+        other.close()
+        assert client.send(one, b"hello") is False
+        assert client.receive(one) == b""
 
 
 # Terminals

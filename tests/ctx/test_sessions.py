@@ -77,7 +77,7 @@ async def test_one_id_is_answered_once(short: Path) -> None:
         for client in clients:
             await client.ask(op="send", id="m1", input="go")
         first = [await client.frame() for client in clients]
-        # Each hears of the one run; only who began it hears more.
+        # Each client learns of the one run; only the one that started it gets more.
         assert all(frame == first[0] for frame in first)
         await double.asked()
         for client in clients:
@@ -222,11 +222,11 @@ async def test_the_engine_waits_for_who_reads_slowly_in_a_temporary_session(shor
             return before == sent and not exchange.connection.writable.is_set()
 
         await eventually(stalled)
-        # What it wants to say is four times what the kernel takes between two processes.
+        # The answer is four times as long as the kernel's socket buffers.
         assert 0 < sent < 16_000_000
         transport.resume_reading()
         told = await client.until()
-        # And what can't be a message in the end is said to be too long.
+        # In the end it is too long for a message.
         assert [frame.get("code", frame["type"]) for frame in told[-2:]] == ["EMSGSIZE", "done"]
         assert 900_000 < len(text(told)) < 2**20
 
@@ -281,7 +281,7 @@ async def test_a_second_gateway_leaves_the_tree_alone(short: Path, caplog: pytes
         other = LiveTree(Services(kept.gateway))
         async with asyncio.timeout(PATIENCE):
             await other.run()
-        assert f"another gateway keeps {kept.root}" in caplog.text
+        assert f"another gateway serves {kept.root}" in caplog.text
         async with kept.connect("debug/echo") as client:
             await client.ask(op="ping")
             assert await client.frame() == {"type": "pong"}

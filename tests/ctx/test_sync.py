@@ -42,7 +42,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "t"
 
 
-def test_again_changes_nothing(root: Path) -> None:
+def test_a_second_sync_changes_nothing(root: Path) -> None:
     first = sync(root, config("qwen", "mine"))
     assert "model/qwen/qwen" in first.made
     before, manifest = listing(root), (root / ".ctxgate/manifest.json").read_text()
@@ -65,7 +65,7 @@ def test_what_changes_is_changed_and_what_goes_is_removed(root: Path) -> None:
     assert {path: text.replace(str(fresh), str(root)) for path, text in listing(fresh).items()} == listing(root)
 
 
-def test_what_a_person_made_or_changed_is_kept(root: Path) -> None:
+def test_sync_leaves_what_a_person_created_or_changed(root: Path) -> None:
     sync(root, config("qwen", "mine"))
     control = root / "model/qwen/qwen.d"
     (control / "default").write_text("temperature=0\n")
@@ -77,7 +77,7 @@ def test_what_a_person_made_or_changed_is_kept(root: Path) -> None:
     assert report.kept == ["model/qwen/qwen.d/default", "model/fast"]
     assert (control / "default").read_text() == "temperature=0\n"
     assert os.readlink(root / "model/fast") == str(root / "model/qwen/qwen")
-    # The model goes, and what isn't ours stays.
+    # The model goes; a person's files stay.
     report = sync(root, config("mine"))
     assert report.kept == ["model/qwen/qwen.d/default", "model/qwen/qwen.d", "model/qwen"]
     assert sorted(path.name for path in control.iterdir()) == ["default", "note"]
@@ -218,7 +218,7 @@ def test_where_the_tree_is(given: str | None, environ: dict[str, str], named: st
 def test_nowhere() -> None:
     if os.access("/ctx", os.W_OK):
         pytest.skip("this machine has a /ctx that can be written")
-    with pytest.raises(ProviderInvalidRequest, match="there is no place"):
+    with pytest.raises(ProviderInvalidRequest, match="no place for the tree"):
         find_root(None, config("qwen"), {})
 
 

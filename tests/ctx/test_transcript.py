@@ -145,7 +145,7 @@ def test_reading_an_object_gives_metadata(served: Tree) -> None:
     assert "small.gguf" not in "\n".join(shown)
 
 
-def test_everything_is_its_owner_s_alone(served: Tree) -> None:
+def test_everything_is_private_to_the_owner(served: Tree) -> None:
     wrong = []
     for path in served.root.rglob("*"):
         mode, kind = stat.S_IMODE(path.lstat().st_mode), stat.S_IFMT(path.lstat().st_mode)

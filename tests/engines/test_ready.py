@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from gateway.config import Engines, Model, Residence, Runtime
 from gateway.engines import Engine, engine
 from gateway.engines.recipe import Machine
-from gateway.errors import ProviderModelNotLoaded
+from gateway.errors import Backoff, ProviderModelNotLoaded
 from tests.engines.conftest import stand_still
 from tests.engines.test_engine import stopped
 from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
@@ -104,7 +104,7 @@ async def failure(engine: Engine) -> ProviderModelNotLoaded:
 async def test_a_failed_engine_is_tried_again_less_and_less_often(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "BACK_OFF_SECONDS", (0.05, 60.0))
+    monkeypatch.setattr(engine, "BACK_OFF", Backoff(0.05, 60.0))
     monkeypatch.setattr(engine, "WAITED_SECONDS", 0.15)
     now = [time.monotonic()]
     # Its clock, which goes on as we say: on a slow machine no wait would be long.

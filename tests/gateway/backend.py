@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from gateway.backends import Address, Fixup, Taker
+from gateway.backends import Address, Reply
 from gateway.config import Model
 from gateway.errors import CATEGORIES, GatewayError, InternalError
 from gateway.wire.chat import ChatRequest, decode, encode
@@ -54,10 +54,7 @@ class FailingBackend:
         """Holds nothing."""
 
 
-class FailingReply:
-    fixup: Fixup | None = None
-    done = False
-
+class FailingReply(Reply):
     def __init__(self, error: Exception, before: list[bytes]) -> None:
         self._error = error
         self._before = before
@@ -70,9 +67,6 @@ class FailingReply:
             before, self._before = self._before, []
             return before
         raise self._error
-
-    def tap(self, taker: Taker) -> None:
-        """Nothing arrives by itself."""
 
     def close(self) -> None:
         """Holds nothing."""

@@ -362,9 +362,10 @@ def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> 
 
     from pydantic import SecretStr
 
-    from gateway.api.routes import API
+    from gateway.api.entry import API
     from gateway.config import Config, Model, Server
     from gateway.core import Gateway
+    from gateway.services import Services
 
     seen: list[tuple[int, int]] = []
     real = hmac.compare_digest
@@ -380,7 +381,7 @@ def test_keys_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> 
     config = Config(
         source=Path("x"), active_model="e", models={"e": Model(name="e", runtime="echo")}, server=Server(api_keys=keys)
     )
-    api = API(Gateway(config))
+    api = API(Services(Gateway(config)))
     api.authenticate([(b"authorization", b"Bearer a")])
     assert seen == [(32, 32)] * 3
     with pytest.raises(GatewayError):
@@ -611,7 +612,7 @@ async def test_a_compressed_body_is_told_as_such(http: str, path: str, size: int
     async with running(answers(), http=http) as gateway, await gateway.connect() as client:
         answer = await client.ask(gzip.compress(plain), path, "Content-Encoding: gzip\r\n")
         assert (answer.status, answer.headers["accept-encoding"]) == (415, "identity")
-        assert b"Content-Encoding: gzip: bodies are read as they are" in answer.body
+        assert b"Content-Encoding: gzip: send the body uncompressed" in answer.body
         if path.startswith("/v1/"):
             assert answer.error["type"] == "invalid_request_error"
         assert not gateway.engine.requests

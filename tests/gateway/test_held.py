@@ -13,7 +13,6 @@ from tests.gateway.accumulator import from_stream
 from tests.gateway.client import Answer, chat
 from tests.gateway.double import Exchange, Json, Script, chunk, completion, endless, streams
 from tests.gateway.running import running
-from tests.patience import PATIENCE
 
 SCHEMA: Json = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 BY_SCHEMA: Json = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
@@ -137,7 +136,7 @@ async def test_what_the_model_is_told_when_it_is_asked_again(http: str) -> None:
     assert json.dumps(SCHEMA, separators=(",", ":")) in second["messages"][2]["content"]
     # Only the last answer is shown.
     assert len(third["messages"]) == 3
-    assert "$.n: 'x' is not of type 'integer'" in third["messages"][2]["content"]
+    assert "/n: 'x' is not of type 'integer'" in third["messages"][2]["content"]
 
 
 UNMET: dict[str, tuple[Json, Script, int, str, str]] = {
@@ -224,12 +223,12 @@ MALFORMED: dict[str, tuple[Json, str, str]] = {
     "a schema that is none": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "int"}}}},
         "response_format.json_schema.schema",
-        "no JSON Schema: 'int'",
+        "not a valid JSON Schema: $.type: 'int'",
     ),
     "a reference to elsewhere": (
         {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "http://127.0.0.1:9/a"}}}},
         "response_format.json_schema.schema",
-        "refers to what it doesn't hold",
+        "leads nowhere inside it",
     ),
     "no such choice": ({"tools": [NOW], "tool_choice": "always"}, "tool_choice", "no 'always'"),
     "no such tool": (
@@ -253,8 +252,7 @@ async def test_a_constraint_that_is_none_is_refused_by_its_name(name: str) -> No
         answer = await gateway.ask(chat(**fields))
         assert (answer.status, answer.error["param"]) == (400, param)
         assert words in answer.error["message"]
-        # What a reference leads to is seen once there is something to check.
-        assert len(gateway.engine.requests) == (name == "a reference to elsewhere")
+        assert not gateway.engine.requests
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -264,7 +262,7 @@ async def test_an_answer_that_another_model_might_have_given_is_handed_out(http:
         assert folded(answer) == (GOOD, [], {"by": "checked", "attempts": 2})
 
 
-async def test_a_schema_that_only_we_find_faulty_ends_the_answer_that_began(http: str) -> None:
+async def test_a_faulty_schema_is_refused_before_the_engine_is_asked(http: str) -> None:
     async def knows_no_dialect(exchange: Exchange) -> None:
         if exchange.path == "/props":
             await exchange.whole({"chat_template": "{{ messages }} {{ tools }}"})
@@ -275,8 +273,7 @@ async def test_a_schema_that_only_we_find_faulty_ends_the_answer_that_began(http
         faulty = {"type": "json_schema", "json_schema": {"schema": {"type": "int"}}}
         answer = await gateway.ask(chat(stream=True, tools=[NOW], response_format=faulty))
         assert (answer.status, answer.error["param"]) == (400, "response_format.json_schema.schema")
-        async with asyncio.timeout(PATIENCE):
-            await gateway.engine.requests[-1].gone
+        assert {request.path for request in gateway.engine.requests} <= {"/props"}
 
 
 async def test_a_dialect_that_could_not_be_asked_for_once_is_asked_for_again(http: str) -> None:
@@ -316,7 +313,7 @@ async def test_a_pattern_that_would_match_for_ever_is_given_up(name: str, stream
     async with running(script, says("Hi."), progress={"progress_comments": False}) as gateway:
         answer = await gateway.ask(chat(stream=stream, **PATTERNED[name]))
         assert (answer.status, answer.error["code"]) == (400, "invalid_request")
-        assert "its patterns take longer than" in answer.error["message"]
+        assert "it takes longer than 0.5 s" in answer.error["message"]
         assert len(gateway.engine.requests) == 1
         assert (await gateway.ask(chat())).status == 200
 

@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.answer.normalize import Answer, EngineError
-from gateway.backends.base import Fixup
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
+from gateway.wire.engine import Fixup
 from normalizers import FormatSpec, registry
 from normalizers.write.render import render_calls
 from tests.gateway.accumulator import Call, from_stream, from_whole

@@ -15,12 +15,12 @@ import pytest
 
 from benchmarks.harness import proc
 from benchmarks.harness.stacks import STACKS, Place
-from gateway.api.routes import API
+from gateway.api.entry import API
 from gateway.app import GRACE_SECONDS
 from gateway.config import Config, Model
 from gateway.core import Gateway
-from gateway.errors import GatewayError
-from gateway.server.asgi import Message, Receive, Scope, Send
+from gateway.server.asgi import Message
+from gateway.services import Services
 from tests.gateway.client import Client, chat
 from tests.gateway.double import Double, Exchange, Script, chunk, completion, endless
 from tests.gateway.running import NO_COMMENTS
@@ -103,38 +103,30 @@ async def test_an_answer_without_end_is_cut_after_the_grace(tmp_path: Path) -> N
 
 
 class Stubborn:
-    """A face that can't be closed."""
+    """A shared object that can't be closed."""
 
     def __init__(self, closed: list[Stubborn]) -> None:
         self._closed = closed
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
-
-    def error_body(self, error: GatewayError) -> bytes:
-        return str(error).encode()
 
     async def aclose(self) -> None:
         self._closed.append(self)
         raise OSError("it won't")
 
 
-async def test_every_face_is_closed_though_each_of_them_fails() -> None:
+async def test_every_shared_object_is_closed_even_if_closing_fails() -> None:
     closed: list[Stubborn] = []
     models = {"echo": Model(name="echo", runtime="echo")}
     gateway = Gateway(Config(source=Path("config.yaml"), active_model="echo", models=models))
-    app = API(gateway, {"/one": lambda: Stubborn(closed), "/two": lambda: Stubborn(closed)})
+    services = Services(gateway)
+    app = API(services)
     told: asyncio.Queue[Message] = asyncio.Queue()
     sent: asyncio.Queue[Message] = asyncio.Queue()
     async with asyncio.timeout(PATIENCE):
         lifespan = asyncio.create_task(app({"type": "lifespan"}, told.get, sent.put))
         await told.put({"type": "lifespan.startup"})
         assert (await sent.get())["type"] == "lifespan.startup.complete"
-        for path in ("/one", "/two"):
-            scope: Scope = {"type": "http", "method": "GET", "path": path, "headers": []}
-            await app(scope, told.get, sent.put)
-            assert [(await sent.get())["type"] for _ in range(2)] == ["http.response.start", "http.response.body"]
+        for _ in range(2):
+            services.shared(lambda services: Stubborn(closed))
         await told.put({"type": "lifespan.shutdown"})
         with pytest.raises(OSError, match="it won't"):
             await lifespan

@@ -22,6 +22,10 @@ CASES: dict[str, tuple[bytes, list[bytes]]] = {
     "two at once": (b"data: 1\n\ndata: 2\n\n", [b"1", b"2"]),
     "CRLF": (b"data: 1\r\n\r\ndata: 2\r\n\r\n", [b"1", b"2"]),
     "mixed line ends": (b"data: 1\r\n\ndata: 2\n\r\n", [b"1", b"2"]),
+    "CR": (b"data: 1\r\rdata: 2\r\r", [b"1", b"2"]),
+    "all three line ends": (b"data: a\r\rdata: b\r\n\r\ndata: c\n\n", [b"a", b"b", b"c"]),
+    "a lone CR ends a line": (b"data: 1\rdata: 2\n\n", [b"1\n2"]),
+    "last event after a CR": (b"data: 1\r", [b"1"]),
     "no space": (b"data:1\n\n", [b"1"]),
     "two spaces: one is data": (b"data:  1\n\n", [b" 1"]),
     "space at the end is data": (b"data: 1 \n\n", [b"1 "]),
@@ -60,16 +64,19 @@ lines = st.lists(
     st.sampled_from(
         [b"data: 1", b"data:2", b"data: ", b": c", b"", b"", b"event: x", b"id", b"data", b'data: {"a":"b"}']
     )
-    | st.binary(max_size=12).map(lambda b: b.replace(b"\n", b"").replace(b"\r", b"")),
+    | st.binary(max_size=12),
     max_size=12,
 )
 
 
-@given(lines, st.lists(st.booleans(), min_size=12, max_size=12), st.lists(st.integers(0, 200), max_size=8))
+ENDS = st.lists(st.sampled_from([b"\n", b"\r\n", b"\r"]), min_size=12, max_size=12)
+
+
+@given(lines, ENDS, st.lists(st.integers(0, 200), max_size=8))
 def test_any_split_of_the_same_bytes_gives_the_same_events(
-    source: list[bytes], crlf: list[bool], cuts: list[int]
+    source: list[bytes], ends: list[bytes], cuts: list[int]
 ) -> None:
-    stream = b"".join(line + (b"\r\n" if wide else b"\n") for line, wide in zip(source, crlf, strict=False))
+    stream = b"".join(line + end for line, end in zip(source, ends, strict=False))
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     pieces = [stream[a:b] for a, b in pairwise(places)]
     assert read(*pieces) == read(stream)
@@ -82,8 +89,14 @@ def test_what_is_written_is_read(payloads: list[bytes]) -> None:
 
 @pytest.mark.parametrize(
     "pieces",
-    [[b"data: " + b"x" * 101], [b"data: ", *[b"x" * 10] * 11], [b"data: 1234567890\n"] * 12, [b": " + b"x" * 200]],
-    ids=["one line", "a line in pieces", "many lines", "a comment"],
+    [
+        [b"data: " + b"x" * 101],
+        [b"data: ", *[b"x" * 10] * 11],
+        [b"data: 1234567890\n"] * 12,
+        [b": " + b"x" * 200],
+        [b"data:\n"] * 30,
+    ],
+    ids=["one line", "a line in pieces", "many lines", "a comment", "lines without data"],
 )
 def test_an_event_that_does_not_end_is_refused_in_bounded_memory(pieces: list[bytes]) -> None:
     reader = SSEReader(max_event_size=100)

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.model_test import CHECKER, oracle, results
 from benchmarks.model_test.cases import SUITES, BadSuite, Case, choose, load, picks
-from benchmarks.model_test.cli import BASELINES
+from benchmarks.model_test.commands import BASELINES
 from benchmarks.model_test.judge import judge
 
 CORE = load(SUITES / "core")

@@ -69,7 +69,7 @@ def test_a_worse_setting_is_stopped_and_the_better_one_promoted(tmp_path: Path, 
     assert done.returncode == 1, done.stderr
     assert "REGRESSION" in done.stdout
     assert "overall: " in done.stdout
-    assert "right stays the active model; nothing was changed" in done.stderr
+    assert "right stays the active model; nothing changed" in done.stderr
     assert config.read_bytes() == before
     assert (out / "wrong" / "report.html").is_file()
 
@@ -102,7 +102,7 @@ def test_another_server_isnt_taken_for_the_candidate(tmp_path: Path, test_model:
     with listening() as port:
         done = swap(written(tmp_path, test_model, "right", port), "ported")
     assert done.returncode == 2
-    assert f"something runs on port {port}" in done.stderr
+    assert f"another server holds port {port}" in done.stderr
 
 
 def test_a_value_from_elsewhere_is_left_alone(tmp_path: Path, test_model: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_value_from_elsewhere_is_left_alone(tmp_path: Path, test_model: Path) 
     before = config.read_bytes()
     done = swap(config, "wrong")
     assert done.returncode == 2
-    assert "active_model is filled in from elsewhere" in done.stderr
+    assert "active_model is no plain name in the file" in done.stderr
     assert config.read_bytes() == before
 
 

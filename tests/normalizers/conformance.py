@@ -1,9 +1,8 @@
-"""Runs the rows of the shared conformance tables, which lie beside the checkout.
+"""Runs the rows of the conformance tables: our own in ``rows/``, and the shared ones beside the checkout.
 
-A row holds a model's text and what a passing test of another project makes of it. Where a row carries
-a recommendation, that is the right answer. What such a test does beyond its row stands in
-``conformance_sources.py``. Rows that break a law or a policy of ours are named, with the law, in
-``conformance_exceptions.json``.
+A shared row holds a model's text and the result that a passing test of another project expects. If a row
+has a recommendation, that is the right answer. ``conformance_sources.py`` holds what such a test does
+beyond its row. ``conformance_exceptions.json`` names the rows that break one of our laws or policies.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from tests.normalizers.conformance_sources import Part, Source
 from tests.normalizers.splits import run, splits
 
 ROOT = Path(__file__).parents[2]
+OWN = Path(__file__).with_name("rows")
 TABLES = Path(os.environ.get("CTXGATE_CONFORMANCE", ROOT.parent / "shared" / "conformance" / "toolcalls"))
 EXCEPTIONS: dict[str, str] = {
     row: law
@@ -30,8 +30,8 @@ EXCEPTIONS: dict[str, str] = {
 Row = dict[str, Any]
 
 
-def rows(table: str) -> Iterator[Row]:
-    with (TABLES / table).open(encoding="utf-8") as lines:
+def rows(path: Path) -> Iterator[Row]:
+    with path.open(encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)
 
@@ -46,7 +46,7 @@ def spec_of(row: Row) -> FormatSpec | None:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     wrong: str = ""
-    """What differs from the row; empty if it is right."""
+    """How the answer differs from the row; empty if it doesn't."""
     split: str = ""
     """How two splits differ; empty if they agree."""
 
@@ -55,7 +55,7 @@ AS_IT_STANDS = Source()
 
 
 def judge(row: Row, spec: FormatSpec, source: Source = AS_IT_STANDS, *, random_splits: int = 20) -> Verdict:
-    """Whether the row is right when it is run as `source` runs it, in what that asserts."""
+    """Run the row as `source` does, in every split, and compare what `source` asserts."""
     if "reasoning_format_none" in row["flags"]:
         spec = replace(spec, think=())
     spec = replace(spec, **source.policy)
@@ -79,7 +79,7 @@ def judge(row: Row, spec: FormatSpec, source: Source = AS_IT_STANDS, *, random_s
 
 
 def _piece(row: Row, spec: FormatSpec, source: Source) -> str:
-    """What is wrong with the content that the row's piece of the stream added."""
+    """The difference in the content that the row's piece of the stream adds."""
     parser = normalizer(spec)
     for piece in source.stream:
         events = parser.feed(piece)
@@ -105,7 +105,7 @@ def _arrange(row: Row, spec: FormatSpec) -> tuple[str, list[dict[str, Any]], dic
         names = sorted({call["name"] for call in _expected(row)["tool_calls"]})
         tools = [{"type": "function", "function": {"name": name}} for name in names]
     if "test_replay" in row["source"]:
-        # Markers of that test's own tokenizer.
+        # Remove the markers of that test's own tokenizer.
         text = text.replace("<bos>", "").replace("<eos>", "")
     options = {
         "reasoning_open": _starts_in_reasoning(row, spec, text),
@@ -150,7 +150,7 @@ def _difference(row: Row, source: Source, message: Message, names: list[str]) ->
     if "content" in asserts and "content_lossy_in_anchor" not in row["flags"]:
         content = (source.content if source.content is not None else expected["content"] or "").strip()
         if "reasoning_format_none" in row["flags"]:
-            # There the reasoning stays in the content, with the tag that the prompt ended with.
+            # Those tests leave the reasoning in the content, with the tag that ended the prompt.
             content = content.removeprefix("<think>").strip()
         if message.content.strip() != content:
             return f"content {message.content!r}, not {content!r}"

@@ -1,9 +1,9 @@
-"""What the tests behind some rows of the extended tier do, where the row itself doesn't say it.
+"""How the tests behind some rows of the extended tier run, if the row itself doesn't say.
 
-Most rows are what a parser was *seen* to return in a passing test of its project. Here stands, for the rows that
-differ from ours, how that test runs the text and which part of the answer it asserts at all, as read in the
-sources that the rows name (vLLM 0.33.0, SGLang's snapshot, Ollama's commit). Each row here is right by its source
-and would not be without this; those that are wrong by their source, too, stand in ``conformance_exceptions.json``.
+Most rows record what a parser returned in a passing test of its project. For the rows that differ from ours, this
+module records how that test runs the text and which part of the answer it asserts, as its source shows (vLLM
+0.33.0, SGLang's snapshot, Ollama's commit). Every row here is right by its source, and wrong without this. Rows that
+are wrong by their source, too, are in ``conformance_exceptions.json``.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ Part = Literal["names", "calls", "these calls", "content", "reasoning"]
 class Source:
     asserts: tuple[Part, ...] = ("calls", "content", "reasoning")
     tools: tuple[dict[str, Any], ...] = ()
-    """Those that the test declares and the row leaves out."""
+    """Tools that the test declares and the row leaves out."""
     reasoning_open: bool = False
-    """The test's prompt has opened reasoning."""
+    """The test's prompt opened the reasoning."""
     policy: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the format that hold where the test runs, and that are not our defaults."""
+    """Fields of the format that the test needs and that differ from our defaults."""
     calls: tuple[tuple[str, dict[str, Any]], ...] | None = None
-    """The calls that the test asserts, where they are not the row's."""
+    """The calls that the test asserts, if they differ from the row's."""
     content: str | None = None
     stream: tuple[str, ...] = ()
-    """The row is what one piece of a stream added: the first piece here that is its text, in a stream of ours."""
+    """The row records what one piece of a stream added: the first piece here that equals its text."""
 
 
 _CALLS = Source(asserts=("calls",))
@@ -64,7 +64,7 @@ _CURRENT = _glm(
 _DATE = _glm("<tool_call>", "get_current_date", "</tool_call>")
 
 SOURCES: dict[str, Source] = {
-    # One delta of a streamed message each, and the test asserts the whole message alone.
+    # Each is one delta of a streamed message; the test asserts only the whole message.
     **{
         f"granite4-vllm-{number:04}": Source(
             asserts=("calls", "content"), stream=tuple(_PLAIN_CALL), calls=(("find_box", {"s": 1, "g": 2}),)
@@ -78,7 +78,7 @@ SOURCES: dict[str, Source] = {
     "glm47-vllm-0015": _WEATHER,
     "glm47-vllm-0021": _CURRENT,
     "glm47-vllm-0022": _CURRENT,
-    # "Should not raise", and no assertion: what comes of malformed input is each parser's own affair.
+    # "Should not raise", without an assertion: each parser may treat malformed input in its own way.
     "deepseek_v3-vllm-0009": _NOTHING,
     "granite-vllm-0009": _NOTHING,
     "granite-vllm-0010": _NOTHING,
@@ -92,18 +92,18 @@ SOURCES: dict[str, Source] = {
     "granite_20b_fc-vllm-0012": _NOTHING,
     "granite_20b_fc-vllm-0013": _NOTHING,
     "granite_20b_fc-vllm-0014": _NOTHING,
-    # No marker in the content, which holds for every answer here.
+    # Asserts that the content has no marker, which is true of every answer here.
     "granite-vllm-0026": _NOTHING,
-    # Several spellings of an opener are treated alike; what becomes of the text is not asserted.
+    # Asserts that several spellings of an opener are treated alike, but not how.
     "deepseek_v4-vllm-0045": _NOTHING,
     "deepseek_v4-vllm-0046": _NOTHING,
     "deepseek_v4-vllm-0047": _NOTHING,
-    # Two ways of converting agree at every split; which types come out is not asserted.
+    # Asserts that two converters agree at every split, but not on which types.
     "gemma4-vllm-0068": Source(asserts=("names",)),
     "gemma4-vllm-0070": Source(asserts=("names",)),
     "gemma4-vllm-0078": Source(asserts=("names",)),
     "gemma4-vllm-0079": Source(asserts=("names",)),
-    # The calls, or that there is one; text and reasoning beside them are not asserted.
+    # Asserts the calls or their number, but not the text and reasoning beside them.
     "granite-vllm-0007": _CALLS,
     "phi4_mini-vllm-0005": _CALLS,
     "gemma4-vllm-0052": _CALLS,
@@ -112,17 +112,17 @@ SOURCES: dict[str, Source] = {
     "kimi_k2-sgl-0077": _CALLS,
     "deepseek_v4-sgl-0064": Source(asserts=("names",)),
     "seed_oss-vllm-0018": Source(asserts=("these calls",), calls=(("get_weather", {"city": "Tokyo"}),)),
-    # The second call fails by an exception that the test puts into the parser.
+    # The second call fails by an exception that the test injects.
     "kimi_k2-sgl-0067": Source(asserts=("these calls",)),
-    # The test declares tools, whose schemas want text.
+    # The test declares tools whose schemas require text.
     "gemma4-vllm-0054": Source(tools=_RECORD),
     "gemma4-vllm-0055": Source(tools=_RECORD),
-    # The test's prompt has opened reasoning; it looks at calls and content.
+    # The test's prompt opened the reasoning; it asserts calls and content.
     "deepseek_v4-vllm-0021": Source(asserts=("calls", "content"), reasoning_open=True),
     "nemotron_v3-vllm-0003": Source(asserts=("calls", "content"), reasoning_open=True),
-    # The test has two parsers for one text and asserts both answers: this is the other one's.
+    # The test asserts the answers of two parsers to one text; this is the other parser's.
     "gemma4-vllm-0109": Source(content="Done."),
-    # The project drops text behind a call, and asserts it.
+    # The project drops text after a call, and asserts it.
     "deepseek_v31-vllm-0002": _DROPS,
     "deepseek_v31-oll-0058": Source(asserts=("content", "reasoning"), policy={"after": "drop"}),
     "deepseek_v4-vllm-0014": _DROPS,
@@ -131,7 +131,7 @@ SOURCES: dict[str, Source] = {
     "gemma4-sgl-0112": _DROPS,
     "kimi_k2-vllm-0027": Source(asserts=("calls", "content"), policy={"after": "drop"}),
     "step3p5-vllm-0014": _DROPS,
-    # The project refuses calls of tools that nobody declared, and asserts it.
+    # The project refuses calls of undeclared tools, and asserts it.
     "glm45-sgl-0008": _REFUSES,
     "glm47-sgl-0047": _REFUSES,
     "minimax_m2-vllm-0021": _REFUSES,

@@ -1,4 +1,4 @@
-"""One text, every way it can arrive: whole, character by character, and in random pieces."""
+"""Feeds one text whole, character by character and in random pieces."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def parse(
     random_splits: int = 5,
     **options: Any,
 ) -> Message:
-    """The folded message, after a check that every split gives the same events."""
+    """The folded message. Asserts that every split gives the same events."""
     whole: list[Event] | None = None
     for pieces in splits(text, random_splits=random_splits):
         events = coalesce(run(spec, pieces, tools, **options))
@@ -53,7 +53,7 @@ def parse(
 
 
 def tool(name: str, required: Sequence[str] = (), /, **types: Any) -> dict[str, Any]:
-    """An OpenAI tool; a parameter is given as a type name or as a whole schema."""
+    """An OpenAI tool. A parameter is a type name or a whole schema."""
     properties = {key: {"type": kind} if isinstance(kind, str) else kind for key, kind in types.items()}
     schema = {"type": "object", "properties": properties, "required": list(required)}
     return {"type": "function", "function": {"name": name, "parameters": schema}}

@@ -1,4 +1,4 @@
-"""One table for each format: what it looks like, and what goes wrong with it."""
+"""One table for each format: its regular forms, and the deviations that models produce."""
 
 from __future__ import annotations
 
@@ -350,7 +350,43 @@ QWEN_CODER: dict[str, Case] = {
         [("f", {"n": "1"})],
         (),
     ),
+    "no closing tag before the end of the call": (
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</function>\n</tool_call>",
+        "",
+        "",
+        PARIS,
+        (),
+    ),
+    "the beginning of a closing tag in a value": (
+        "<tool_call>\n<function=note>\n<parameter=text>\na\n</func b\n</parameter>\n</function>\n</tool_call>",
+        "",
+        "",
+        [("note", {"text": "a\n</func b"})],
+        (),
+    ),
+    "the end of the call within a line of a value": (
+        "<tool_call><function=note><parameter=text>a </function> b</parameter></function></tool_call>",
+        "",
+        "",
+        [("note", {"text": "a </function> b"})],
+        (),
+    ),
     "stopped in a value": ("<tool_call>\n<function=get_weather>\n<parameter=city>Paris", "", "", PARIS, ()),
+    "stopped after a value": (
+        "<tool_call><function=get_weather><parameter=city>Paris</parameter>",
+        "",
+        "",
+        PARIS,
+        (),
+    ),
+    "stopped in an object": (
+        '<tool_call><function=get_weather>{"city": "Par',
+        '<function=get_weather>{"city": "Par',
+        "",
+        [],
+        ("unfinished_call",),
+    ),
+    "stopped after an object": ('<tool_call><function=get_weather>{"city": "Paris"}', "", "", PARIS, ()),
     "json in its place": ('<tool_call>{"name": "ping"}</tool_call>', "", "", [("ping", {})], ()),
 }
 
@@ -371,6 +407,13 @@ MINIMAX: dict[str, Case] = {
         "",
         "",
         TWO,
+        (),
+    ),
+    "no closing tag before the end of the call": (
+        '<minimax:tool_call><invoke name="get_weather"><parameter name="city">\nParis\n</invoke></minimax:tool_call>',
+        "",
+        "",
+        PARIS,
         (),
     ),
     "names without quotes": (
@@ -416,6 +459,14 @@ DSML: dict[str, Case] = {
         PARIS,
         (),
     ),
+    "no closing tag before the end of the call": (
+        '<｜DSML｜function_calls><｜DSML｜invoke name="get_weather"><｜DSML｜parameter name="city" string="true">Paris'
+        "</｜DSML｜invoke></｜DSML｜function_calls>",
+        "",
+        "",
+        PARIS,
+        (),
+    ),
     "an object in the parameters' place": (
         '<｜DSML｜function_calls><｜DSML｜invoke name="get_weather">'
         '{"city": "Paris"}</｜DSML｜invoke></｜DSML｜function_calls>',
@@ -456,6 +507,34 @@ GLM: dict[str, Case] = {
         "",
         "",
         PARIS,
+        (),
+    ),
+    "a quote alone": (
+        '<tool_call>note<arg_key>text</arg_key><arg_value>"</arg_value></tool_call>',
+        "",
+        "",
+        [("note", {"text": '"'})],
+        (),
+    ),
+    "quotes around nothing": (
+        '<tool_call>note<arg_key>text</arg_key><arg_value>""</arg_value></tool_call>',
+        "",
+        "",
+        [("note", {"text": ""})],
+        (),
+    ),
+    "escapes within quotes": (
+        '<tool_call>note<arg_key>text</arg_key><arg_value>"a\\nb"</arg_value></tool_call>',
+        "",
+        "",
+        [("note", {"text": "a\nb"})],
+        (),
+    ),
+    "closing tag in a value": (
+        "<tool_call>note<arg_key>text</arg_key><arg_value>a</arg_value> b</arg_value></tool_call>",
+        "",
+        "",
+        [("note", {"text": "a</arg_value> b"})],
         (),
     ),
     "indented value": (
@@ -628,14 +707,14 @@ def test_kimi_keeps_the_models_ids() -> None:
     ("name", "text"),
     [("phi4", '``````functools{""}]{"name":'), ("auto", '<｜tool▁call▁begin｜>```{"name":')],
 )
-def test_a_backtick_before_or_in_a_region_hides_nothing_behind_it(name: str, text: str) -> None:
+def test_a_backtick_before_or_in_a_region_hides_nothing_after_it(name: str, text: str) -> None:
     whole = coalesce(run(name, [text], TOOLS))
     assert "unfinished_call" in [event.code for event in whole if isinstance(event, Warn)]
     for pieces in splits(text, random_splits=5):
         assert coalesce(run(name, pieces, TOOLS)) == whole
 
 
-def test_white_space_behind_reasoning_is_layout_also_behind_a_stray_marker() -> None:
+def test_white_space_after_reasoning_and_a_stray_marker_is_layout() -> None:
     text = "</think><｜end▁of▁sentence｜>\nHello"
     for pieces in splits(text, random_splits=5):
         message = fold(run("deepseek_v31", pieces, TOOLS, reasoning_open=True))
@@ -643,7 +722,7 @@ def test_white_space_behind_reasoning_is_layout_also_behind_a_stray_marker() -> 
 
 
 @pytest.mark.parametrize("name", [name for name in names() if get(name).think])
-def test_reasoning_that_the_prompt_has_opened(name: str) -> None:
+def test_reasoning_that_the_prompt_opened(name: str) -> None:
     closing = get(name).think[0][1]
     message = parse(name, f"\nhm\n{closing}\n\nHello", TOOLS, reasoning_open=True)
     assert (message.content, message.reasoning) == ("Hello", "hm")
@@ -666,7 +745,7 @@ def test_tool_choice_none_drops_calls_with_a_warning(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["hermes", "mistral", "kimi_k2", "glm45", "llama4_pythonic"])
-def test_one_call_where_parallel_ones_are_not_wanted(name: str) -> None:
+def test_one_call_without_parallel_calls(name: str) -> None:
     case = {
         "hermes": "two, text around",
         "mistral": "several",
@@ -684,7 +763,7 @@ RENDERED = [name for name in names() if not get(name).untouched and name not in 
 
 
 @pytest.mark.parametrize("name", RENDERED)
-def test_a_call_of_an_undeclared_tool_is_forwarded_or_comes_out_as_content(name: str) -> None:
+def test_a_call_of_an_undeclared_tool_is_forwarded_or_becomes_content(name: str) -> None:
     spec = get(name)
     calls = [ToolCall("functions.ping:0", "ping", "{}"), ToolCall("functions.rm:1", "rm", '{"path": "/x"}')]
     text = render_calls(spec, calls)
@@ -700,7 +779,7 @@ def test_a_call_of_an_undeclared_tool_is_forwarded_or_comes_out_as_content(name:
 
 
 @pytest.mark.parametrize("name", RENDERED)
-def test_text_behind_a_call_is_content_or_told_as_dropped(name: str) -> None:
+def test_text_after_a_call_is_content_or_dropped_with_a_warning(name: str) -> None:
     spec = get(name)
     final = "<|start|>assistant<|channel|>final<|message|>" if name == "harmony" else ""
     text = f"{render_calls(spec, [ToolCall('functions.ping:0', 'ping', '{}')])}{final}\n\nDone, I think."

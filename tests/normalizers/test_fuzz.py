@@ -1,4 +1,4 @@
-"""A slice of `benchmarks/normalizer_fuzz.py`, and what it says of readers that break a law."""
+"""A short run of `benchmarks/normalizer_fuzz.py`, and its report on readers that break a law."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Raising(JsonCalls):
 
 
 class Splitting(JsonCalls):
-    """Says something else of a single character."""
+    """Emits other events when fed a single character."""
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
         if len(text) - pos == 1:
@@ -36,7 +36,7 @@ def fuzz(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(ended.value.code or 0)
 
 
-def test_a_slice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzz(monkeypatch, "--messages", "3000", "--seed", "1") == 0, capsys.readouterr().err
     assert "broken: 0" in capsys.readouterr().out
 
@@ -44,7 +44,7 @@ def test_a_slice(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("spec", "said"), [("RAISING", "RuntimeError: it raised"), ("SPLITTING", "differs when split")]
 )
-def test_what_breaks_a_law_is_found(
+def test_a_broken_law_is_found(
     spec: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert fuzz(monkeypatch, "--messages", "20", "--formats", f"{__name__}:{spec}") == 1

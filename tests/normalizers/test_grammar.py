@@ -1,8 +1,10 @@
-"""Grammars as text: what a real engine makes of them is in tests/formats/test_forcing.py."""
+"""What grammars accept, read as regular expressions. tests/formats/test_forcing.py runs them in a real engine."""
 
 from __future__ import annotations
 
+import json
 import re
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -31,50 +33,130 @@ def rule(text: str, name: str) -> str:
     return found[1]
 
 
-def as_pattern(expression: str) -> re.Pattern[str]:
-    """The part of GBNF that numbers need, as a regular expression."""
-    return re.compile(re.sub(r'"((?:\\.|[^"\\])*)"', lambda m: re.escape(m[1]), expression).replace(" ", ""))
-
-
 @pytest.mark.parametrize("name", NUMBERS)
 def test_ranges(name: str) -> None:
     bounds, inside, outside = NUMBERS[name]
-    schema = {"type": "object", "properties": {"n": {"type": "integer", **bounds}}}
-    text = grammar(registry.get("pythonic"), [{"name": "f", "parameters": schema}])
-    assert text
-    pattern = as_pattern(rule(text, "x-f-n").removeprefix('"n=" '))
+    pattern = re.compile(bounded("integer", bounds))
     assert [n for n in inside if not pattern.fullmatch(str(n))] == []
     assert [n for n in outside if pattern.fullmatch(str(n))] == []
 
 
 @given(st.integers(-3000, 3000), st.integers(0, 3000), st.integers(-7000, 7000))
 def test_any_range(low: int, size: int, number: int) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": low, "maximum": low + size}}}
-    text = grammar(registry.get("pythonic"), [{"name": "f", "parameters": schema}])
-    assert text
-    pattern = as_pattern(rule(text, "x-f-n").removeprefix('"n=" '))
+    pattern = re.compile(bounded("integer", {"minimum": low, "maximum": low + size}))
     assert bool(pattern.fullmatch(str(number))) == (low <= number <= low + size)
 
 
-@pytest.mark.parametrize("format", FORCED)
-def test_a_call_without_arguments_is_written_as_render_writes_it(format: str) -> None:
-    spec = registry.get(format)
-    text = grammar(spec, [{"name": "f"}], calls=1)
-    assert text
+PIECE = re.compile(r'"((?:\\.|[^"\\])*)"|(\[(?:\\.|[^\]\\])*\]|\{[\d,]+\}|[()|*?+])|([a-z][\w-]*)')
+
+
+def accepted(text: str, name: str = "root") -> str:
+    """The regular expression of what a grammar accepts. It must not be recursive."""
     rules = dict(line.split(" ::= ", 1) for line in text.splitlines() if line)
 
     def expanded(body: str) -> str:
         return "".join(
-            re.sub(r"\\(x[0-9a-f]{2}|.)", lambda m: chr(int(m[1][1:], 16)) if m[1][0] == "x" else m[1], terminal)
-            if terminal or not name
-            else expanded(rules[name])
-            for terminal, name in re.findall(r'"((?:\\.|[^"\\])*)"|([a-z][\w-]*)', body)
+            f"(?:{expanded(rules[name])})"
+            if name
+            else sign.replace("(", "(?:")
+            if sign
+            else re.escape(unescaped(terminal))
+            for terminal, sign, name in PIECE.findall(body)
         )
 
-    assert expanded(rules["root"]) == render_calls(spec, [ToolCall("", "f", "{}")])
+    return expanded(rules[name])
 
 
-def test_only_the_tools_that_are_named() -> None:
+def unescaped(terminal: str) -> str:
+    return re.sub(r"\\(x[0-9a-f]{2}|.)", lambda m: chr(int(m[1][1:], 16)) if m[1][0] == "x" else m[1], terminal)
+
+
+def accepts(format: str, parameters: dict[str, Any], arguments: dict[str, Any]) -> bool:
+    """Whether the grammar for `f` with these parameters accepts the call as `render_calls` writes it."""
+    spec = registry.get(format)
+    text = grammar(spec, [{"name": "f", "parameters": parameters}], calls=1)
+    assert text
+    written = render_calls(spec, [ToolCall("", "f", json.dumps(arguments))])
+    return re.fullmatch(accepted(text), written) is not None
+
+
+@pytest.mark.parametrize("format", FORCED)
+def test_a_call_without_arguments_is_written_as_render_writes_it(format: str) -> None:
+    assert accepts(format, {}, {})
+
+
+@pytest.mark.parametrize("format", FORCED)
+@pytest.mark.parametrize("top", ["allOf", "$ref"])
+def test_parameters_composed_at_the_top(format: str, top: str) -> None:
+    properties = {"count": {"type": "integer"}, "city": {"type": "string"}}
+    count = {"type": "object", "properties": {"count": properties["count"]}, "required": ["count"]}
+    city = {"properties": {"city": properties["city"]}, "required": ["city"]}
+    parameters: dict[str, Any]
+    if top == "allOf":
+        parameters = {"allOf": [count, {"$ref": "#/$defs/city"}], "$defs": {"city": city}}
+    else:
+        both = {"properties": properties, "required": ["count", "city"]}
+        parameters = {"$ref": "#/$defs/both", "$defs": {"both": both}}
+    assert accepts(format, parameters, {"count": 2, "city": "Paris"})
+    for wrong in ({}, {"count": 2}, {"city": "Paris"}, {"count": "two", "city": "Paris"}):
+        assert not accepts(format, parameters, wrong)
+
+
+@pytest.mark.parametrize("format", [name for name in FORCED if registry.get(name).dialect == "tags"])
+@pytest.mark.parametrize("schema", [{}, {"description": "Anything."}], ids=["empty", "described"])
+def test_a_required_parameter_without_a_type_is_text_between_tags(format: str, schema: dict[str, Any]) -> None:
+    spec = registry.get(format)
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+    text = grammar(spec, [{"name": "f", "parameters": parameters}], calls=1)
+    assert text
+    member = rule(text, "x-f-x")
+    assert "x-text" in member
+    assert "value" in member
+
+
+FRACTIONS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
+    "both": ({"minimum": 0.5, "maximum": 2.5}, ["1", "1.5", "2"], ["0", "0.4", "2.6", "3", "-1"]),
+    "negative": ({"minimum": -2.5, "maximum": -0.5}, ["-2", "-1.5", "-1"], ["-3", "-2.6", "-0.4", "0", "1"]),
+    "around 0": ({"minimum": -1.5, "maximum": 1.5}, ["-1", "0", "0.5", "1"], ["-2", "-1.6", "1.6", "2"]),
+    "exclusive": ({"exclusiveMinimum": 1, "exclusiveMaximum": 3}, ["2", "2.5"], ["1", "3", "0.5", "3.5"]),
+    "no whole number": ({"minimum": 0.25, "maximum": 0.75}, ["0.5"], ["0", "1", "0.2", "0.8"]),
+    "exclusive, no whole number": ({"exclusiveMinimum": 1, "exclusiveMaximum": 2}, ["1.5"], ["1", "2"]),
+    "from": ({"minimum": 1.5}, ["2", "2.5", "10", "1000"], ["1", "1.4", "0", "-2"]),
+    "up to": ({"maximum": -1.5}, ["-2", "-2.5", "-1000"], ["-1", "-1.4", "0", "2"]),
+}
+
+
+def bounded(kind: str, bounds: dict[str, Any]) -> str:
+    schema = {"type": "object", "properties": {"n": {"type": kind, **bounds}}}
+    text = grammar(registry.get("pythonic"), [{"name": "f", "parameters": schema}])
+    assert text
+    return accepted(text, "x-f-n").removeprefix("n=")
+
+
+@pytest.mark.parametrize("name", FRACTIONS)
+def test_fractional_bounds(name: str) -> None:
+    bounds, inside, outside = FRACTIONS[name]
+    pattern = re.compile(bounded("number", bounds))
+    assert [n for n in inside if not pattern.fullmatch(n)] == []
+    assert [n for n in outside if pattern.fullmatch(n)] == []
+
+
+def test_whole_numbers_between_fractional_bounds() -> None:
+    pattern = re.compile(bounded("integer", {"minimum": 1.5, "maximum": 3.5}))
+    assert [n for n in range(-5, 9) if pattern.fullmatch(str(n))] == [2, 3]
+
+
+@given(st.data(), st.decimals(-30, 30, places=1), st.decimals("0.1", 30, places=1), st.booleans())
+def test_a_number_that_the_grammar_accepts_is_within_its_bounds(
+    data: st.DataObject, low: Decimal, size: Decimal, exclusive: bool
+) -> None:
+    least, most = ("exclusiveMinimum", "exclusiveMaximum") if exclusive else ("minimum", "maximum")
+    pattern = bounded("number", {least: float(low), most: float(low + size)})
+    number = Decimal(data.draw(st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True)))
+    assert low < number < low + size if exclusive else low <= number <= low + size
+
+
+def test_only_the_chosen_tools() -> None:
     text = grammar(registry.get("hermes"), [{"name": "f"}, {"name": "g"}], only=["g"])
     assert text
     assert r"\"g\"" in text
@@ -116,7 +198,7 @@ odd = st.recursive(
 
 
 @given(odd)
-def test_whatever_a_schema_is_there_is_a_grammar(schema: Any) -> None:
+def test_every_schema_gives_a_grammar(schema: Any) -> None:
     for format in ("pythonic", "hermes", "qwen3_coder"):
         tool = {"name": "f", "parameters": {"type": "object", "properties": {"x": schema}}}
         text = grammar(registry.get(format), [tool], answer=schema if isinstance(schema, dict) else None)
@@ -127,7 +209,7 @@ def test_whatever_a_schema_is_there_is_a_grammar(schema: Any) -> None:
 
 
 @pytest.mark.parametrize("format", ["hermes", "qwen3_coder"])
-def test_a_schema_that_names_itself_without_end(format: str) -> None:
+def test_a_schema_that_refers_to_itself_without_end(format: str) -> None:
     schema = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "type": "object"}}}
     parameters = {**schema, "type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}}
     text = grammar(registry.get(format), [{"name": "f", "parameters": parameters}])

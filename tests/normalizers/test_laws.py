@@ -1,4 +1,4 @@
-"""The laws of the architecture, over generated answers: any split, nothing lost, never an exception."""
+"""The laws of the architecture on generated answers: any split, nothing lost, never an exception."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_round_trip(name: str, calls: list[tuple[str, dict[str, Any]]], cuts: li
 
 
 def fragments(name: str) -> st.SearchStrategy[str]:
-    """Text that is made of what the format is made of, in no order."""
+    """Text made of the format's own parts, in random order."""
     spec = get(name)
     marks = {*spec.open, *spec.begins, *spec.close, *spec.drop, *(mark for pair in spec.think for mark in pair)}
     sample = render_calls(spec, [ToolCall("", "files.read", '{"text": "a\\"b\'c", "count": 1}')])
@@ -116,7 +116,7 @@ def test_any_split_gives_the_same_events(name: str, data: st.DataObject, cuts: l
 
 
 def check(events: list[Event]) -> None:
-    """Order and form of events: indices count up, a call ends with one JSON object and is not taken up again."""
+    """Check the events' order and form: indices count up, and a call ends once, with one JSON object."""
     count = 0
     parts: dict[int, list[str]] = {}
     ended: set[int] = set()
@@ -143,7 +143,9 @@ def check(events: list[Event]) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 @given(data=st.data(), allow=st.booleans(), parallel=st.booleans())
 @settings(max_examples=40)
-def test_policies_hold_and_called_tells_of_a_call(name: str, data: st.DataObject, allow: bool, parallel: bool) -> None:
+def test_policies_hold_and_called_is_true_after_a_call(
+    name: str, data: st.DataObject, allow: bool, parallel: bool
+) -> None:
     text = data.draw(fragments(name))
     parser = normalizer(name, TOOLS, allow_calls=allow, parallel=parallel)
     events = parser.feed(text) + parser.finish("stop")

@@ -1,4 +1,4 @@
-"""The streaming reader against an oracle: the same grammar file, whole texts, a Transformer that builds values."""
+"""The streaming reader against an oracle: the same grammar on whole texts, with a Transformer that builds values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TOKENS = re.compile(
 
 
 class WholeLexer(Lexer):
-    """The tokens of a whole text, by one regular expression."""
+    """Cuts a whole text into tokens with one regular expression."""
 
     def __init__(self, conf: object) -> None:
         pass
@@ -143,7 +143,7 @@ KINDS = sorted({kind for row in TABLES[0].actions.values() for kind in row if ki
 @pytest.mark.parametrize("tables", TABLES, ids=["kept", "no room"])
 @given(kinds=st.lists(st.sampled_from(KINDS), max_size=25), body=CALLS)
 @settings(max_examples=200)
-def test_push_parser_takes_what_larks_own_takes(
+def test_push_parser_accepts_the_same_tokens_as_larks_own(
     tables: Tables, kinds: list[str], body: list[tuple[str, dict[str, Any]]]
 ) -> None:
     source = render_calls(SPEC, [ToolCall("", name, json.dumps(arguments)) for name, arguments in body])
@@ -164,7 +164,7 @@ def test_push_parser_takes_what_larks_own_takes(
             assert ours is not None
 
 
-def test_oracle_reads_what_render_does_not_write() -> None:
+def test_stream_and_oracle_agree_on_forms_that_render_never_writes() -> None:
     body = "[f(a=(1, 2,), b={'x'}, **{'c': None}), g()]"
     message = parse("pythonic", SPEC.open[0] + body + SPEC.close[0])
     assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == ORACLE.parse(body)

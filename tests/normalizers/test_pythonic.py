@@ -1,4 +1,4 @@
-"""The pythonic family: every row of the edge-case table, each read whole, by character and in pieces."""
+"""The pythonic family: a table of edge cases, each read whole, character by character and in pieces."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_refused_calls_become_content(name: str) -> None:
     assert [warning.code for warning in message.warnings] == [code]
 
 
-def test_good_calls_beside_a_bad_one_are_kept() -> None:
+def test_a_bad_call_leaves_the_good_ones_beside_it() -> None:
     message = parse("pythonic", f"{BEGIN}[f(a=1), g(a=1+2), h(b=')')]{END}")
     assert [call.name for call in message.tool_calls] == ["f", "h"]
     assert message.content == "g(a=1+2)"
@@ -205,7 +205,7 @@ def test_messages(name: str) -> None:
     assert [call.name for call in message.tool_calls] == names
 
 
-def test_cut_answer_keeps_finished_calls() -> None:
+def test_a_cut_answer_keeps_its_complete_calls() -> None:
     message = parse("pythonic", f"{BEGIN}[f(a=1), g(b='x", reason="length")
     assert [call.name for call in message.tool_calls] == ["f"]
     assert message.content == ""

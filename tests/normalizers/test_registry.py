@@ -1,4 +1,4 @@
-"""Names, imports, formats in YAML, detection, prompts: what surrounds the readers."""
+"""Formats by name, by import string and as plain values; detection; loading."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from normalizers import FormatSpec, ToolCall, UnknownFormat, detect, get, names, warm
-from normalizers.write.render import render_calls, render_result, render_tools
+from normalizers import FormatSpec, UnknownFormat, detect, get, names, warm
 from tests.normalizers.splits import parse, tool
 from tests.patience import PATIENCE
 
@@ -24,7 +23,7 @@ def test_aliases() -> None:
     assert get("native_json").untouched
 
 
-def test_unknown_name_tells_the_known_ones_and_the_closest() -> None:
+def test_an_unknown_name_lists_the_known_ones_and_the_closest() -> None:
     with pytest.raises(UnknownFormat, match=r"'pythnic'\. Did you mean 'pythonic'\? Known: native_json, .*harmony"):
         get("pythnic")
 
@@ -62,7 +61,7 @@ WRITTEN: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_formats_written_as_values(name: str) -> None:
+def test_formats_as_plain_values(name: str) -> None:
     fields, text = WRITTEN[name]
     message = parse(get(fields), text, [tool("f", a="integer")])
     assert [(call.name, call.arguments) for call in message.tool_calls] == [("f", '{"a": 1}')]
@@ -79,24 +78,27 @@ def test_a_format_like_another() -> None:
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown field": ({"dialect": "json", "opn": "x"}, r"tool_call_format\.opn: no such field\. Did you mean 'open'"),
-    "unknown dialect": ({"dialect": "jsn"}, r"tool_call_format\.dialect: 'jsn' is none of"),
+    "unknown dialect": ({"dialect": "jsn"}, r"tool_call_format\.dialect: 'jsn' is neither one of auto"),
     "no syntax": ({"dialect": "tags"}, r"tool_call_format\.syntax: the dialect 'tags' needs"),
     "missing in syntax": ({"dialect": "named", "syntax": {"written": "x"}}, r"tool_call_format\.syntax\.head: missing"),
-    "syntax of none": ({"dialect": "json", "syntax": {}}, r"tool_call_format\.syntax: the dialect 'json' has none"),
+    "syntax of none": ({"dialect": "json", "syntax": {}}, r"tool_call_format\.syntax: the dialect 'json' takes none"),
     "wrong type": ({"dialect": "json", "open": 3}, r"tool_call_format\.open: must be a string or a list"),
     "wrong pair": ({"dialect": "json", "think": ["<a>"]}, r"tool_call_format\.think: must be a list of pairs"),
-    "wrong policy": ({"like": "hermes", "after": "hide"}, r"tool_call_format\.after: 'hide' is none of content, drop"),
+    "wrong policy": (
+        {"like": "hermes", "after": "hide"},
+        r"tool_call_format\.after: must be one of content, drop, not 'hide'",
+    ),
     "like nothing": ({"like": "hermse"}, r"unknown tool-call format 'hermse'\. Did you mean 'hermes'"),
     "like one, else": (
         {"like": "hermes", "dialect": "json"},
-        r"tool_call_format\.dialect: it is that of",
+        r"tool_call_format\.dialect: can't be changed, it comes from `like`",
     ),
     "wrong flag": ({"dialect": "json", "echo": "yes"}, r"tool_call_format\.echo: must be true or false"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_in_a_written_format_is_named(name: str) -> None:
+def test_an_error_in_a_format_names_its_field(name: str) -> None:
     fields, message = WRONG[name]
     with pytest.raises(UnknownFormat, match=message):
         get(fields)
@@ -139,26 +141,6 @@ def test_detection(name: str) -> None:
         get(found.format)
         assert found.evidence
         assert found.source in str(found)
-
-
-@pytest.mark.parametrize("name", names())
-def test_tool_prompt_shows_the_tools_and_the_form(name: str) -> None:
-    prompt = render_tools(get(name), [tool("files.read", path="string")])
-    assert '"files.read"' in prompt
-    assert "tool_name" in prompt
-    assert render_tools(get(name), []) == ""
-    assert "42" in render_result(get(name), "files.read", "42")
-
-
-def test_calls_that_cannot_be_rendered_are_refused() -> None:
-    assert render_calls(get("hermes"), []) == ""
-    with pytest.raises(ValueError, match="'f' are not a JSON object"):
-        render_calls(get("hermes"), [ToolCall("", "f", "[1]")])
-
-
-def test_openai_calls_render_too() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "x"}'}}
-    assert render_calls(get("pythonic"), [call]) == '<|tool_call_start|>[f(a="x")]<|tool_call_end|>'
 
 
 def test_the_grammar_is_loaded_by_a_call_or_by_warming() -> None:

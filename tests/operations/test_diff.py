@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from gateway.config import Config, Engines, Model, Residence, Runtime, Server
 from gateway.config.diff import Difference, difference
 from gateway.config.values import Ctx, Log
-from gateway.core.reload import told
+from gateway.core.reload import describe
 
 BASE = Model(name="m", runtime="llama.cpp", path=Path("/m.gguf"), context_window=512, defaults={"top_k": 40})
 REMOTE = Model(name="r", runtime="openai", base_url="http://a:1", api_key=SecretStr("sesame"))
@@ -48,7 +48,7 @@ def test_a_model_that_changes(settings: dict[str, Any], effect: str, changes: li
     assert (model.name, model.effect, [*map(str, model.changes)]) == ("m", effect, changes)
     assert not found.others
     assert not found.at_start
-    assert "sesame" not in str(told(found)), "what may come out of a variable isn't told"
+    assert "sesame" not in str(describe(found)), "what may come out of a variable isn't told"
 
 
 def test_an_external_server_has_no_engine_to_end() -> None:
@@ -80,11 +80,11 @@ def test_what_concerns_the_whole_gateway(settings: dict[str, Any], others: list[
     found = difference(CONFIG, replace(CONFIG, **settings))
     assert ([*map(str, found.others)], [*map(str, found.at_start)]) == (others, at_start)
     assert not found.models
-    assert "sesame" not in str(told(found))
+    assert "sesame" not in str(describe(found))
 
 
 def test_no_difference_is_false_and_tells_nothing() -> None:
     found = difference(CONFIG, replace(CONFIG, source=Path("/elsewhere.yaml")))
     assert found == Difference()
     assert not found
-    assert told(found) == []
+    assert describe(found) == []

@@ -41,7 +41,7 @@ def running(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("docs")
     (folder / "_models/test").mkdir(parents=True)
     (folder / "_models/test/ctxgate-test-tools.gguf").symlink_to(test_model)
-    with gateway(folder, FILES[0]) as running:
+    with gateway(folder, FILES[0], PATH="") as running:
         asked = {key: value for key, value in QUESTION.items() if key != "model"}
         assert running.http.post("/v1/chat/completions", json=asked).status_code == 200
         yield running
@@ -94,7 +94,7 @@ def test_the_page_s_numbers_are_the_code_s() -> None:
     for key in AT_START:
         assert key in PAGE or key.removeprefix("server.") in PAGE, key
     assert f"up to {capture.MAX_RECORDING >> 20} MB each and {request_log.MAX_RECORDED >> 20} MB together" in PAGE
-    first, most = replicas.PROBES
-    assert f"probed after {first} s, then less often, {most:g} s at the most" in PAGE
+    probes = replicas.PROBES
+    assert f"probed after {probes.first} s, then less often, {probes.longest:g} s at the most" in PAGE
     assert replicas.SLACK == 2
     assert "a difference of\n  two requests" in PAGE

@@ -42,7 +42,7 @@ def row(model: str = "m", outcome: str = OK, seconds: float = 0.2, **fields: Any
     )
 
 
-def ledger(*rows: Row, size: int = 10) -> RequestLog:
+def request_log(*rows: Row, size: int = 10) -> RequestLog:
     made = RequestLog(size)
     made.rows += rows
     return made
@@ -62,7 +62,7 @@ def test_a_histogram_puts_each_duration_into_the_first_bucket_that_holds_it(dura
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([OK, LEFT, "provider_unavailable"])), max_size=40))
 def test_however_often_it_is_settled_the_counts_are_the_same(answers: list[tuple[str, str]]) -> None:
-    together, apart = ledger(*(row(*answer) for answer in answers), size=100), RequestLog(100)
+    together, apart = request_log(*(row(*answer) for answer in answers), size=100), RequestLog(100)
     for answer in answers:
         apart.rows.append(row(*answer))
         apart.settle()
@@ -87,34 +87,34 @@ USAGES: list[tuple[dict[str, Any], tuple[int, int, int]]] = [
 @pytest.mark.parametrize(("usage", "told"), USAGES)
 def test_tokens_are_those_that_the_engine_told(usage: dict[str, Any], told: tuple[int, int, int]) -> None:
     good = {"prompt_tokens": 10, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 5}}
-    found = ledger(row(usage=usage), row(usage=good)).stats("m")
+    found = request_log(row(usage=usage), row(usage=good)).stats("m")
     assert (found.prompt_tokens - 10, found.completion_tokens - 20, found.cached_tokens - 5) == told
 
 
 def test_generated_counts_chunks_of_streams_and_tokens_of_whole_answers() -> None:
     streamed = row(stream=True, chunks=7, usage={"completion_tokens": 6})
-    assert ledger(streamed, row(usage={"completion_tokens": 5})).stats("m").generated == 12
+    assert request_log(streamed, row(usage={"completion_tokens": 5})).stats("m").generated == 12
 
 
 def test_repairs_are_counted_by_kind() -> None:
     repairs = Repairs("schema", {"ids": 2}, ["calls_not_allowed", "calls_not_allowed"])
-    found = ledger(row(repairs=repairs), row(repairs=Repairs("lexical")), row()).stats("m")
+    found = request_log(row(repairs=repairs), row(repairs=Repairs("lexical")), row()).stats("m")
     assert found.mended == {"schema": 1, "lexical": 1}
     assert found.healed == {"ids": 2}
     assert found.warnings == {"calls_not_allowed": 2}
 
 
 def test_a_model_that_was_never_asked_has_counts_of_nothing() -> None:
-    assert ledger(row()).stats("other").outcomes == {}
+    assert request_log(row()).stats("other").outcomes == {}
 
 
 def test_only_the_last_ones_are_remembered_and_all_are_counted() -> None:
-    made = ledger(*(row() for _ in range(UNSETTLED + 5)), size=3)
+    made = request_log(*(row() for _ in range(UNSETTLED + 5)), size=3)
     assert [entry.id for entry in made.entries()] == [UNSETTLED + 5, UNSETTLED + 4, UNSETTLED + 3]
     assert made.stats("m").outcomes[OK] == UNSETTLED + 5
     made.configure(1, bodies=False)
     assert [entry.id for entry in made.entries()] == [UNSETTLED + 5]
-    assert ledger(row(), size=0).find("1") is None
+    assert request_log(row(), size=0).find("1") is None
 
 
 def test_recordings_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:

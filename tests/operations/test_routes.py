@@ -19,8 +19,9 @@ from gateway.backends import replicas
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.replicas import SLACK
 from gateway.config import Config, Engines, Model
-from gateway.core import Gateway
+from gateway.core import Gateway, fallbacks
 from gateway.errors import (
+    Backoff,
     GatewayError,
     ProviderInvalidModel,
     ProviderInvalidRequest,
@@ -131,6 +132,21 @@ async def test_what_may_pass_is_tried_again(failing: Script, stream: bool) -> No
         assert dict(running.request_log.stats("m").outcomes)["ok"] == 1
 
 
+async def test_jitter_never_shortens_what_an_engine_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    delays: list[float] = []
+
+    class Recorded(Backoff):
+        def delay(self, failures: int, at_least: float = 0.0) -> float:
+            delays.append(super().delay(failures, at_least))
+            return 0.0
+
+    monkeypatch.setattr(fallbacks, "RETRY", Recorded(*fallbacks.RETRY))
+    loading = answers({"error": {"message": "Loading model"}}, 503)  # read as "in one second"
+    async with doubles((loading, answers())) as (double,), gateway(model(double, retries=1)) as running:
+        assert b"Hello" in b"".join(await asked(running, request()))
+    assert delays == [1.0]
+
+
 async def test_retries_are_bounded() -> None:
     async with doubles((BUSY,)) as (double,), gateway(model(double, retries=1)) as running:
         with pytest.raises(ProviderUnavailable, match="busy"):
@@ -229,9 +245,9 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("face", OTHERS)
-async def test_every_face_tells_who_stands_in(face: str, stream: bool) -> None:
-    path, body = OTHERS[face]
+@pytest.mark.parametrize("api", OTHERS)
+async def test_every_api_names_the_fallback(api: str, stream: bool) -> None:
+    path, body = OTHERS[api]
     async with running(BUSY, fallbacks=("echo",)) as found:
         answer = await found.ask({**body, "stream": stream}, path)
         assert (answer.status, answer.headers["x-ctxgate-fallback"]) == (200, "echo")
@@ -283,7 +299,7 @@ async def test_the_least_busy_replica_is_asked() -> None:
         assert [len(double.requests) for double in found] == [2, 2, 2]
         for run in runs:
             run.close()
-        assert [replica.in_flight for replica in running.routes["m"].replicas] == [0, 0, 0]
+        assert [replica.in_flight for replica in running.routes["m"].replicas()] == [0, 0, 0]
 
 
 async def test_a_conversation_stays_where_its_prompt_is_known() -> None:
@@ -313,7 +329,7 @@ async def test_a_cache_is_worth_a_short_queue_alone() -> None:
 async def test_a_replica_that_fails_is_left_out_and_probed_again(
     failing: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replicas, "PROBES", (0.05, 0.1))
+    monkeypatch.setattr(replicas, "PROBES", Backoff(0.05, 0.1))
     back = asyncio.Event()
 
     async def sick(exchange: Exchange) -> None:
@@ -327,9 +343,9 @@ async def test_a_replica_that_fails_is_left_out_and_probed_again(
             assert b"second" in (await asked(running, request(f"{number}")))[0]
         posts = [each for each in found[0].requests if each.method == "POST"]
         assert len(posts) == 1, "left out after its first failure"
-        assert [replica.healthy for replica in running.routes["m"].replicas] == [False, True]
+        assert [replica.healthy for replica in running.routes["m"].replicas()] == [False, True]
         back.set()
-        while not running.routes["m"].replicas[0].healthy:  # noqa: ASYNC110  a probe of its own accord ends it
+        while not running.routes["m"].replicas()[0].healthy:  # noqa: ASYNC110  a probe of its own accord ends it
             await asyncio.sleep(0.01)
         answered = [(await asked(running, request(f"again {number}")))[0] for number in range(4)]
         assert any(b"first" in each for each in answered)
@@ -339,7 +355,7 @@ async def test_a_replica_that_says_slow_down_is_no_sick_one() -> None:
     async with doubles((LIMITED,), (answers(),)) as found, gateway(several(found)) as running:
         for _ in range(3):
             await asked(running, request())
-        assert all(replica.healthy for replica in running.routes["m"].replicas)
+        assert all(replica.healthy for replica in running.routes["m"].replicas())
 
 
 async def test_all_replicas_failing_tell_what_the_last_one_says() -> None:
@@ -370,7 +386,7 @@ async def test_a_replica_that_breaks_in_mid_stream_is_left_out() -> None:
             assert await run.payloads()
             with pytest.raises(ProviderUnavailable):
                 await run.payloads()
-        assert [replica.healthy for replica in running.routes["m"].replicas] == [False, True]
+        assert [replica.healthy for replica in running.routes["m"].replicas()] == [False, True]
 
 
 async def test_replicas_whose_text_is_read_here() -> None:

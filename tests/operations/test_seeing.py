@@ -43,7 +43,7 @@ def running(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     engine = {"runtime": "llama.cpp", "path": str(test_model), "context_window": 512, "tool_call_format": "pythonic"}
     models = {"tiny": engine, "echo": {"runtime": "echo"}}
     text = json.dumps({"active_model": "tiny", "models": models, "log": {"bodies": True}})
-    with gateway(tmp_path_factory.mktemp("seeing"), text) as running:
+    with gateway(tmp_path_factory.mktemp("seeing"), text, PATH="") as running:
         for stream in (False, True):
             assert running.http.post("/v1/chat/completions", json={**QUESTION, "stream": stream}).status_code == 200
         bad = {**QUESTION, "messages": [{"role": "user", "content": "x " * 3000}]}
@@ -196,7 +196,7 @@ def test_replay_lists_what_is_remembered(running: Gateway) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("999", "--as", "hermes"), "no request 999 is remembered"),
+        (("999", "--as", "hermes"), "the log has no request 999"),
         (("3", "--as", "hermes"), "request 3 was not recorded"),
         (("1", "--as", "hermse"), "Did you mean 'hermes'?"),
     ],
@@ -218,7 +218,7 @@ def test_plan_of_another_file(running: Gateway, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (3, "")
     assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
         "MODEL EFFECT CHANGES",
-        "tiny engine ends, starts anew context_window: 512 → 1024",
+        "tiny its engine restarts context_window: 512 → 1024",
         "new added",
     ]  # --port of the command line goes before server.port
     edited.write_text(running.file.read_text())

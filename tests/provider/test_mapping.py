@@ -69,8 +69,8 @@ def without(*path: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        pytest.param(None, "no JSON object", id="null"),
-        pytest.param([], "no JSON object", id="array"),
+        pytest.param(None, "not a JSON object", id="null"),
+        pytest.param([], "not a JSON object", id="array"),
         pytest.param(without("choices"), "choices", id="no choices"),
         pytest.param(without("choices", 0), "choices", id="empty choices"),
         pytest.param(without("choices", 0, "message"), "message", id="no message"),

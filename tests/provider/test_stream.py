@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from typing import Any
 
@@ -27,8 +27,8 @@ from gateway.provider import (
     UserMessage,
 )
 from gateway.provider.mapping import Call
-from gateway.provider.sse import MAX_EVENT_BYTES, EventReader
 from gateway.provider.stream import read_events
+from gateway.wire.sse import DEFAULT_MAX_EVENT_SIZE
 from tests.patience import PATIENCE
 
 from .server import Receive, Scope, Send, answer, read_json, serve
@@ -136,42 +136,10 @@ def test_any_split_of_the_bytes_gives_the_same_events(events: list[Any], end: st
     assert asyncio.run(read(body, cuts)) == asyncio.run(read(sse(*events)))
 
 
-@given(st.binary(max_size=200), st.lists(st.integers(0, 200), max_size=8))
-def test_the_event_reader_loses_nothing_between_reads(body: bytes, cuts: list[int]) -> None:
-    def events(cuts: list[int]) -> Iterator[bytes]:
-        reader = EventReader()
-        for start, end in zip([0, *cuts], [*cuts, len(body)], strict=True):
-            yield from reader.feed(body[start:end])
-        yield from reader.finish()
-
-    assert list(events(sorted(cuts))) == list(events([]))
-
-
-@pytest.mark.parametrize(
-    ("body", "events"),
-    [
-        pytest.param(b"data: a\n\n", [b"a"], id="one"),
-        pytest.param(b"data:a\n\n", [b"a"], id="no space"),
-        pytest.param(b"data:  a\n\n", [b" a"], id="only one space is dropped"),
-        pytest.param(b"data: a\ndata: b\n\n", [b"a\nb"], id="two lines"),
-        pytest.param(b"event: x\nid: 1\nretry: 3\ndata: a\n\n", [b"a"], id="other fields"),
-        pytest.param(b": note\n\n\n\ndata: a\n\n", [b"a"], id="comments and blank lines"),
-        pytest.param(b"data: a", [b"a"], id="end instead of a blank line"),
-        pytest.param(b"data: a\r", [b"a"], id="end after a carriage return"),
-        pytest.param(b"data: a\r\rdata: b\r\n\r\n", [b"a", b"b"], id="mixed line ends"),
-        pytest.param(b"dat: a\n\n", [], id="no data"),
-    ],
-)
-def test_event_reader(body: bytes, events: list[bytes]) -> None:
-    reader = EventReader()
-    assert [*reader.feed(body), *reader.finish()] == events
-
-
-def test_an_endless_event_is_refused() -> None:
-    reader = EventReader()
-    reader.feed(b"x" * MAX_EVENT_BYTES)
-    with pytest.raises(GatewayError, match="event of more than"):
-        reader.feed(b"x")
+async def test_an_endless_event_is_refused() -> None:
+    with pytest.raises(GatewayError, match="event exceeds") as caught:
+        await read(b"x" * (DEFAULT_MAX_EVENT_SIZE + 1))
+    assert caught.value.category == "provider_invalid_response"
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from msgspec.structs import replace
 
+from gateway.app import build
+from gateway.config import Config, Model, Server
 from gateway.server.keys import KeyFile
 from tests.gateway.double import endless
 from tests.patience import PATIENCE
@@ -44,7 +48,7 @@ async def test_no_tenant_sees_another_s_rooms(tmp_path: Path, subtests: pytest.S
             with subtests.test(f"{method} {path}"):
                 refused = await rooms.call(method, path.format(id=room), 404, body, **bearer(theirs))
                 assert refused["code"] == "room_not_found"
-                # Nothing tells a room of others from one that there isn't.
+                # Another tenant's room looks like a missing one.
                 nobody = "00000000-0000-4000-8000-000000000000"
                 unknown = await rooms.call(method, path.format(id=nobody), 404, body, **bearer(theirs))
                 assert unknown == json.loads(json.dumps(refused).replace(room, nobody))
@@ -78,7 +82,7 @@ REFUSED: dict[str, tuple[str, str, Any, int, str, str]] = {
     "two agents of one name": ("POST", "", {"agents": [{}, {}]}, 400, "invalid_request", "agent_id of its own"),
     "agents and other actors": (
         *("POST", "", {"agents": [{"agent_id": "a"}], "actors": [{"agent_id": "b"}]}),
-        *(400, "invalid_request", "two names of one list"),
+        *(400, "invalid_request", "two names for one list"),
     ),
     "unknown model": ("POST", "", {"agents": [{"model": "gpt"}]}, 404, "model_not_found", "gpt"),
     "not for chat": ("POST", "", {"agents": [{"model": "vectors"}]}, 400, "wrong_role", "embedding"),
@@ -129,6 +133,29 @@ async def test_refusals_name_the_place(tmp_path: Path, subtests: pytest.Subtests
                 assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
                 assert words in answer.json()["message"]
         assert await rooms.history(room) == before
+
+
+async def test_other_methods(tmp_path: Path) -> None:
+    async with house(tmp_path, speaks("Hi")) as rooms:
+        room = await rooms.rent()
+        refused = await rooms.http.delete(f"/llm/room/{room}")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, PATCH")
+        for path in (f"/llm/room/{room}", f"/llm/room/{room}/events?follow=true"):
+            head = await rooms.http.head(path)
+            assert (head.status_code, head.content) == (200, b"")
+
+
+async def test_the_bound_of_a_body_follows_config_yaml(tmp_path: Path) -> None:
+    """A changed `server.max_body_bytes` takes effect without a restart."""
+    models = {"echo": Model(name="echo", runtime="echo")}
+    config = Config(source=tmp_path / "config.yaml", active_model="echo", models=models, state_dir=tmp_path)
+    app = build(config)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+        codes = []
+        for limit in (1000, 50):
+            app.chat.gateway.apply(replace(config, server=Server(max_body_bytes=limit)))
+            codes.append((await client.post("/llm/room", content=b"x" * 100)).json()["code"])
+    assert codes == ["invalid_request", "request_too_large"]
 
 
 @pytest.mark.parametrize("name", ["agents", "actors"])
@@ -240,10 +267,11 @@ async def test_a_quiet_stream_is_kept_alive(tmp_path: Path) -> None:
                 comments += line == ": keep-alive"
                 if comments == 3:
                     break
+            assert comments == 3
 
 
 async def test_a_follower_that_takes_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.rooms.endpoints.SLOW_SECONDS", 0.05)
+    monkeypatch.setattr("gateway.server.http.SLOW_SECONDS", 0.05)
     async with house(tmp_path, speaks(*(["w" * 1_000_000] * 4), tokens=1)) as rooms:
         room = await rooms.rent(done_policy={"after_turn": "release"})
         reader, writer = await asyncio.open_connection("127.0.0.1", rooms.http.base_url.port, limit=1024)
@@ -259,8 +287,8 @@ async def test_a_follower_that_takes_nothing_is_left(tmp_path: Path, monkeypatch
                 unmoved = unmoved + 1 if held == before else 0
                 await rooms.get(room)
                 await asyncio.sleep(0.05)
-            # It goes on for the others, who see all of it.
-            monkeypatch.setattr("gateway.rooms.endpoints.SLOW_SECONDS", 60.0)
+            # The others still get every event.
+            monkeypatch.setattr("gateway.server.http.SLOW_SECONDS", 60.0)
             events = [event["event_type"] async for event in rooms.follow(room)]
             assert events[-1] == "room:released"
             # The server ended the connection without the end of the answer.
@@ -282,7 +310,7 @@ def unread(port: int | None, client: asyncio.StreamWriter) -> int:
     return found
 
 
-async def test_two_gateways_keep_no_rooms_together(tmp_path: Path) -> None:
+async def test_two_gateways_do_not_share_rooms(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path / 'rooms.db'}"
     async with house(tmp_path / "b", speaks("Hello."), store=store) as second:
         async with house(tmp_path / "a", endless, store=store) as first:
@@ -294,6 +322,6 @@ async def test_two_gateways_keep_no_rooms_together(tmp_path: Path) -> None:
             assert f"pid {os.getpid()} on " in refused["message"]
             assert "store: in config.yaml" in refused["message"]
             assert (await first.get(room))["status"] == "active"
-        # The first one has left its turn to whoever comes.
+        # The second gateway resumes the turn of the first.
         assert (await second.get(room))["status"] == "active"
         await second.until(room, "agent:output")

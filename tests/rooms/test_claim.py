@@ -1,4 +1,4 @@
-"""Rooms whose claim the database ends, as a restart of PostgreSQL does."""
+"""The database ends the claim on the rooms, as a restart of PostgreSQL does."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ def end(url: str) -> None:
     engine.dispose()
 
 
-async def test_rooms_are_claimed_again_and_their_turns_taken_up(tmp_path: Path, server: Server) -> None:
+async def test_rooms_are_claimed_again_and_their_turns_resumed(tmp_path: Path, server: Server) -> None:
     store = server.database()
     async with house(tmp_path, endless, speaks("Hello."), store=store) as rooms:
         room = await rooms.rent()
         await rooms.say(room)
         began = await rooms.until(room, "agent:turn_start")
+        await rooms.engine.asked()
         end(store)
         assert (await rooms.get(room))["status"] == "active"
         await rooms.until(room, "agent:output", began["seq"])
@@ -41,7 +42,7 @@ async def test_rooms_are_claimed_again_and_their_turns_taken_up(tmp_path: Path, 
         assert types[-1] == "room:idle"
 
 
-async def test_rooms_that_another_gateway_has_claimed_meanwhile(tmp_path: Path, server: Server) -> None:
+async def test_another_gateway_claims_the_rooms_meanwhile(tmp_path: Path, server: Server) -> None:
     store = server.database()
     async with (
         house(tmp_path / "a", endless, store=store, keep_alive=0.2) as first,
@@ -62,7 +63,7 @@ async def test_rooms_that_another_gateway_has_claimed_meanwhile(tmp_path: Path, 
         await began.wait()
         end(store)
         await second.until(room, "agent:output")
-        # What ran there ends, and so do the streams of those who follow it.
+        # Its turn ends, and so do the streams of its followers.
         await following
         assert "agent:output" not in seen
         await first.engine.count_open(0)

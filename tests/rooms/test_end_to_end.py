@@ -89,7 +89,7 @@ async def test_the_commands(rooms: House, tmp_path: Path) -> None:
     assert (gone.returncode, "no rooms are named 'talk'" in gone.stderr) == (2, True)
 
 
-async def test_a_gateway_that_ends_ends_its_followers(tmp_path: Path) -> None:
+async def test_stopping_the_gateway_ends_the_streams(tmp_path: Path) -> None:
     port = free_port()
     echo = "active_model: e\nmodels: {e: {runtime: echo}}\n"
     config(tmp_path, f"{echo}state_dir: {tmp_path}/state\nserver: {{port: {port}}}\n")
@@ -105,7 +105,7 @@ async def test_a_gateway_that_ends_ends_its_followers(tmp_path: Path) -> None:
             assert seen == ["room:rented"]
 
 
-def test_no_gateway_is_said(tmp_path: Path) -> None:
+def test_the_cli_reports_a_missing_gateway(tmp_path: Path) -> None:
     config(tmp_path, f"active_model: e\nmodels: {{e: {{runtime: echo}}}}\nserver: {{port: {free_port()}}}\n")
     nobody = ctxgate("room", "new", cwd=tmp_path)
     assert (nobody.returncode, "no gateway answers" in nobody.stderr) == (69, True)

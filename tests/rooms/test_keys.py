@@ -43,7 +43,7 @@ def test_a_key_stands_for_its_principal(file: KeyFile) -> None:
             ring.principal(wrong)
 
 
-def test_only_digests_are_kept_and_only_the_owner_reads_them(file: KeyFile) -> None:
+def test_the_file_holds_only_digests_and_is_private(file: KeyFile) -> None:
     keys = [file.add()[1] for _ in range(3)]
     assert len(set(keys)) == 3
     written = file.path.read_text("utf-8")
@@ -96,13 +96,13 @@ def test_a_server_that_asked_for_keys_goes_on_asking(file: KeyFile) -> None:
             ring.principal(None)
 
 
-def test_a_server_for_others_lets_nobody_in_without_a_key(file: KeyFile) -> None:
+def test_a_public_server_requires_a_key(file: KeyFile) -> None:
     with pytest.raises(ProviderAuthentication):
         keyring(file, always=True).principal(None)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"keys": 1}', '{"keys": [{"id": 1}]}', "\xff"])
-def test_a_broken_file_lets_nobody_in(file: KeyFile, content: str) -> None:
+def test_a_broken_file_refuses_everybody(file: KeyFile, content: str) -> None:
     file.add()
     file.path.write_text(content, encoding="latin-1")
     with pytest.raises(ProviderUnavailable, match=r"keys\.json"):

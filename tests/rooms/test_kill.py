@@ -130,7 +130,7 @@ async def settled(http: httpx.AsyncClient, seen: Seen) -> None:
         try:
             shown = (await http.get(path)).json()["data"]
             rests = shown["status"] not in ("active", "releasing")
-            # Who rests has told all; who works is followed, until it rests or its gateway is killed.
+            # A resting room has all its events; a working one is followed until it rests or its gateway is killed.
             events = f"{path}/events?follow={str(not rests).lower()}"
             async for event in _events(http, events, max(seen.events, default=0)):
                 seen.event(event)

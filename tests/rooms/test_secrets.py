@@ -78,7 +78,7 @@ async def test_a_provider_gets_the_one_secret_of_the_user(tmp_path: Path, caplog
     assert [file for file in files(tmp_path) if VALUE.encode() in file.read_bytes()] == []
 
 
-async def test_a_secret_is_its_user_s_alone(tmp_path: Path) -> None:
+async def test_a_secret_is_private_to_its_user(tmp_path: Path) -> None:
     keys = KeyFile(tmp_path / "keys.json")
     ann, bob, eve = (
         {"authorization": f"Bearer {keys.add(tenant=tenant, user=user)[1]}"}

@@ -1,13 +1,15 @@
-"""Turns of a room, from the message to the output: what the model is asked, what becomes an event, what ends them."""
+"""Turns of a room, from the message to the output: the model's requests, the events, and what ends a turn."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.config import RoomTools
 from gateway.rooms.schemas import encode
 from gateway.rooms.transaction import sound
 from tests.gateway.double import answers, endless, silence
@@ -21,7 +23,7 @@ def of_type(history: dict[str, Any], event_type: str) -> list[dict[str, Any]]:
     return [event["payload"] for event in history["events"] if event["event_type"] == event_type]
 
 
-async def test_a_turn_is_told_step_by_step(tmp_path: Path) -> None:
+async def test_each_step_of_a_turn_has_its_event(tmp_path: Path) -> None:
     async with house(tmp_path, calls(("tool_ls", {"path": "/"})), speaks("Nothing", " here.", tokens=4)) as rooms:
         room = await rooms.rent(agents=[{"agent_id": "a"}], tool_policy={"access": "read"})
         said = await rooms.say(room, "What is there?")
@@ -106,7 +108,7 @@ INVALID = {
 
 
 @pytest.mark.parametrize("case", INVALID.values(), ids=INVALID)
-async def test_the_model_is_told_of_a_call_that_can_t_be_run(tmp_path: Path, case: Any) -> None:
+async def test_the_model_learns_of_a_refused_call(tmp_path: Path, case: Any) -> None:
     call, reason = case
     async with house(tmp_path, calls(call), speaks("Sorry.")) as rooms:
         room = await rooms.rent(tool_policy={"access": "read"})
@@ -198,7 +200,7 @@ async def test_one_message_waits_and_no_more(tmp_path: Path) -> None:
         await rooms.until(room, "room:idle", output["seq"])
 
 
-async def test_a_failure_is_told_and_kept_and_a_wake_begins_anew(tmp_path: Path) -> None:
+async def test_a_failure_is_recorded_and_a_wake_starts_over(tmp_path: Path) -> None:
     async with house(tmp_path, answers({"error": {"message": "out of order"}}, 500), speaks("Better.")) as rooms:
         room = await rooms.rent()
         await rooms.say(room)
@@ -321,7 +323,7 @@ async def test_an_empty_answer_ends_the_turn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-async def test_any_text_can_be_kept_and_sent(tmp_path: Path, database: str) -> None:
+async def test_any_text_can_be_stored_and_sent(tmp_path: Path, database: str) -> None:
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(start()).database() if database == "postgresql" else None
         async with house(tmp_path, speaks("nul \0, whole \U0001f600"), store=store) as rooms:
@@ -336,17 +338,15 @@ async def test_any_text_can_be_kept_and_sent(tmp_path: Path, database: str) -> N
             assert "name" in refused["message"]
 
 
-def test_halves_of_characters_are_replaced() -> None:
-    """A page that a tool has read may hold some; JSON can't."""
+def test_lone_surrogates_are_replaced() -> None:
+    """A fetched page may contain lone surrogates; JSON can't."""
     half = "\ud83d"
     told = sound({"text": f"a {half} b", half: [1, None, half], "whole": "\ud83d\ude00"})
     assert told == {"text": "a \ufffd b", "\ufffd": [1, None, "\ufffd"], "whole": "\U0001f600"}
     assert encode(told)
 
 
-async def test_the_text_that_is_being_written_is_told_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unfinished_text_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.agent.turn.UPDATE_SECONDS", 0.0)
     async with house(tmp_path, speaks("One ", "two ", "three.")) as rooms:
         room = await rooms.rent()
@@ -356,7 +356,7 @@ async def test_the_text_that_is_being_written_is_told_in_pieces(
         assert "".join(piece["text"] for piece in pieces) == "One two three."
 
 
-async def test_a_stopped_gateway_takes_its_turns_up_again(tmp_path: Path) -> None:
+async def test_a_restarted_gateway_resumes_its_turns(tmp_path: Path) -> None:
     async with house(tmp_path, calls(("tool_mkdir", {"path": "/a"})), silence) as rooms:
         room = await rooms.rent(tool_policy=FULL)
         said = await rooms.say(room)
@@ -366,7 +366,7 @@ async def test_a_stopped_gateway_takes_its_turns_up_again(tmp_path: Path) -> Non
         await rooms.until(idle, "room:idle")
     assert (tmp_path / "rooms.open").exists()
     async with house(tmp_path, speaks("It is made.")) as rooms:
-        # Nobody asks for rooms: the turn is taken up by itself.
+        # The gateway resumes the turn without any request.
         asked = (await rooms.engine.asked()).json["messages"]
         assert [message["role"] for message in asked] == ["user", "assistant", "tool"]
         output = await rooms.until(room, "agent:output")
@@ -382,7 +382,7 @@ async def test_a_stopped_gateway_takes_its_turns_up_again(tmp_path: Path) -> Non
     assert not (tmp_path / "rooms.open").exists()
 
 
-async def test_a_turn_that_is_cut_off_again_and_again_fails(tmp_path: Path) -> None:
+async def test_a_turn_cut_off_too_often_fails(tmp_path: Path) -> None:
     async with house(tmp_path, silence) as rooms:
         room = await rooms.rent()
         await rooms.say(room)
@@ -394,3 +394,33 @@ async def test_a_turn_that_is_cut_off_again_and_again_fails(tmp_path: Path) -> N
         await rooms.until(room, "room:failed")
         assert (await rooms.get(room))["last_error"]["code"] == "turn_cut_off"
         assert rooms.engine.requests == []
+
+
+async def test_a_read_that_was_cut_off_runs_again_as_the_second_attempt(tmp_path: Path) -> None:
+    asked, answering = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        asked.set()
+        with contextlib.suppress(ConnectionError):
+            if answering.is_set():
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nhi")
+            await reader.read()  # until the client has gone
+        writer.close()
+
+    async with asyncio.timeout(100), await asyncio.start_server(serve, "127.0.0.1", 0) as web:
+        host = f"127.0.0.1:{web.sockets[0].getsockname()[1]}"
+        tools = RoomTools(allow_hosts=(host,))
+        async with house(tmp_path, calls(("curl_get", {"url": f"http://{host}/"})), tools=tools) as rooms:
+            room = await rooms.rent(tool_policy={"access": "read"})
+            await rooms.say(room)
+            await asked.wait()
+        answering.set()
+        async with house(tmp_path, speaks("It says hi."), tools=tools) as rooms:
+            await rooms.until(room, "agent:output")
+            history = await rooms.history(room)
+    first, second = of_type(history, "tool:call")
+    assert first["call_id"] == second["call_id"]
+    assert (first["attempt"], second["attempt"]) == (1, 2)
+    (result,) = of_type(history, "tool:result")
+    assert (result["ok"], result["result"]["body"]) == (True, "hi")

@@ -1,4 +1,4 @@
-"""What is too old leaves the store. What time it is, is a value."""
+"""Pruning of expired rows. The time is a value."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ import pytest
 from sqlalchemy import Connection, func, select
 
 from gateway.api.responses import response_store as kept
-from gateway.api.responses.response_store import Kept, Responses
+from gateway.api.responses.response_store import ResponseStore, Stored
 from gateway.app import PRUNES
 from gateway.config import Config, Model, Server
 from gateway.config.values import Ctx, Rooms
 from gateway.core import Gateway
 from gateway.ctx import journal
-from gateway.ctx import retention as sessions
 from gateway.ctx.frames import Send
 from gateway.errors import ProviderInvalidRequest
-from gateway.rooms import retention as rooms
+from gateway.rooms import expiry as rooms
 from gateway.rooms.schemas import Actor, Rent
 from gateway.rooms.tables import EVENTS, MESSAGES, ROOMS
-from gateway.rooms.transaction import Ledger
+from gateway.rooms.transaction import Transaction
+from gateway.rooms.workspace import files
 from gateway.server.principal import LOCAL
 from gateway.services import Services
 from gateway.store import Store, retention
 from gateway.store.retention import prune_all
-from gateway.tools.files import file_system
 from gateway.wire.events import Done, line
 from tests.patience import PATIENCE
 
@@ -59,11 +58,11 @@ def count(connection: Connection, *tables: Any) -> list[int]:
 
 
 async def test_responses(store: Store, tmp_path: Path) -> None:
-    responses = Responses(store, days=30)
+    responses = ResponseStore(store, days=30)
 
-    def response(number: int) -> Kept:
+    def response(number: int) -> Stored:
         created = int(NOW - (29 if number % 2 else 28) * DAY)
-        return Kept({"id": f"r{number}", "created_at": created, "previous_response_id": None, "output": []}, [])
+        return Stored({"id": f"r{number}", "created_at": created, "previous_response_id": None, "output": []}, [])
 
     await asyncio.gather(*(responses.put(response(number), LOCAL) for number in range(500)))
     given = config(tmp_path, server=Server(responses_days=30))
@@ -76,21 +75,21 @@ async def test_responses(store: Store, tmp_path: Path) -> None:
 
 
 def rent(connection: Connection, *, release: bool) -> str:
-    ledger = Ledger.rent(connection, "local", "me", Rent(), [Actor()])
-    message = ledger.say("Hi", user="me", author_kind="user", kind="task", status="done", actor_key="default")
-    ledger.event("room:message", {"message_id": message.id})
+    tx = Transaction.rent(connection, "local", "me", Rent(), [Actor()])
+    message = tx.say("Hi", user="me", author_kind="user", kind="task", status="done", actor_key="default")
+    tx.event("room:message", {"message_id": message.id})
     if release:
-        ledger.to("release", mode="graceful", reason=None, by="user")
-        ledger.to("finish")
-    ledger.save()
-    return ledger.id
+        tx.to("release", mode="graceful", reason=None, by="user")
+        tx.to("finish")
+    tx.save()
+    return tx.id
 
 
-async def test_rooms_that_were_released(store: Store, tmp_path: Path) -> None:
+async def test_released_rooms(store: Store, tmp_path: Path) -> None:
     gone, stays = [await store.write(lambda c, release=release: rent(c, release=release)) for release in (True, False)]  # type: ignore[misc]
     given = config(tmp_path, rooms=Rooms(released_days=90))
     for room in (gone, stays):
-        file_system(given, "local", room).pipe_file("a.md", b"A")
+        files(given, "local", room).pipe_file("a.md", b"A")
     ever = NOW + 3650 * DAY
     assert await rooms.prune(store, config(tmp_path), ever) == 0
     assert await rooms.prune(store, given, NOW + 89 * DAY) == 0
@@ -100,7 +99,7 @@ async def test_rooms_that_were_released(store: Store, tmp_path: Path) -> None:
     assert await store.read(lambda c: count(c, MESSAGES, EVENTS)) == [1, 2]
     folders = tmp_path / "rooms" / "files"
     assert len([*folders.glob("*/a.md")]) == 1
-    assert file_system(given, "local", stays).cat_file("a.md") == b"A"
+    assert files(given, "local", stays).cat_file("a.md") == b"A"
 
 
 def talk(connection: Connection, name: str, *, ends: bool) -> None:
@@ -113,25 +112,27 @@ def talk(connection: Connection, name: str, *, ends: bool) -> None:
         journal.finish(connection, begun.session, begun.run, [done], "error", None)
 
 
-async def test_sessions_without_a_message(store: Store, tmp_path: Path) -> None:
+async def test_idle_sessions(store: Store, tmp_path: Path) -> None:
     tables = journal.session_table, journal.run_table, journal.event_table
     for number in range(50):
         await store.write(lambda c, number=number: talk(c, f"s{number}", ends=number > 0))  # type: ignore[misc]
     given = config(tmp_path, ctx=Ctx(session_days=90))
-    assert await sessions.prune(store, config(tmp_path), NOW + 3650 * DAY) == 0
-    assert await sessions.prune(store, given, NOW + 89 * DAY) == 0
-    assert await sessions.prune(store, given, NOW + 91 * DAY) == 49
-    # The one that is being answered stays.
+    assert await journal.prune(store, config(tmp_path), NOW + 3650 * DAY) == 0
+    assert await journal.prune(store, given, NOW + 89 * DAY) == 0
+    assert await journal.prune(store, given, NOW + 91 * DAY) == 49
+    # The active one stays.
     assert await store.read(lambda c: count(c, *tables)) == [1, 1, 1]
 
 
-async def test_all_of_them_and_one_that_fails(store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_that_fails_does_not_stop_the_others(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     await store.write(lambda c: rent(c, release=True))
     await store.write(lambda c: talk(c, "s", ends=True))
     given = config(tmp_path, rooms=Rooms(released_days=1), ctx=Ctx(session_days=1))
     failing = f"{__name__}:fails"
     assert await prune_all(store, given, (failing, *PRUNES), NOW + 2 * DAY) == 2
-    assert "what is too old can't be removed: a full disk" in caplog.text
+    assert "can't delete expired rows: a full disk" in caplog.text
 
 
 async def fails(store: Store, config: Config, now: float) -> int:
@@ -146,7 +147,7 @@ async def asks(store: Store, config: Config, now: float) -> int:
     return 0
 
 
-async def test_it_goes_on_while_the_store_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pruning_repeats_while_the_store_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "FIRST_SECONDS", 0)
     monkeypatch.setattr(retention, "EVERY_SECONDS", 0.01)
     async with asyncio.timeout(PATIENCE), Gateway(config(tmp_path)) as gateway:
@@ -161,7 +162,7 @@ async def test_it_goes_on_while_the_store_is_open(tmp_path: Path, monkeypatch: p
         assert "remove what is too old" not in names
 
 
-async def test_who_gives_up_as_the_store_opens_leaves_it_to_the_others(tmp_path: Path) -> None:
+async def test_a_caller_that_gives_up_does_not_stop_the_opening(tmp_path: Path) -> None:
     async with asyncio.timeout(PATIENCE), Gateway(config(tmp_path)) as gateway:
         services = Services(gateway)
         first = asyncio.create_task(services.store())

@@ -43,7 +43,7 @@ async def test_writes_run_in_their_order_and_return_their_results(store: Store) 
     assert await store.read(said) == numbers
 
 
-async def test_work_that_raises_leaves_nothing_and_hurts_nobody(store: Store) -> None:
+async def test_work_that_raises_is_rolled_back_alone(store: Store) -> None:
     def fail(connection: Connection) -> None:
         say(connection, 2)
         raise LookupError("mine")
@@ -169,7 +169,7 @@ async def test_who_is_killed_claims_nothing_any_more(url: str) -> None:
         await store.aclose()
 
 
-async def test_an_sqlite_file_is_its_owner_s_alone(tmp_path: Path) -> None:
+async def test_an_sqlite_file_is_private(tmp_path: Path) -> None:
     path = tmp_path / "new" / "store.db"
     store = await Store.open(f"sqlite:///{path}")
     await store.write(lambda c: c.execute(text("CREATE TABLE said (number INTEGER)")))
@@ -224,10 +224,10 @@ async def test_what_was_acknowledged_outlives_kill_9(store: Store, url: str) -> 
     assert len(numbers) <= last + 2
 
 
-def test_postgresql_without_its_package_is_told(tmp_path: Path) -> None:
+def test_postgresql_without_its_package_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("active_model: e\nmodels: {e: {runtime: echo}}\nstore: postgresql://a@127.0.0.1:1/x\n")
-    # None is what the import system knows as a module that can't be found.
+    # None makes the import system fail to find a module.
     code = "import sys; sys.modules['psycopg'] = None; from gateway.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "records", "--config", str(file), "models"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -1,4 +1,4 @@
-"""A catalogue with its store, a room to run tools for, and a worker that keeps what it is told."""
+"""A catalogue, its store, and a context to run tools in."""
 
 from __future__ import annotations
 
@@ -12,32 +12,21 @@ from typing import Any
 import pytest
 
 from gateway.config import Config, Rooms, RoomTools
+from gateway.rooms.lifecycle import TOOLS
+from gateway.rooms.workspace import folder
 from gateway.store import Store
 from gateway.tools import Catalogue, ToolContext, ToolPolicy, catalogue
 from gateway.tools.data import records
 from gateway.tools.files import file_system
 from gateway.tools.records import Records
-from gateway.tools.vfs import RoomFileSystem
+from gateway.tools.vfs import JailedFileSystem
 from tests.store.postgresql import Server, start
 from tests.tools.web import Web
 
 
 @dataclass
-class Worker:
-    """The worker's side of `Signals`."""
-
-    told: list[tuple[str, str]] = field(default_factory=list)
-
-    def idle(self, reason: str) -> None:
-        self.told.append(("idle", reason))
-
-    def release(self, mode: str) -> None:
-        self.told.append(("release", mode))
-
-
-@dataclass
 class LightModel:
-    """Answers with the prompt's last line but one, and keeps what it was asked."""
+    """Answers with the length of the prompt, and records the calls."""
 
     asked: list[tuple[str, str, str, int]] = field(default_factory=list)
 
@@ -48,20 +37,19 @@ class LightModel:
 
 @dataclass
 class Room:
-    """Tools as a room has them."""
+    """Tools with a context, as in a room."""
 
     config: Config
     store: Store
     catalogue: Catalogue
     context: ToolContext
-    worker: Worker
     light: LightModel
 
     async def run(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
         return await self.catalogue.run(self.context, tool, arguments)
 
     async def code(self, tool: str, /, **arguments: Any) -> str | None:
-        """Of the error that is the result; None where it is none."""
+        """The code of an error result, else None."""
         error = (await self.run(tool, **arguments)).get("error", {})
         assert set(error) in (set(), {"code", "message"})
         code: str | None = error.get("code")
@@ -70,13 +58,17 @@ class Room:
     def other(self, **changes: Any) -> Room:
         return replace(self, context=replace(self.context, **changes))
 
+    def another(self, tenant: str, room_id: str) -> Room:
+        """The same tools in another room."""
+        return self.other(tenant=tenant, folder=folder(self.config, tenant, room_id))
+
     @property
-    def files(self) -> RoomFileSystem:
-        return file_system(self.config, self.context.tenant, self.context.room_id)
+    def files(self) -> JailedFileSystem:
+        return file_system(self.config.rooms.tools, self.context.folder)
 
     @property
     def records(self) -> Records:
-        return records(self.config, self.store, self.context.tenant)
+        return records(self.config.rooms.tools, self.store, self.context.tenant)
 
 
 @pytest.fixture(scope="session")
@@ -126,9 +118,9 @@ def make_room(store: Store, tmp_path: Path) -> Callable[..., Room]:
             state_dir=tmp_path / "state",
             rooms=Rooms(tools=RoomTools(**bounds)),
         )
-        worker, light = Worker(), LightModel()
-        context = ToolContext("acme", "ann", "room-1", store, ToolPolicy("full"), worker, light)
-        return Room(config, store, catalogue(config), context, worker, light)
+        light = LightModel()
+        context = ToolContext("acme", "ann", folder(config, "acme", "room-1"), store, ToolPolicy("full"), light)
+        return Room(config, store, catalogue(config.rooms.tools, TOOLS), context, light)
 
     return make
 

@@ -57,11 +57,12 @@ def test_public() -> None:
     assert [address for address in PUBLIC if not is_public(address)] == []
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_what_is_not_global_for_the_standard_library_is_not_public(number: int) -> None:
-    address = IPv4Address(number)
-    if not address.is_global or address.is_multicast or address.is_reserved:
-        assert not is_public(str(address))
+SPECIAL = st.ip_addresses(v=4).filter(lambda it: not it.is_global or it.is_multicast or it.is_reserved)
+
+
+@given(SPECIAL)
+def test_what_is_not_global_for_the_standard_library_is_not_public(address: IPv4Address) -> None:
+    assert not is_public(str(address))
 
 
 @given(st.ip_addresses())

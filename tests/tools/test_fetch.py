@@ -1,4 +1,4 @@
-"""What a room's model can reach through `curl.*`: what is allowed, at the address that was checked, within bounds.
+"""`curl.*`: reaches only allowed hosts, at the checked address, within bounds.
 
 Servers are real and on loopback, where the configuration's list lets them be reached; names are resolved by a resolver
 of the test's own, so nothing is sent beyond this machine.
@@ -176,7 +176,7 @@ async def test_names_that_lead_nowhere(answers: dict[str, list[list[str]]], room
     assert await online(room, Names(answers)).code("curl.get", url="http://site.test/") == "fetch_failed"
 
 
-async def test_the_system_s_resolver_is_checked_just_so(room: Room) -> None:
+async def test_addresses_from_the_system_s_resolver_are_checked(room: Room) -> None:
     assert "127.0.0.1" in await system_resolver("localhost", 80)
     assert await room.code("curl.get", url="http://localhost/") == "address_refused"
 
@@ -362,7 +362,7 @@ async def test_tls_is_checked_for_the_name_not_the_address(
     assert len(web.asked) == 1
 
 
-async def test_tls_of_an_authority_that_nobody_knows(
+async def test_an_unknown_certificate_authority(
     make_room: Make, secure: tuple[Web, ssl.SSLContext, list[str | None]]
 ) -> None:
     web = secure[0]
@@ -493,7 +493,7 @@ async def test_answers_that_are_none(answer: bytes, make_room: Make, web: Web) -
     assert await make_room(allow_hosts=("127.0.0.1:*",)).code("curl.get", url=web.url) == "fetch_failed"
 
 
-async def test_nobody_there(make_room: Make) -> None:
+async def test_nothing_listens(make_room: Make) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     room = make_room(allow_hosts=("127.0.0.1:*",))
@@ -510,10 +510,10 @@ async def test_long_heads_and_locations(make_room: Make, web: Web) -> None:
     assert await room.code("curl.get", url=f"{web.url}/far") == "url_refused"
 
 
-# What is told
+# Results
 
 
-async def test_secrets_are_neither_told_nor_logged(make_room: Make, web: Web, caplog: pytest.LogCaptureFixture) -> None:
+async def test_secrets_stay_out_of_results_and_log(make_room: Make, web: Web, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     web.page("/?token=hidden-query", b"body", "Set-Cookie: session=hidden-cookie", "X-Fine: yes")
     room = make_room(allow_hosts=("127.0.0.1:*",))
@@ -667,7 +667,7 @@ async def test_summaries_of_nothing_and_without_a_model(make_room: Make, web: We
     [("<div>" * 10_000, {}), ("<p>x</p>" * 2_000_000, {"seconds": 1}), ("x" * 60_000_000, {"memory": 120_000_000})],
     ids=["nested", "long", "large"],
 )
-async def test_pages_that_nobody_could_read(page: str, bounds: dict[str, Any]) -> None:
+async def test_pages_that_take_too_much(page: str, bounds: dict[str, Any]) -> None:
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(ToolError) as caught:
             await convert("markdown", "http://a/", page, **bounds)
@@ -688,7 +688,7 @@ async def test_reading_that_is_cancelled_leaves_no_process(tmp_path: Path) -> No
         os.kill(pid, 0)
 
 
-async def test_a_page_is_read_as_far_as_a_result_can_tell(make_room: Make, web: Web) -> None:
+async def test_a_page_is_read_up_to_the_size_of_a_result(make_room: Make, web: Web) -> None:
     web.page("/", b"<p>x</p>" + b" " * 1_000_000 + b"<p>y</p>", "Content-Type: text/html")
     result = await make_room(allow_hosts=("127.0.0.1:*",)).run("curl.compact", url=web.url)
     assert (result["content"], result["truncated"]) == ("x", True)

@@ -18,8 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.tools.files import CODES, folder
-from gateway.tools.vfs import Limits, RoomFileSystem, names
+from gateway.rooms.workspace import folder
+from gateway.tools.files import CODES
+from gateway.tools.vfs import JailedFileSystem, Limits, names
 from tests.patience import PATIENCE
 from tests.tools.conftest import Room
 
@@ -107,7 +108,7 @@ async def test_cat(arguments: dict[str, Any], told: dict[str, Any], room: Room, 
         assert result | told == result
 
 
-async def test_cat_reads_no_more_than_it_tells(make_room: Make) -> None:
+async def test_cat_reads_no_more_than_it_returns(make_room: Make) -> None:
     room = make_room(max_result_chars=1000)
     room.files.pipe_file("big", "ü".encode() * 100_000)
     result = await room.run("tool.cat", path="big")
@@ -185,13 +186,13 @@ async def test_mv(room: Room, root: Path) -> None:
 
 async def test_rooms_and_tenants_have_files_of_their_own(room: Room, root: Path) -> None:
     for other in (
-        room.other(room_id="room-2"),
-        room.other(tenant="other"),
-        room.other(tenant="acme\0room-1", room_id=""),
+        room.another("acme", "room-2"),
+        room.another("other", "room-1"),
+        room.another("acme\0room-1", ""),
     ):
         assert (await other.run("tool.ls", all=True))["entries"] == []
         assert await other.code("tool.cat", path="a.txt") == "not_found"
-    escaping = room.other(room_id="../../../outside", tenant="/etc")
+    escaping = room.another("/etc", "../../../outside")
     assert await escaping.code("tool.mkdir", path="x") is None
     assert not (root.parents[3] / "outside").exists()
 
@@ -369,7 +370,7 @@ def test_no_path_leads_out(first: str, second: str) -> None:
         outside.mkdir()
         (outside / "secret.txt").write_text("hidden")
         root = Path(name) / "jail" / "root"
-        files = RoomFileSystem(root, PLENTY)
+        files = JailedFileSystem(root, PLENTY)
         files.makedirs("a/d")
         (root / "link").symlink_to(outside)
         (root / "a/up").symlink_to("../../..")
@@ -456,7 +457,7 @@ async def test_depth(make_room: Make) -> None:
 
 async def test_results_are_bounded(make_room: Make) -> None:
     for room_id, digits, count in (("many", 3, 500), ("long", 200, 100)):
-        room = make_room().other(room_id=room_id)
+        room = make_room().another("acme", room_id)
         room.files.info("/")
         for number in range(600):
             (folder(room.config, "acme", room_id) / f"{number:0{digits}}").touch()
@@ -486,15 +487,15 @@ async def test_changes_at_once_keep_the_quota(make_room: Make) -> None:
     assert sorted(codes, key=str) == [None] * 5 + ["quota_exceeded"] * 15
 
 
-def test_a_change_that_doesn_t_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = RoomFileSystem(tmp_path / "root", PLENTY)
+def test_a_change_that_does_not_end_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = JailedFileSystem(tmp_path / "root", PLENTY)
     monkeypatch.setattr("gateway.tools.vfs.LOCK_SECONDS", 0.1)
     with files._changes():
         caught: list[OSError] = []
 
         def change() -> None:
             try:
-                RoomFileSystem(tmp_path / "root", PLENTY).mkdir("x")
+                JailedFileSystem(tmp_path / "root", PLENTY).mkdir("x")
             except OSError as error:
                 caught.append(error)
 
@@ -507,7 +508,7 @@ def test_a_change_that_doesn_t_end_is_told(tmp_path: Path, monkeypatch: pytest.M
 
 def test_it_is_an_fsspec_filesystem(tmp_path: Path) -> None:
     """What speaks fsspec can use a room's files."""
-    files = RoomFileSystem(tmp_path / "root", PLENTY)
+    files = JailedFileSystem(tmp_path / "root", PLENTY)
     files.makedirs("a/b", exist_ok=True)
     files.pipe_file("a/b/c.txt", b"text")
     assert files.cat_file("a/b/c.txt") == b"text"

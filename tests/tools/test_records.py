@@ -57,7 +57,7 @@ async def found(room: Room, query: dict[str, Any]) -> list[str]:
 
 
 WHERE: list[tuple[dict[str, Any], str]] = [
-    # names are told by their first letters
+    # names differ in their first letters
     ({}, "A b C D é"),
     ({"name": "Ann"}, "A"),
     ({"name": "ann"}, ""),
@@ -207,7 +207,7 @@ BAD_QUERIES: list[tuple[str, dict[str, Any], str]] = [
     ("find.records", {"wher": {}}, "query.wher: the keys are"),
     ("find.records", {"where": []}, "query.where: it must be an object"),
     ("find.records", {"where": {"a": {"$regex": "x"}}}, "query.where.a.$regex: the operators are"),
-    ("find.records", {"where": {"a": {}}}, "it has no operator"),
+    ("find.records", {"where": {"a": {}}}, "it needs an operator"),
     ("find.records", {"where": {"a": {"b": 1}}}, "query.where.a.b: the operators are"),
     ("find.records", {"where": {"a": [1]}}, "must be a text, a number"),
     ("find.records", {"where": {"a": {"$gt": None}}}, "query.where.a.$gt"),
@@ -231,7 +231,7 @@ BAD_QUERIES: list[tuple[str, dict[str, Any], str]] = [
     ("find.records", {"where": {"$or": []}}, "empty"),
     ("find.records", {"where": {"$or": {}}}, "a list"),
     ("find.records", {"where": {f"a{n}": 1 for n in range(101)}}, "at most 100"),
-    ("find.records", {"where": json.loads('{"$not":' * 9 + "{}" + "}" * 9)}, "8 deep"),
+    ("find.records", {"where": json.loads('{"$not":' * 9 + "{}" + "}" * 9)}, "8 levels deep"),
     ("find.records", {"order": ["a up"]}, "query.order"),
     ("find.records", {"order": [1]}, "query.order"),
     ("find.records", {"order": ["a"] * 6}, "at most 5"),
@@ -245,14 +245,14 @@ BAD_QUERIES: list[tuple[str, dict[str, Any], str]] = [
     ("aggregate.query", {"aggregate": {}}, "query.aggregate"),
     ("aggregate.query", {"aggregate": {"n": {"$median": "a"}}}, "the functions are"),
     ("aggregate.query", {"aggregate": {"n": {"$sum": "*"}}}, "a field's name"),
-    ("aggregate.query", {"aggregate": {"n; --": {"$sum": "a"}}}, "such a name"),
-    ("aggregate.query", {"aggregate": {"a": {"$sum": "a"}}, "group_by": ["a"]}, "such a name"),
+    ("aggregate.query", {"aggregate": {"n; --": {"$sum": "a"}}}, "not a valid name"),
+    ("aggregate.query", {"aggregate": {"a": {"$sum": "a"}}, "group_by": ["a"]}, "not a valid name"),
     ("aggregate.query", {"group_by": ["a"] * 6}, "at most 5"),
-    ("aggregate.query", {"order": ["a"]}, "ordered by what they have: count"),
+    ("aggregate.query", {"order": ["a"]}, "results can be ordered by: count"),
 ]
 
 
-async def test_queries_that_are_none(room: Room) -> None:
+async def test_invalid_queries(room: Room) -> None:
     await people(room)
     for tool, query, told in BAD_QUERIES:
         error = (await room.run(tool, model="person", query=query)).get("error", {})
@@ -330,8 +330,8 @@ async def test_records_are_checked(room: Room) -> None:
         ({"age": 1}, "'name' is a required property"),
         ({"name": 1}, "/name: 1 is not of type 'string'"),
         ({"name": "x", "more": 1}, "'more' was unexpected"),
-        ({"name": "x", "id": "mine"}, "id is set by the gateway"),
-        ({"name": "x", "trashed_at": None}, "trashed_at is set"),
+        ({"name": "x", "id": "mine"}, "the gateway sets id"),
+        ({"name": "x", "trashed_at": None}, "sets trashed_at"),
         ({"name": "x\0"}, "NUL"),
         ({"name": "\ud800"}, "surrogate"),
         ({"name": "x", "at": {"\0": 1}}, "NUL"),
@@ -362,7 +362,7 @@ async def test_what_is_written_is_read(room: Room) -> None:
 
 async def test_models_and_filters(room: Room) -> None:
     assert await room.run("describe.model_get", model="person") == {
-        "error": {"code": "model_not_found", "message": "there is no such model; there are: none"}
+        "error": {"code": "model_not_found", "message": "no such model; there are: none"}
     }
     await people(room)
     assert await room.run("describe.model_get", model="person") == {
@@ -402,7 +402,7 @@ async def test_models_that_can_t_be(room: Room) -> None:
         ("m", {"type": "array"}, "object schema"),
         ("m", {"type": "object", "properties": {"a": {"type": "text"}}}, "not a valid JSON Schema"),
         ("m", {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1/x"}}}, "leads nowhere"),
-        ("m", {"type": "object", "properties": {"id": {}}}, "every record has id"),
+        ("m", {"type": "object", "properties": {"id": {}}}, "the schema can't define id"),
     ]
     for name, schema, told in bad:
         with pytest.raises(ToolError, match=told):
@@ -419,7 +419,7 @@ async def test_models_that_can_t_be(room: Room) -> None:
 async def test_each_tenant_has_its_own(room: Room) -> None:
     ids = await people(room)
     await room.records.save_filter("person", "all", {})
-    other = room.other(tenant="other", user="ann", room_id="room-1")
+    other = room.another("other", "room-1")
     calls: list[tuple[str, dict[str, Any], str]] = [
         ("describe.model_get", {}, "model_not_found"),
         ("find.records", {"query": {"trashed": "include"}}, "model_not_found"),

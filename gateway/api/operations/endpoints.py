@@ -2,88 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from gateway.api import endpoint
-from gateway.api.chat import Client
-from gateway.api.endpoint import Request, Row
-from gateway.api.operations.status import status
+from msgspec.structs import asdict
+from starlette.responses import Response
+
+from gateway.api.operations.snapshot import snapshot
 from gateway.config import ConfigError
 from gateway.config.diff import Difference
-from gateway.core.reload import Reloader, told
+from gateway.core.reload import Reloader, describe
 from gateway.errors import GatewayError, ProviderInvalidRequest
-from gateway.server.asgi import too_large
+from gateway.observe.request_log import Entry
+from gateway.server.asgi import ASGIApp, too_large
+from gateway.server.http import JSON, Request
 
 MAX_FILE = 1024 * 1024
-"""Bytes of a configuration that somebody wants planned."""
+"""Bytes of a configuration that `/-/plan` accepts."""
 
 
-class OperationsFace(endpoint.RoutedFace):
-    def rows(self) -> Iterable[Row]:
-        return (
-            ("GET", "/metrics", self.metrics),
-            ("GET", "/-/status", self.status),
-            ("GET", "/-/plan", self.plan),
-            ("POST", "/-/plan", self.plan),
-            ("POST", "/-/reload", self.reload),
-            ("GET", "/-/requests", self.requests),
-            ("GET", "/-/requests/(.+)", self.request),
-        )
+async def metrics(request: Request) -> ASGIApp:
+    from gateway.api.operations.metrics import exposition
 
-    async def metrics(self, request: Request, client: Client) -> None:
-        from gateway.api.operations.metrics import exposition
+    text, kind = exposition(request.gateway, request.services.reloader, request.headers.get("accept", ""))
+    return Response(text, headers={"content-type": kind})
 
-        accept = next((value.decode("latin-1") for name, value in request.headers if name == b"accept"), "")
-        text, kind = exposition(self.gateway, self.services.reloader, accept)
-        await client.whole(200, ((b"content-type", kind.encode()),), text)
 
-    async def status(self, request: Request, client: Client) -> None:
-        await endpoint.json(client, status(self.gateway, self.services.reloader))
+async def status(request: Request) -> ASGIApp:
+    return JSON(snapshot(request.gateway, request.services.reloader))
 
-    async def plan(self, request: Request, client: Client) -> None:
-        """With a body: of that text, as if it stood in the file."""
-        reloader = self._reloader()
-        if len(request.body) > MAX_FILE:
-            raise too_large(MAX_FILE, "the most that a configuration has")
+
+async def plan(request: Request) -> ASGIApp:
+    """What applying the file would change; with a POST, what the body would change in its place."""
+    reloader = _reloader(request)
+    text: str | None = None
+    if request.method == "POST":
+        body = await request.body()
+        if len(body) > MAX_FILE:
+            raise too_large(MAX_FILE, "the limit of a configuration")
         try:
-            text = request.body.decode() if request.method == "POST" else None
-            await endpoint.json(client, _shown(await reloader.plan(text)))
+            text = body.decode()
         except UnicodeDecodeError:
             raise ProviderInvalidRequest("the configuration is not valid UTF-8") from None
-        except ConfigError as error:
-            raise _bad_file(error) from None
-
-    async def reload(self, request: Request, client: Client) -> None:
-        try:
-            await endpoint.json(client, _shown(await self._reloader().reload()))
-        except ConfigError as error:
-            raise _bad_file(error) from None
-
-    async def requests(self, request: Request, client: Client) -> None:
-        await endpoint.json(client, {"requests": list(self.gateway.request_log.entries())})
-
-    async def request(self, request: Request, client: Client) -> None:
-        key = request.parts[0]
-        found = self.gateway.request_log.find(key)
-        if found is None:
-            raise ProviderInvalidRequest(
-                f"no request {key} is remembered (log.requests says how many are; a completion's id is known only with "
-                "log.bodies)",
-                code="not_found",
-                status=404,
-            )
-        entry, recording = found
-        await endpoint.json(client, {"request": entry, "recording": recording and _recording_shown(recording)})
-
-    def _reloader(self) -> Reloader:
-        """Raises ProviderInvalidRequest where there is no file."""
-        if (reloader := self.services.reloader) is None:
-            raise ProviderInvalidRequest("this gateway wasn't started from a file", code="no_configuration_file")
-        return reloader
+    try:
+        return JSON(_changes(await reloader.plan(text)))
+    except ConfigError as error:
+        raise _invalid(error) from None
 
 
-def _recording_shown(recording: Any) -> dict[str, Any]:
+async def reload(request: Request) -> ASGIApp:
+    try:
+        return JSON(_changes(await _reloader(request).reload()))
+    except ConfigError as error:
+        raise _invalid(error) from None
+
+
+async def requests(request: Request) -> ASGIApp:
+    return JSON({"requests": [_entry(entry) for entry in request.gateway.request_log.entries()]})
+
+
+async def request(request: Request) -> ASGIApp:
+    key = request.path_params["key"]
+    found = request.gateway.request_log.find(key)
+    if found is None:
+        message = (
+            f"the log has no request {key}: log.requests sets how many it keeps, and it knows completions' ids only "
+            "with log.bodies"
+        )
+        raise ProviderInvalidRequest(message, code="not_found", status=404)
+    entry, recording = found
+    return JSON({"request": _entry(entry), "recording": recording and _recording(recording)})
+
+
+def _reloader(request: Request) -> Reloader:
+    """Raises ProviderInvalidRequest for a gateway without a file."""
+    if (reloader := request.services.reloader) is None:
+        raise ProviderInvalidRequest("this gateway wasn't started from a file", code="no_configuration_file")
+    return reloader
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    """`face` is the old name of `api`; scripts may still read it."""
+    return {**asdict(entry), "api": entry.face}
+
+
+def _recording(recording: Any) -> dict[str, Any]:
     return {
         "request": recording.request,
         "tool_call_format": recording.tool_call_format,
@@ -94,7 +96,7 @@ def _recording_shown(recording: Any) -> dict[str, Any]:
     }
 
 
-def _shown(difference: Difference) -> dict[str, Any]:
+def _changes(difference: Difference) -> dict[str, Any]:
     return {
         "models": [
             {"name": change.name, "effect": change.effect, "changes": [str(each) for each in change.changes]}
@@ -102,11 +104,11 @@ def _shown(difference: Difference) -> dict[str, Any]:
         ],
         "others": [str(change) for change in difference.others],
         "at_start": [str(change) for change in difference.at_start],
-        "lines": told(difference),
+        "lines": describe(difference),
     }
 
 
-def _bad_file(error: ConfigError) -> GatewayError:
+def _invalid(error: ConfigError) -> GatewayError:
     problems = [
         {"line": problem.line, "column": problem.column, "message": problem.message, "cure": problem.cure}
         for problem in error.problems

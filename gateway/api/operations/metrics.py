@@ -1,4 +1,4 @@
-"""The request log and the engines as Prometheus metrics. Everything is made when somebody asks."""
+"""The request log and the engines as Prometheus metrics, computed for each scrape."""
 
 from __future__ import annotations
 
@@ -38,9 +38,13 @@ class _Metrics(Collector):
         yield from self._replicas()
         if (reloader := self._reloader) is not None:
             yield GaugeMetricFamily(
-                "ctxgate_config_valid", "1 where config.yaml as it is now is what runs.", int(not reloader.problems)
+                "ctxgate_config_valid",
+                "1 if the running configuration is that of config.yaml.",
+                int(not reloader.problems),
             )
-            yield CounterMetricFamily("ctxgate_config_reloads", "Changes applied.", reloader.reloads)
+            yield CounterMetricFamily(
+                "ctxgate_config_reloads", "Changes of config.yaml that were applied.", reloader.reloads
+            )
 
     def _answers(self) -> Iterator[Metric]:
         gateway = self._gateway
@@ -49,7 +53,9 @@ class _Metrics(Collector):
             for name in dict.fromkeys([*gateway.routes, *gateway.request_log.models()])
         }
         requests = CounterMetricFamily(
-            "ctxgate_requests", "Ended requests, by the API they came by.", labels=["model", "face", "outcome"]
+            "ctxgate_requests",
+            "Ended requests by API; the label face, its old name, stays for queries that use it.",
+            labels=["model", "api", "face", "outcome"],
         )
         duration = HistogramMetricFamily(
             "ctxgate_request_seconds", "From the request to the end of its answer.", labels=["model"]
@@ -57,18 +63,18 @@ class _Metrics(Collector):
         first = HistogramMetricFamily(
             "ctxgate_time_to_first_token_seconds", "From the request to a stream's first payload.", labels=["model"]
         )
-        tokens = CounterMetricFamily("ctxgate_tokens", "Tokens, as engines told them.", labels=["model", "kind"])
+        tokens = CounterMetricFamily("ctxgate_tokens", "Tokens, as engines count them.", labels=["model", "kind"])
         chunks = CounterMetricFamily("ctxgate_chunks", "Payloads that engines streamed.", labels=["model"])
         repairs = CounterMetricFamily(
             "ctxgate_normalizer_repairs",
-            "mended: answers whose calls were put right; healed: what clients replayed; warning: text that is no call.",
+            "mended: answers with repaired calls; healed: repairs of replayed messages; warning: text that is no call.",
             labels=["model", "kind", "what"],
         )
         for model, found in stats.items():
-            for (face, outcome), count in found.requests.items():
-                requests.add_metric([model, face, outcome], count)
-            _observed(duration, model, found.duration)
-            _observed(first, model, found.first)
+            for (api, outcome), count in found.requests.items():
+                requests.add_metric([model, api, api, outcome], count)
+            _add_histogram(duration, model, found.duration)
+            _add_histogram(first, model, found.first)
             kinds = {
                 "prompt": found.prompt_tokens,
                 "prompt_cached": found.cached_tokens,
@@ -89,13 +95,17 @@ class _Metrics(Collector):
 
     def _engines(self) -> Iterator[Metric]:
         in_flight = GaugeMetricFamily(
-            "ctxgate_requests_in_flight", "Requests without a whole answer.", labels=["model"]
+            "ctxgate_requests_in_flight", "Requests without a complete answer.", labels=["model"]
         )
-        state = GaugeMetricFamily("ctxgate_engine_state", "1 for the state that it is in.", labels=["model", "state"])
-        queue = GaugeMetricFamily("ctxgate_queue_length", "Requests that wait for their engine.", labels=["model"])
-        memory = GaugeMetricFamily("ctxgate_engine_memory_bytes", "Of the engine's processes.", labels=["model"])
+        state = GaugeMetricFamily(
+            "ctxgate_engine_state", "1 for the present state, 0 for the others.", labels=["model", "state"]
+        )
+        queue = GaugeMetricFamily("ctxgate_queue_length", "Requests that wait for an engine.", labels=["model"])
+        memory = GaugeMetricFamily("ctxgate_engine_memory_bytes", "Memory of the engine's processes.", labels=["model"])
         starts = CounterMetricFamily("ctxgate_engine_starts", "Starts of the engine.", labels=["model"])
-        crashes = CounterMetricFamily("ctxgate_engine_crashes", "Deaths that nobody ordered.", labels=["model"])
+        crashes = CounterMetricFamily(
+            "ctxgate_engine_crashes", "Exits of the engine that the gateway did not cause.", labels=["model"]
+        )
         for name, route in self._gateway.routes.items():
             in_flight.add_metric([name], route.in_flight)
             if route.engine is None:
@@ -110,16 +120,18 @@ class _Metrics(Collector):
         yield from (in_flight, state, queue, memory, starts, crashes)
 
     def _replicas(self) -> Iterator[Metric]:
-        healthy = GaugeMetricFamily("ctxgate_replica_healthy", "1 where it answers.", labels=["model", "url"])
-        in_flight = GaugeMetricFamily("ctxgate_replica_in_flight", "Requests at it.", labels=["model", "url"])
+        healthy = GaugeMetricFamily("ctxgate_replica_healthy", "1 if the server answers.", labels=["model", "url"])
+        in_flight = GaugeMetricFamily(
+            "ctxgate_replica_in_flight", "Requests that the server is answering.", labels=["model", "url"]
+        )
         for name, route in self._gateway.routes.items():
-            for replica in route.replicas:
+            for replica in route.replicas():
                 healthy.add_metric([name, replica.url], int(replica.healthy))
                 in_flight.add_metric([name, replica.url], replica.in_flight)
         yield from (healthy, in_flight)
 
 
-def _observed(family: HistogramMetricFamily, model: str, histogram: Histogram) -> None:
+def _add_histogram(family: HistogramMetricFamily, model: str, histogram: Histogram) -> None:
     buckets, total = [], 0
     for bound, count in zip([*map(str, BOUNDS), "+Inf"], histogram.counts, strict=True):
         total += count

@@ -1,4 +1,4 @@
-"""Responses that are made while nobody waits for them."""
+"""Responses with `background`: tasks that write them, and their events, which clients can follow."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Any
 
 from gateway.errors import ProviderRateLimit
 from gateway.server.principal import Principal
+from gateway.services import Services
 
 MOST = 64
-"""At a time; and so many that have ended can still be streamed."""
+"""Background responses at a time; as many that have ended can still be streamed."""
 
 log = logging.getLogger("ctxgate")
 
 
 class Background:
-    """One response: its events so far, and the task that makes more of them."""
+    """One response: its events so far, and the task that adds more."""
 
     def __init__(self, principal: Principal, work: Callable[[Background], Awaitable[None]]) -> None:
         self.principal = principal
         self._events: list[dict[str, Any]] = []
         self._more = asyncio.Condition()
-        self._task = asyncio.create_task(self._run(work), name="response in the background")
+        self._task = asyncio.create_task(self._run(work), name="background response")
         self._waking: asyncio.Task[None] | None = None
         self._last: asyncio.Task[None] | None = None
 
@@ -31,13 +32,13 @@ class Background:
     def ended(self) -> bool:
         return self._task.done()
 
-    def tell(self, events: list[dict[str, Any]]) -> None:
+    def add(self, events: list[dict[str, Any]]) -> None:
         self._events += events
         if events and (self._waking is None or self._waking.done()):
             self._waking = asyncio.create_task(self._wake())
 
     async def events(self, after: int) -> AsyncIterator[list[dict[str, Any]]]:
-        """Those behind number `after`, as they come, to the last."""
+        """The events after number `after`, as they come, to the last."""
         at = next((place for place, event in enumerate(self._events) if event["sequence_number"] > after), None)
         at = len(self._events) if at is None else at
 
@@ -56,8 +57,8 @@ class Background:
                     await self._more.wait_for(more)
 
     async def cancel(self) -> None:
-        """Returns once nothing works on it any more."""
-        if not self._task.cancelling():  # a second cancellation would break into what the first has it write
+        """Returns once the task has ended."""
+        if not self._task.cancelling():  # a second cancellation would interrupt what the task writes after the first
             self._task.cancel()
         await asyncio.wait({self._task})
 
@@ -65,7 +66,7 @@ class Background:
         try:
             await work(self)
         except Exception:
-            log.exception("a response in the background broke")
+            log.exception("a background response broke")
         finally:
             self._last = asyncio.get_running_loop().create_task(self._wake())
 
@@ -75,16 +76,16 @@ class Background:
 
 
 class Backgrounds:
-    """Those of one gateway."""
+    """The background responses of this process. Use `services.shared(Backgrounds)`."""
 
-    def __init__(self) -> None:
+    def __init__(self, services: Services) -> None:
         self._by_id: dict[str, Background] = {}
 
     def start(self, id: str, principal: Principal, work: Callable[[Background], Awaitable[None]]) -> Background:
-        """Raises ProviderRateLimit."""
+        """Raises ProviderRateLimit while MOST responses run."""
         ended = [id for id, one in self._by_id.items() if one.ended]
         if len(self._by_id) - len(ended) >= MOST:
-            raise ProviderRateLimit(f"{MOST} responses are made in the background already", retry_after=10)
+            raise ProviderRateLimit(f"{MOST} background responses are running already", retry_after=10)
         for old in ended[: max(0, len(ended) - MOST + 1)]:
             del self._by_id[old]
         one = self._by_id[id] = Background(principal, work)
@@ -95,7 +96,7 @@ class Backgrounds:
         return one if one is not None and one.principal == principal else None
 
     async def forget(self, id: str, principal: Principal) -> None:
-        """Returns once nothing works on it any more."""
+        """Cancels the response and returns once its task has ended."""
         if (one := self.get(id, principal)) is not None:
             await one.cancel()
             self._by_id.pop(id, None)

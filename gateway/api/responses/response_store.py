@@ -1,4 +1,4 @@
-"""The responses that are kept, and the conversations that they form."""
+"""Stored responses, and the conversations that they form."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ LONGEST = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """response: the object as clients get it. items: the input of its own turn."""
+class Stored:
+    """response: the object that clients get. items: the input of its own turn."""
 
     response: dict[str, Any]
     items: list[Item]
 
 
-class Responses:
-    """Everybody sees their own alone."""
+class ResponseStore:
+    """Shows each user their own responses alone."""
 
     def __init__(self, store: Store, days: float) -> None:
         self._store = store
         self._days = days
 
-    async def put(self, kept: Kept, principal: Principal) -> None:
-        """Keeps a response, or its new state; those that are too old go."""
+    async def put(self, stored: Stored, principal: Principal) -> None:
+        """Stores a response, or its new state, and prunes expired ones."""
         row = {
-            "id": kept.response["id"],
+            "id": stored.response["id"],
             "tenant": principal.tenant,
             "owner": principal.user,
-            "created_at": kept.response["created_at"],
-            "previous_id": kept.response["previous_response_id"],
-            "response": encode(kept.response).decode(),
-            "items": encode(kept.items).decode(),
+            "created_at": stored.response["created_at"],
+            "previous_id": stored.response["previous_response_id"],
+            "response": encode(stored.response).decode(),
+            "items": encode(stored.items).decode(),
         }
         oldest = int(time.time() - self._days * 86400)
 
@@ -55,7 +55,7 @@ class Responses:
 
         await self._store.write(work)
 
-    async def get(self, id: str, principal: Principal) -> Kept:
+    async def get(self, id: str, principal: Principal) -> Stored:
         """Raises ProviderInvalidRequest (404)."""
         rows = await self._store.read(lambda connection: _rows(connection, id, principal, 1))
         if not rows:
@@ -63,15 +63,15 @@ class Responses:
         return rows[0]
 
     async def conversation(self, id: str, principal: Principal) -> list[Item]:
-        """Every item up to the response and its output. Raises ProviderInvalidRequest."""
+        """The items of every turn up to the response, its output included. Raises ProviderInvalidRequest."""
         rows = await self._store.read(lambda connection: _rows(connection, id, principal, LONGEST + 1))
         param = "previous_response_id"
         if not rows:
-            message = f"{param}: there is no response {id!r}; it was not stored, or it is too old"
+            message = f"{param}: there is no response {id!r}: it was never stored, or it has expired"
             raise ProviderInvalidRequest(message, code="previous_response_not_found", param=param)
         if len(rows) > LONGEST:
             raise ProviderInvalidRequest(f"{param}: the conversation has more than {LONGEST} responses", param=param)
-        return [item for kept in reversed(rows) for item in (*kept.items, *kept.response["output"])]
+        return [item for stored in reversed(rows) for item in (*stored.items, *stored.response["output"])]
 
     async def delete(self, id: str, principal: Principal) -> None:
         """Raises ProviderInvalidRequest (404)."""
@@ -81,7 +81,7 @@ class Responses:
 
 
 async def prune(store: Store, config: Config, now: float) -> int:
-    """Removes those that are older than `server.responses_days`, also while none is made; how many."""
+    """Removes responses older than `server.responses_days`; returns their number."""
     oldest = int(now - config.server.responses_days * 86400)
     gone = 0
     while went := await store.write(lambda connection: connection.execute(_PRUNE_SOME, {"oldest": oldest}).rowcount):
@@ -89,17 +89,17 @@ async def prune(store: Store, config: Config, now: float) -> int:
     return gone
 
 
-def _rows(connection: Connection, id: str, principal: Principal, most: int) -> list[Kept]:
-    """The response, the one before it, and so on."""
-    found: list[Kept] = []
+def _rows(connection: Connection, id: str, principal: Principal, most: int) -> list[Stored]:
+    """The response, its predecessor and so on, at most `most`."""
+    found: list[Stored] = []
     next_id: str | None = id
     while next_id is not None and len(found) < most:
         owner = {"id": next_id, "tenant": principal.tenant, "owner": principal.user}
         row = connection.execute(_GET, owner).one_or_none()
         if row is None:
-            # Deleted or too old: the conversation begins after it.
+            # Deleted or expired: the conversation begins after it.
             break
-        found.append(Kept(decode(row.response), decode(row.items)))
+        found.append(Stored(decode(row.response), decode(row.items)))
         next_id = row.previous_id
     return found
 

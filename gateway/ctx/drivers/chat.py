@@ -1,4 +1,4 @@
-"""`openai-chat`: this gateway, with all that it does for an answer. `debug`: its echo, without any engine."""
+"""`openai-chat`: asks through this gateway's chat path. `debug`: the built-in echo, without any engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from gateway.backends.echo import EchoBackend
 from gateway.config import Model
 from gateway.core import Gateway
-from gateway.ctx.drivers import Ask, NotOffered
+from gateway.ctx.drivers.base import Ask, NotOffered
 from gateway.ctx.errors import TooLong
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, encode
@@ -51,7 +51,7 @@ class ChatAnswering:
             try:
                 events = self._reader.feed(payloads) if payloads else self._reader.finish()
             except AnswerTooLong as error:
-                # What came with it is told first.
+                # The events before the failure go first.
                 self._failed = TooLong(str(error))
                 events = self._reader.take()
             self._ended = not payloads

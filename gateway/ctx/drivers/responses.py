@@ -1,4 +1,4 @@
-"""`openai-responses`: the Responses API of the model's own server, where it has one; nothing is kept there."""
+"""`openai-responses`: asks through the Responses API of the model's own server, if it has one. Stores nothing there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from gateway.backends.openai import OpenAIBackend
 from gateway.core import Gateway, RequestMeter, Route
-from gateway.ctx.drivers import Ask, NotOffered
+from gateway.ctx.drivers.base import Ask, NotOffered
 from gateway.ctx.errors import TooLong
 from gateway.engines import Engine
 from gateway.errors import (
@@ -35,7 +35,7 @@ class OpenAIResponses:
         if ask.model is None:
             raise NotOffered("the built-in echo has no server")
         route = gateway.route(ask.model.name)
-        # As strict with a request as the other driver.
+        # Checks the request as strictly as the other driver.
         ChatRequest.parse(encode({**ask.fields, "model": ask.model.name}))
         engine = route.engine
         count = route.count("ctx", stream=True)
@@ -52,7 +52,7 @@ class OpenAIResponses:
             fields = {**ask.model.defaults, **ask.fields, "model": ask.model.upstream_name}
             response = await _accepted(backend, encode(request(fields)))
         except BaseException as error:
-            if not isinstance(error, NotOffered):  # the next driver asks, and counts
+            if not isinstance(error, NotOffered):  # the next driver counts the request
                 count.end(outcome_of(error))
             if engine is not None:
                 engine.leave()
@@ -66,11 +66,11 @@ async def _accepted(backend: OpenAIBackend, body: bytes) -> Response:
     if response.status == 200:
         return response
     try:
-        told = await response.read(1 << 20)
+        body = await response.read(1 << 20)
     finally:
         response.close()
-    error = backend.error(response.status, told)
-    if response.status in NO_SUCH_PATH and not (isinstance(error, ProviderInvalidModel) and b"model" in told.lower()):
+    error = backend.error(response.status, body)
+    if response.status in NO_SUCH_PATH and not (isinstance(error, ProviderInvalidModel) and b"model" in body.lower()):
         raise NotOffered(f"the model's server has no {PATH}")
     raise error
 
@@ -107,7 +107,7 @@ class ResponsesAnswering:
                 self._failed = TooLong(str(error))
             except GatewayError as error:
                 self._failed = error
-            # What came before a failure is told first.
+            # The events before a failure go first.
             if events := self._reader.take():
                 return events
         return []
@@ -157,18 +157,18 @@ class _Answer(Struct):
     error: Any = None
 
 
-class _Told(Struct):
+class _StreamEvent(Struct):
     type: str = ""
     delta: str = ""
     item: _Item | None = None
     response: _Answer | None = None
 
 
-_decode = msgspec.json.Decoder(_Told).decode
+_decode = msgspec.json.Decoder(_StreamEvent).decode
 
 
 class StreamReader:
-    """The events of a Responses stream, as canonical ones."""
+    """Translates the events of a Responses stream to canonical ones."""
 
     def __init__(self, writer: EventWriter, backend: OpenAIBackend) -> None:
         self._writer = writer
@@ -177,31 +177,31 @@ class StreamReader:
         self._events: list[Event] = []
         self.ended = False
         self.usage: Mapping[str, Any] = {}
-        """As a chat would tell it."""
+        """Token counts, as in a chat answer."""
 
     def take(self) -> list[Event]:
         events, self._events = [*self._events, *self._writer.take()], []
         return events
 
     def feed(self, payload: bytes) -> None:
-        """Raises GatewayError where the server tells a failure."""
+        """Adds the events of a payload. Raises GatewayError if the server reports a failure."""
         if self.ended or payload == b"[DONE]":
             return
         try:
-            told = _decode(payload)
+            event = _decode(payload)
         except (msgspec.DecodeError, RecursionError) as error:
             raise ProviderInvalidResponse(f"the engine sent a malformed event: {error}") from error
-        match told.type:
+        match event.type:
             case "response.output_text.delta" | "response.refusal.delta":
-                self._writer.text(told.delta)
+                self._writer.text(event.delta)
             case "response.reasoning_text.delta" | "response.reasoning_summary_text.delta":
-                self._writer.reasoning(told.delta)
-            case "response.output_item.done" if told.item is not None and told.item.type == "function_call":
-                self._writer.call(self._calls, told.item.name)
-                self._writer.arguments(self._calls, told.item.arguments)
+                self._writer.reasoning(event.delta)
+            case "response.output_item.done" if event.item is not None and event.item.type == "function_call":
+                self._writer.call(self._calls, event.item.name)
+                self._writer.arguments(self._calls, event.item.arguments)
                 self._calls += 1
             case "response.completed" | "response.incomplete":
-                if told.response is not None and (usage := told.response.usage) is not None:
+                if event.response is not None and (usage := event.response.usage) is not None:
                     details = usage.input_tokens_details
                     cached = details.cached_tokens or 0 if details is not None else 0
                     self._writer.usage(usage.input_tokens, usage.output_tokens, cached)
@@ -210,16 +210,16 @@ class StreamReader:
                 self._events += self._writer.finish()
                 self.ended = True
             case "response.failed" | "error":
-                raise self._failure(told, payload)
+                raise self._failure(event, payload)
 
-    def _failure(self, told: _Told, payload: bytes) -> GatewayError:
-        error = told.response.error if told.response is not None else None
+    def _failure(self, event: _StreamEvent, payload: bytes) -> GatewayError:
+        error = event.response.error if event.response is not None else None
         return self._backend.error(500, encode({"error": error}) if error is not None else payload)
 
 
 def request(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Chat fields as those of the Responses API; what it names alike, and what it doesn't know, goes as it is."""
-    made = {key: value for key, value in fields.items() if key not in _OTHERWISE and value is not None}
+    """Translates chat fields to the Responses API. Fields with the same name, and unknown ones, stay as they are."""
+    made = {key: value for key, value in fields.items() if key not in _TRANSLATED and value is not None}
     made |= {"input": list(_items(fields["messages"])), "stream": True, "store": False}
     if (limit := fields.get("max_completion_tokens") or fields.get("max_tokens")) is not None:
         made["max_output_tokens"] = limit
@@ -240,7 +240,7 @@ def request(fields: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-_OTHERWISE = frozenset(
+_TRANSLATED = frozenset(
     {
         *("messages", "max_tokens", "max_completion_tokens", "tools", "tool_choice", "reasoning_effort"),
         *("response_format", "stream", "stream_options", "n"),

@@ -1,4 +1,4 @@
-"""What alembic runs: the revisions, on the connection that it is given, in the transaction that is open."""
+"""Run by alembic: applies the revisions on the given connection, in its open transaction."""
 
 from alembic import context
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import msgspec
 
 from gateway.errors import GatewayError, ProviderInvalidResponse
-from gateway.wire.chat import decode, encode
+from gateway.wire.chat import decode
 from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
 
 Event = dict[str, Any]
@@ -36,10 +36,6 @@ ERROR_TYPES = {
 
 def new_id() -> str:
     return f"msg_{uuid4().hex}"
-
-
-def sse(event: Event) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), encode(event))
 
 
 def error_object(error: GatewayError) -> Event:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gateway.errors import GatewayError, ProviderInvalidResponse
-from gateway.wire.chat import decode, encode
+from gateway.wire.chat import decode
 from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
 
 Line = dict[str, Any]
@@ -20,7 +20,7 @@ def error_object(error: GatewayError) -> Line:
 
 
 class LineEncoder:
-    """Pieces in, lines out: `feed` for what comes, then `finish`. A call is a line once it is complete.
+    """Pieces in, lines out: `opening`, then `feed` for what comes, then `finish` or `fail`. A complete call is a line.
 
     began, now: seconds since 1970; `total_duration` is what lies between. What reading and writing took is the
     engine's word or, in a stream, measured by its first piece; of a whole answer that says nothing it isn't known.
@@ -39,6 +39,9 @@ class LineEncoder:
         self._calls = 0
         self._end = End("stop")
         self._usage = Usage()
+
+    def opening(self) -> list[Line]:
+        return []
 
     def feed(self, pieces: Iterable[Piece]) -> list[Line]:
         """Raises ProviderInvalidResponse for calls that Ollama's format can't hold."""
@@ -80,6 +83,9 @@ class LineEncoder:
             "eval_duration": _ns(self._usage.writing or max(0.0, now - (self._first or now))),
         }
         return [*lines, last]
+
+    def fail(self, error: GatewayError) -> list[Line]:
+        return [error_object(error)]
 
     def whole(self, lines: list[Line]) -> Line:
         """The lines of an answer as one."""
@@ -124,10 +130,6 @@ class LineEncoder:
         if self._generate:
             return {**head, "response": text, **more, "done": False}
         return {**head, "message": {"role": "assistant", "content": text, **more}, "done": False}
-
-
-def ndjson(lines: Iterable[Line]) -> bytes:
-    return b"".join(encode(line) + b"\n" for line in lines)
 
 
 def _ns(seconds: float) -> int:

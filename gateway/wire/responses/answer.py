@@ -7,7 +7,6 @@ from typing import Any
 from uuid import uuid4
 
 from gateway.errors import GatewayError, ProviderInvalidResponse
-from gateway.wire.chat import encode
 from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
 from gateway.wire.responses.custom import InputReader
 from gateway.wire.responses.request import CreateResponse, Item, ToolTable, seal
@@ -22,10 +21,6 @@ RUNNING = ("queued", "in_progress")
 
 def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid4().hex}"
-
-
-def sse(event: Event) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), encode(event))
 
 
 def response_object(

@@ -1,0 +1,39 @@
+"""`/` and `/health`: whether the gateway runs. Both answer without Starlette, soon after the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway import __version__
+from gateway.server.asgi import MethodNotAllowed, Scope, Send
+from gateway.server.client import JSON_TYPE, ASGIClient
+from gateway.services import Services
+from gateway.wire.chat import encode
+
+ROOT_PATHS = ("/", "/v1/")
+PATHS = (*ROOT_PATHS, "/health", "/health/", "/v1/health", "/v1/health/")
+TEXT_TYPE = (b"content-type", b"text/plain; charset=utf-8")
+
+
+async def answer(services: Services, scope: Scope, send: Send) -> None:
+    """Raises MethodNotAllowed."""
+    if scope["method"] not in ("GET", "HEAD"):
+        raise MethodNotAllowed(scope["method"], scope["path"], ("GET",))
+    if scope["path"] in ROOT_PATHS:
+        await ASGIClient(send).whole(200, (TEXT_TYPE,), b"ctxgate is running")
+    else:
+        await ASGIClient(send).whole(200, (JSON_TYPE,), encode(health(services)))
+
+
+def health(services: Services) -> dict[str, Any]:
+    gateway, reloader = services.gateway, services.reloader
+    body: dict[str, Any] = {
+        "status": "ok",
+        "version": __version__,
+        "active_model": gateway.config.active_model,
+    }
+    if reloader is not None and reloader.problems:
+        # Details need a key.
+        body["config"] = "the file has mistakes; the last good one is in use: see `ctxgate status`"
+    body["engines"] = {name: route.engine.state for name, route in gateway.routes.items() if route.engine is not None}
+    return body

@@ -1,0 +1,76 @@
+"""The state of the gateway, as plain values, for `/-/status`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import asdict
+
+from gateway import __version__
+from gateway.core import Gateway, Route
+from gateway.core.reload import Reloader
+
+
+def snapshot(gateway: Gateway, reloader: Reloader | None) -> dict[str, Any]:
+    """The state at one moment. Counts are since the start, sizes in bytes, durations in seconds."""
+    return {
+        "version": __version__,
+        "pid": os.getpid(),
+        "resident_bytes": _resident(),
+        "config": {
+            "file": str(gateway.config.source),
+            "applied_at": reloader.applied_at if reloader is not None else None,
+            "reloads": reloader.reloads if reloader is not None else 0,
+            "problems": [str(problem) for problem in reloader.problems] if reloader is not None else [],
+            "needs_restart": list(reloader.pending) if reloader is not None else [],
+        },
+        "models": [_model(gateway, name, route) for name, route in gateway.routes.items()],
+        "leaving": [_leaving(route) for route in gateway.leaving.values()],
+    }
+
+
+def _resident() -> int:
+    """Of this process alone; 0 on systems without /proc."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
+    stats = gateway.request_log.stats(name)
+    engine = asdict(route.engine.status()) if route.engine is not None else None
+    return {
+        "name": name,
+        "active": name == gateway.config.active_model,
+        "runtime": route.model.runtime,
+        "state": engine["state"] if engine is not None else _external(route),
+        "in_flight": route.in_flight,
+        "waiting": engine["waiting"] if engine is not None else 0,
+        "requests": sum(stats.outcomes.values()),
+        "outcomes": stats.outcomes,
+        "prompt_tokens": stats.prompt_tokens,
+        "cached_tokens": stats.cached_tokens,
+        "completion_tokens": stats.completion_tokens,
+        # About as many tokens, those of running streams included.
+        "generated": stats.generated + sum(run.answer.chunks for run in route.runs),
+        "engine": engine,
+        "replicas": [
+            {"url": replica.url, "healthy": replica.healthy, "in_flight": replica.in_flight}
+            for replica in route.replicas()
+        ],
+    }
+
+
+def _external(route: Route) -> str:
+    if route.replicas():
+        return f"{sum(replica.healthy for replica in route.replicas())} of {len(route.replicas())}"
+    return "external" if route.model.runtime != "echo" else "built in"
+
+
+def _leaving(route: Route) -> dict[str, Any]:
+    pid = route.engine.pid if route.engine is not None else None
+    return {"name": route.model.name, "in_flight": route.in_flight, "pid": pid}

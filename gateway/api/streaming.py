@@ -1,0 +1,209 @@
+"""One loop for every streamed answer but the hot route's: payloads in, the bytes of another API out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
+
+from gateway.api.chat import FOREVER, log, stand_in
+from gateway.config import Server
+from gateway.core import Gateway
+from gateway.errors import GatewayError
+from gateway.request.token_estimate import TokenCount
+from gateway.server.asgi import Headers, Receive, Scope, Send
+from gateway.server.client import INTERNAL, ASGIClient
+from gateway.server.keepalive import SSE_HEADERS, KeepAlive
+from gateway.wire import sse
+from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.pieces import Piece, pieces
+
+MAX_KINDS = 1000
+"""Characters of the header that names dropped tools, whose names are the client's."""
+NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
+
+_UNPRINTABLE = re.compile("[^ -~]")
+
+
+class Source(Protocol):
+    async def payloads(self) -> list[bytes]:
+        """The next payloads, at least one; [] at the end. Raises GatewayError."""
+        ...
+
+
+Opened = tuple[Source, Callable[[], Headers]]
+"""A source and the headers that it adds, asked for once the first payload came."""
+
+
+class Encoding(Protocol):
+    """Turns the payloads of one answer into the bytes of an API's stream.
+
+    headers: of the stream. comments: whether the format has comments, which keep a silent stream alive.
+    """
+
+    headers: Headers
+    comments: bool
+
+    def opening(self) -> bytes: ...
+
+    def feed(self, payloads: list[bytes]) -> bytes: ...
+
+    async def finish(self) -> bytes: ...
+
+    def fail(self, error: GatewayError) -> bytes:
+        """The last frames of a stream that has begun and fails."""
+        ...
+
+
+class Stream:
+    """A streamed answer. An error before the first byte is raised; a later one becomes the stream's last frame.
+
+    progress: the text of comments while the answer has not begun.
+    """
+
+    def __init__(
+        self,
+        source: AbstractAsyncContextManager[Opened],
+        encoding: Encoding,
+        server: Server,
+        progress: Callable[[], str] = str,
+    ) -> None:
+        self._source = source
+        self._encoding = encoding
+        self._server = server
+        self._progress = progress
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client, encoding = ASGIClient(send), self._encoding
+        keepalive = self._comments(client)
+        try:
+            async with self._source as opened:
+                await self._forward(opened, client, keepalive)
+            last = await encoding.finish()
+        except GatewayError as error:
+            if not keepalive.started:
+                raise
+            last = encoding.fail(error)
+        except Exception:
+            if not keepalive.started:
+                raise
+            log.exception("a stream of %s broke", scope["path"])
+            last = encoding.fail(INTERNAL)
+        finally:
+            keepalive.close()
+        await keepalive.rest()
+        await client.end(last)
+
+    async def _forward(self, opened: Opened, client: ASGIClient, keepalive: KeepAlive) -> None:
+        source, headers = opened
+        payloads = await source.payloads()
+        await keepalive.speak((*self._encoding.headers, *headers()))
+        if opening := self._encoding.opening():
+            await client.write(opening)
+        while payloads:
+            if frames := self._encoding.feed(payloads):
+                if keepalive.busy:
+                    await keepalive.rest()
+                await client.write(frames)
+            payloads = await source.payloads()
+
+    def _comments(self, client: ASGIClient) -> KeepAlive:
+        server = self._server
+        after, silence = server.progress_after_seconds, server.keep_alive_seconds
+        if not (server.progress_comments and self._encoding.comments):
+            after = silence = FOREVER
+        return KeepAlive(client, self._progress, progress_after=after, keep_alive=silence)
+
+
+def chat_stream(gateway: Gateway, request: ChatRequest, encoding: Encoding) -> Stream:
+    """The answer to a chat, as the API of `encoding` streams it."""
+    return Stream(_chat(gateway, request), encoding, gateway.config.server, request.where)
+
+
+@asynccontextmanager
+async def _chat(gateway: Gateway, request: ChatRequest) -> AsyncIterator[Opened]:
+    with await gateway.chat(request) as run:
+        yield run, lambda: stand_in(run)
+
+
+class Encoder(Protocol):
+    """Turns the pieces of one answer into the events, or lines, of an API."""
+
+    def opening(self) -> list[Any]: ...
+
+    def feed(self, pieces: Iterable[Piece]) -> list[Any]: ...
+
+    def finish(self) -> list[Any]: ...
+
+    def fail(self, error: GatewayError) -> list[Any]: ...
+
+
+class EventEncoding:
+    """Server-sent events, each named by its `type`."""
+
+    headers = SSE_HEADERS
+    comments = True
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    def write(self, events: list[Any]) -> bytes:
+        return write_events(events)
+
+    def opening(self) -> bytes:
+        return self.write(self._encoder.opening())
+
+    def feed(self, payloads: list[bytes]) -> bytes:
+        return b"".join([self.write(self._encoder.feed(pieces(payload))) for payload in payloads])
+
+    async def finish(self) -> bytes:
+        return self.write(self._encoder.finish())
+
+    def fail(self, error: GatewayError) -> bytes:
+        return self.write(self._encoder.fail(error))
+
+
+class LineEncoding(EventEncoding):
+    """JSON lines, a format without comments."""
+
+    headers = NDJSON
+    comments = False
+
+    def write(self, events: list[Any]) -> bytes:
+        return b"".join([encode(event) + b"\n" for event in events])
+
+
+class PayloadEncoding:
+    """OpenAI's chunks, unchanged, and the end mark."""
+
+    headers = SSE_HEADERS
+    comments = True
+
+    def opening(self) -> bytes:
+        return b""
+
+    def feed(self, payloads: list[bytes]) -> bytes:
+        return sse.events(payloads)
+
+    async def finish(self) -> bytes:
+        return sse.DONE
+
+    def fail(self, error: GatewayError) -> bytes:
+        return sse.event(encode(error.body())) + sse.DONE
+
+
+def write_events(events: Iterable[Mapping[str, Any]]) -> bytes:
+    """Server-sent events, each named by its `type`."""
+    return b"".join([sse.named(event["type"], encode(event)) for event in events])
+
+
+def estimate(count: TokenCount) -> Headers:
+    """The header that marks an estimated count of tokens."""
+    return () if count.exact else ((b"x-ctxgate-estimate", b"true"),)
+
+
+def dropped_tools(tools: Iterable[str]) -> Headers:
+    """The header that names the kinds of tools that the gateway can't run and doesn't show to the model."""
+    kinds = _UNPRINTABLE.sub("?", ", ".join(sorted(set(tools))))[:MAX_KINDS]
+    return ((b"x-ctxgate-dropped-tools", kinds.encode()),) if kinds else ()

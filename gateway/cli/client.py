@@ -1,0 +1,101 @@
+"""The running gateway, for the commands that ask it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gateway.config import ConfigError, Problem, Server, cache, find
+from gateway.errors import CATEGORIES, GatewayError, ProviderInvalidResponse, ProviderUnavailable
+
+if TYPE_CHECKING:
+    import httpx
+
+PROBE_SECONDS = 3.0
+"""Bound on a probe. Only a server that hangs takes this long: a closed port answers at once."""
+ANSWER_SECONDS = 30.0
+"""Bound on an operation of the gateway. A reload may have to wait for another one."""
+
+
+def base_url(server: Server) -> str:
+    """The address at which a client on this machine reaches a gateway configured as `server`."""
+    if server.uds is not None:
+        return "http://localhost"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(server.host, server.host)  # noqa: S104
+    return f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
+
+
+def transport(server: Server) -> httpx.HTTPTransport:
+    import httpx
+
+    return httpx.HTTPTransport(uds=str(server.uds) if server.uds is not None else None)
+
+
+def headers(server: Server) -> dict[str, str]:
+    return {"authorization": f"Bearer {server.api_keys[0].get_secret_value()}"} if server.api_keys else {}
+
+
+class RunningGateway:
+    """A client of the gateway's operations (`/-/...`). Use it as a context manager."""
+
+    def __init__(self, config: Path | None, url: str | None) -> None:
+        import httpx
+
+        server = _server(config)
+        self.url: str = url or base_url(server)
+        over = httpx.HTTPTransport() if url else transport(server)
+        self._client = httpx.Client(base_url=self.url, transport=over, headers=headers(server), timeout=ANSWER_SECONDS)
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> Any:
+        """The JSON of the answer. Raises RefusedConfig if the gateway refuses a configuration, else a GatewayError."""
+        import httpx
+
+        try:
+            response = self._client.request(method, path, content=body)
+        except httpx.HTTPError as error:
+            raise ProviderUnavailable(f"no gateway answers at {self.url} ({error}); start it: ctxgate serve") from None
+        try:
+            answer = response.json()
+        except ValueError:
+            raise ProviderInvalidResponse(f"the server at {self.url} is not ctxgate") from None
+        if response.status_code < 400:
+            return answer
+        problem = answer.get("error", {}) if isinstance(answer, dict) else {}
+        message = str(problem.get("message", f"{self.url} answered {response.status_code}"))
+        if problem.get("code") == "invalid_configuration":
+            raise RefusedConfig(message, problem.get("problems", []))
+        known: dict[Any, type[GatewayError]] = {**CATEGORIES}
+        raise known.get(problem.get("category"), ProviderInvalidResponse)(message, code=problem.get("code"))
+
+    def __enter__(self) -> RunningGateway:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+
+class RefusedConfig(ConfigError):
+    """The gateway's own message. It takes the text it was sent for its own file, and names that one."""
+
+    def __init__(self, message: str, problems: list[dict[str, Any]]) -> None:
+        super().__init__(())
+        self.args = (message,)
+        self._problems = problems
+
+    def of(self, file: Path) -> ConfigError:
+        """The same problems, placed in the file whose text was sent."""
+        return ConfigError(
+            tuple(Problem(each["message"], each["cure"], file, each["line"], each["column"]) for each in self._problems)
+        )
+
+
+def _server(config: Path | None) -> Server:
+    """Reads `server` even from a file with mistakes: the gateway then still runs with an earlier version of it."""
+    path = config if config is not None else find()
+    try:
+        return cache.load(path).server
+    except ConfigError:
+        from gateway.config.loader import server_of
+
+        return server_of(path, os.environ)

@@ -1,0 +1,53 @@
+"""How commands look: the layout of their help, and the options that several of them take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+
+FILE = click.Path(path_type=Path)
+
+
+class Command(click.Command):
+    """A command whose epilog, its examples, keeps its line breaks."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.epilog:
+            formatter.write_paragraph()
+            formatter.write(self.epilog)
+
+
+class Group(Command, click.Group):
+    """A command with actions, each of which takes the options of its group too."""
+
+    command_class = Command
+
+
+def _own_or_parents(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """The value that stands nearest to the action: behind it, or else before it."""
+    if value is not None or ctx.parent is None:
+        return value
+    return ctx.parent.params.get(param.name or "")
+
+
+config_option = click.option(
+    "--config",
+    type=FILE,
+    metavar="FILE",
+    callback=_own_or_parents,
+    help="The configuration (default: see ctxgate --help).",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+url_option = click.option("--url", metavar="URL", help="Address of the gateway (default: the configured one).")
+
+
+def configuration(file: Path | None) -> Config:
+    """Loads `file`, or the configuration found from the working folder. Raises ConfigError."""
+    from gateway.config import cache, find
+
+    return cache.load(file if file is not None else find())

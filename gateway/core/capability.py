@@ -1,0 +1,92 @@
+"""What a model can do behind its engine: the format of its calls, and what its chat template shows."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gateway.backends import Backend
+from gateway.backends.about import About, about
+from gateway.config import Model
+from gateway.request.constraints import may_use_grammar
+from gateway.request.prepare import Capabilities, needs_capabilities
+from gateway.wire.chat import ChatRequest
+from normalizers import Detection, FormatSpec, detect, registry
+
+
+class CapabilityFinder:
+    """Asks the engine what its model can do, once for each backend, and keeps the answer.
+
+    reader: the format in which we read the model's answers. evidence: why we take that one; "" before we looked.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.reader: FormatSpec = model.custom_format or registry.get(model.tool_call_format)
+        self._undetected = self.reader.name == "auto"
+        self.evidence = "the engine reads the calls" if self.reader.untouched else "config.yaml"
+        if self._undetected:
+            self.evidence = ""
+        self._known: dict[bool, Capabilities] = {}
+        """What `_asked` said: without, and with, what concerns past calls."""
+        self._asked: Backend | None = None
+        self.plain = None if self._undetected else Capabilities(self.reader, self.reader)
+        """For requests that need no others, see `needs_capabilities`: the reader alone. None until it is detected."""
+
+    def known(self, request: ChatRequest, backend: Backend) -> Capabilities | None:
+        """What the request needs, if this backend was asked for it already."""
+        return self._known.get(request.past_calls) if self._asked is backend else None
+
+    async def find(self, request: ChatRequest, backend: Backend) -> Capabilities:
+        """What the request needs. Raises a GatewayError if the engine has to be asked and doesn't answer."""
+        if self.plain is None:
+            self._found(await backend.about())
+            # If nothing says beforehand, each answer shows it: the first known marker counts.
+            self._undetected = False
+            self.plain = Capabilities(self.reader, self.reader)
+        if not needs_capabilities(request):
+            return self.plain
+        known = self.known(request, backend)
+        if known is None:
+            known = await self._ask(backend, past=request.past_calls)
+            if self._asked is not backend:
+                self._asked, self._known = backend, {}
+            self._known[request.past_calls] = known
+        return known
+
+    async def look(self) -> None:
+        """Detects the format from the model's files; asks no engine."""
+        if self._undetected and not self.evidence:
+            self._found(await asyncio.to_thread(about, self._model.path))
+
+    async def _ask(self, backend: Backend, *, past: bool) -> Capabilities:
+        """Asks for no more than a request with past calls, or one without, needs."""
+        reader, way = self.reader, self._model.tool_prompt
+        dialect = reader
+        if reader.untouched and may_use_grammar(self._model.runtime):
+            found = _detected(await backend.about())
+            dialect = registry.get(found.format) if found is not None else reader
+        if dialect.untouched:
+            return Capabilities(reader, dialect)  # we neither read nor write calls
+        takes_tools = await backend.takes_tools() if past or way == "auto" else True
+        return Capabilities(
+            reader,
+            dialect,
+            raw_text=backend.gives_raw_text,
+            tools_in_prompt=way == "system" if way != "auto" else not takes_tools,
+            takes_tools=takes_tools,
+            keeps_calls=await backend.keeps_calls() if past else True,
+        )
+
+    def _found(self, known: About) -> None:
+        found = _detected(known)
+        if found is None:
+            self.evidence = "not seen yet: the first known marker in an answer counts"
+            return
+        self.reader = registry.get(found.format)
+        self.plain = Capabilities(self.reader, self.reader)
+        self.evidence = f"{found.source} {', '.join(found.evidence)} ({known.source})"
+        self._undetected = False
+
+
+def _detected(known: About) -> Detection | None:
+    return detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)

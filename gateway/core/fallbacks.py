@@ -1,0 +1,49 @@
+"""Retries and fallbacks of a model, as config.yaml has them: one stage around `Route.open`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gateway.config import Model
+from gateway.core.route import Route
+from gateway.core.run import Run
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded
+from gateway.wire.chat import ChatRequest
+
+RETRY = Backoff(0.25, 5.0, jitter=0.5)
+"""Between a model's retries. An engine may ask for a longer pause, up to the longest."""
+
+
+async def open_with_fallbacks(model: Model, route_of: Callable[[str], Route | None], request: ChatRequest) -> Run:
+    """Asks `model`, with its retries, then each of its fallbacks, as long as the errors may pass.
+
+    Returns once the answer's first byte is there: until then another model can still answer. Raises the last error.
+    route_of: by the model's name; called anew for each attempt, since a reload may replace or end one meanwhile.
+    """
+    last: GatewayError | None = None
+    for name in (model.name, *model.fallbacks):
+        for attempt in range(1 + model.retries):
+            if attempt and last is not None:
+                await asyncio.sleep(RETRY.delay(attempt, min(last.retry_after or 0.0, RETRY.longest)))
+            if (route := route_of(name)) is None:
+                break
+            request.fallback = name if name != model.name else None
+            try:
+                return await _begun(await route.open(request))
+            except GatewayError as error:
+                if not error.transient:
+                    raise
+                last = error
+    if last is None:
+        raise ProviderModelNotLoaded(f"model {model.name!r} was just removed", retry_after=1)
+    raise last
+
+
+async def _begun(run: Run) -> Run:
+    try:
+        await run.begin()
+    except BaseException as error:
+        run.__exit__(type(error), error, None)
+        raise
+    return run

@@ -1,0 +1,68 @@
+"""`room.*`: the tools by which a model asks its own room to sleep or to be released.
+
+A tool only acknowledges. The room reads the request from the recorded `tool:result`, also after a restart, and follows
+it when the turn ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gateway.rooms.schemas import Event
+from gateway.tools.base import Tool, ToolContext, ToolRow
+
+IDLE = ToolRow(
+    "room.idle",
+    "Let this room go to sleep once the present turn has settled.",
+    {
+        "type": "object",
+        "properties": {"reason": {"type": "string", "maxLength": 1000, "description": "Why the room can rest."}},
+        "additionalProperties": False,
+    },
+    "full",
+)
+
+RELEASE = ToolRow(
+    "room.release",
+    "Release this room for good, once the present turn has come to a safe point.",
+    {
+        "type": "object",
+        "properties": {
+            "mode": {
+                "enum": ["graceful", "immediate"],
+                "description": "graceful (default): when this turn has ended. immediate: after this tool call.",
+            }
+        },
+        "additionalProperties": False,
+    },
+    "full",
+)
+
+
+async def _idle(context: ToolContext, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"status": "accepted", "reason": arguments.get("reason", "")}
+
+
+async def _release(context: ToolContext, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"status": "accepted", "mode": arguments.get("mode", "graceful")}
+
+
+TOOLS = (Tool(IDLE, _idle), Tool(RELEASE, _release))
+
+
+class Requested:
+    """What the model has asked of its room in one turn. recorded: the turn's events so far."""
+
+    def __init__(self, recorded: Sequence[Event] = ()) -> None:
+        self.idle_reason: str | None = None
+        self.release_mode: str | None = None
+        for event in recorded:
+            self.add(event.event_type, event.payload)
+
+    def add(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        if event_type == "tool:result" and payload["ok"]:
+            if payload["name"] == IDLE.name:
+                self.idle_reason = payload["result"]["reason"]
+            elif payload["name"] == RELEASE.name:
+                self.release_mode = payload["result"]["mode"]

@@ -1,0 +1,108 @@
+"""How much work a check is, at most: what decides whether it needs a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+DEEPEST = 32
+"""Levels of a schema or a value beyond which we don't count."""
+MOST = 100_000
+"""What we count to, within one keyword's value."""
+
+# fmt: off
+_FREE = frozenset({
+    "title", "description", "default", "examples", "$comment", "$schema", "deprecated", "readOnly", "writeOnly",
+    "format", "$defs", "definitions",
+})
+# A step for each entry of the keyword's value.
+_FLAT = frozenset({
+    "type", "required", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+    "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "dependentRequired",
+})
+# Keywords with schemas inside, and how often jsonschema evaluates them.
+_TIMES = {
+    "additionalProperties": 1, "propertyNames": 1, "items": 1, "properties": 1, "prefixItems": 1,
+    "allOf": 1, "anyOf": 1, "oneOf": 2, "not": 2, "if": 2, "then": 2, "else": 2,
+}
+# fmt: on
+
+
+def steps(schema: Any) -> int | None:
+    """How many keywords `jsonschema` evaluates for one node of a value, at most; None if we can't tell.
+
+    We can't for patterns, `uniqueItems`, references in a circle and keywords that aren't listed here.
+    """
+    try:
+        return _Count(schema).schema(schema, 0)
+    except _Unknown:
+        return None
+
+
+class _Unknown(Exception):
+    pass
+
+
+class _Count:
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._definitions: dict[str, int] = {}
+        self._open: set[str] = set()
+
+    def schema(self, schema: Any, depth: int) -> int:
+        if isinstance(schema, bool):
+            return 1
+        if not isinstance(schema, Mapping) or depth > DEEPEST:
+            raise _Unknown
+        return 1 + sum(self._keyword(name, value, depth + 1) for name, value in schema.items())
+
+    def _keyword(self, name: str, value: Any, depth: int) -> int:
+        if name in _FREE:
+            return 0
+        if name in _FLAT:
+            return size(value, MOST)
+        if name == "$ref":
+            return 1 + self._reference(value, depth)
+        if name not in _TIMES:
+            raise _Unknown
+        inner = value.values() if name == "properties" and isinstance(value, Mapping) else value
+        schemas = [value] if isinstance(value, Mapping | bool) and name != "properties" else list(inner)
+        return 1 + _TIMES[name] * sum(self.schema(each, depth) for each in schemas)
+
+    def _reference(self, reference: Any, depth: int) -> int:
+        if not isinstance(reference, str) or reference in self._open:
+            raise _Unknown
+        if reference not in self._definitions:
+            place, _, name = reference.rpartition("/")
+            definitions = self._root.get(place[2:]) if place in ("#/$defs", "#/definitions") else None
+            if not isinstance(definitions, Mapping) or name not in definitions:
+                raise _Unknown
+            self._open.add(reference)
+            self._definitions[reference] = self.schema(definitions[name], depth)
+            self._open.remove(reference)
+        return self._definitions[reference]
+
+
+def size(value: Any, most: int) -> int:
+    """Counts the nodes of a JSON value, a long text as several; stops beyond `most` and below DEEPEST levels.
+
+    Then returns most + 1.
+    """
+    found = 0
+    level = [value]
+    for _ in range(DEEPEST):
+        below: list[Any] = []
+        for node in level:
+            found += 1
+            if isinstance(node, str):
+                found += len(node) // 64
+            elif isinstance(node, Mapping):
+                below += node.values()
+            elif isinstance(node, list | tuple):
+                below += node
+            if found + len(below) > most:
+                return most + 1
+        if not below:
+            return found
+        level = below
+    return most + 1

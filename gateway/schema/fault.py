@@ -1,0 +1,38 @@
+"""What a check of a value against a JSON Schema says: values alone, so that pure modules can name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+
+class Fault(NamedTuple):
+    """Why a value breaks a schema. path: from the value's root to the place."""
+
+    path: list[str | int]
+    message: str
+
+    @property
+    def pointer(self) -> str:
+        """The place as a JSON Pointer (RFC 6901); "" for the root."""
+        return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in self.path)
+
+
+class InvalidSchema(ValueError):
+    """Not a valid JSON Schema; the message says why."""
+
+
+class Unchecked(Exception):
+    """The schema can't be checked within our bounds, or at all; the message is for the schema's author."""
+
+
+class Checker(Protocol):
+    """A valid JSON Schema."""
+
+    def fault(self, value: Any) -> Fault | None:
+        """The most telling reason why the JSON value breaks the schema; None if it conforms. Raises Unchecked."""
+        ...
+
+
+Compile = Callable[[str], Checker]
+"""Takes a schema as JSON text. Blocks for a bounded time. Raises InvalidSchema, Unchecked."""

@@ -1,0 +1,168 @@
+"""Endpoints on Starlette: its router, requests whose bodies are bounded, JSON answers and event streams.
+
+Every API but the hot route stands on this module; the first request that needs it imports it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+
+from starlette import requests
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from uvicorn.importer import import_from_string
+
+from gateway.core import Gateway
+from gateway.errors import ProviderInvalidRequest
+from gateway.server.asgi import (
+    ASGIApp,
+    ClientGone,
+    Headers,
+    MethodNotAllowed,
+    Receive,
+    Scope,
+    Send,
+    not_found,
+    read_body,
+    until_gone,
+)
+from gateway.server.keepalive import SSE_HEADERS
+from gateway.server.principal import SCOPE_KEY, Principal
+from gateway.services import Services
+from gateway.wire.chat import encode
+
+SLOW_SECONDS = 60.0
+"""How long a client of an event stream may leave a frame unread before its connection is closed."""
+
+
+class Request(requests.Request):
+    """Starlette's request with the gateway's services, the caller, and a body of at most `server.max_body_bytes`."""
+
+    def __init__(self, scope: Scope, receive: Receive, services: Services) -> None:
+        super().__init__(scope, receive)
+        self.services = services
+
+    @property
+    def gateway(self) -> Gateway:
+        return self.services.gateway
+
+    @property
+    def principal(self) -> Principal:
+        caller: Principal = self.scope[SCOPE_KEY]
+        return caller
+
+    async def body(self) -> bytes:
+        """Raises what `read_body` raises."""
+        if not hasattr(self, "_body"):
+            self._body = await read_body(self.scope, self.receive, self.gateway.config.server.max_body_bytes)
+        return self._body
+
+    def number(self, name: str, default: int, most: int, least: int = 0) -> int:
+        """A query parameter. Raises ProviderInvalidRequest unless it is a number from `least` to `most`."""
+        text = self.query_params.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit()) or not least <= (number := int(text[:12])) <= most:
+            raise ProviderInvalidRequest(f"{name}: must be a whole number from {least} to {most}", param=name)
+        return number
+
+    def flag(self, name: str) -> bool:
+        """A query parameter that is true or false. Raises ProviderInvalidRequest for anything else."""
+        text = self.query_params.get(name)
+        if text in (None, "false", "0"):
+            return False
+        if text in ("", "true", "1"):
+            return True
+        raise ProviderInvalidRequest(f"{name}: must be true or false", param=name)
+
+
+Handler = Callable[[Request], Awaitable[ASGIApp]]
+"""Answers one method of a path: returns the response to send, or raises GatewayError."""
+
+
+class JSON(Response):
+    media_type = "application/json"
+
+    def __init__(self, value: object, headers: Headers = (), status: int = 200) -> None:
+        super().__init__(encode(value), status)
+        self.raw_headers += headers
+
+
+class EventStream:
+    """Sends server-sent events as they come. Closes the connection of a client that reads none for SLOW_SECONDS."""
+
+    def __init__(self, frames: AsyncIterator[bytes]) -> None:
+        self._frames = frames
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)})
+        if scope["method"] != "HEAD":
+            async for frame in self._frames:
+                try:
+                    async with asyncio.timeout(SLOW_SECONDS):
+                        await send({"type": "http.response.body", "body": frame, "more_body": True})
+                except TimeoutError:
+                    return  # the server closes the connection of an unfinished response
+        await send({"type": "http.response.body", "body": b""})
+
+
+class Endpoint:
+    """The methods of one path.
+
+    handlers: method → import string of a `Handler`, loaded with the method's first request.
+    finishes: a handler runs to its end even if its client leaves; otherwise it is cancelled.
+    """
+
+    def __init__(self, services: Services, handlers: Mapping[str, str], *, finishes: bool) -> None:
+        self._services = services
+        self._handlers = handlers
+        self._finishes = finishes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        handler: Handler = import_from_string(self._handlers["GET" if method == "HEAD" else method])
+        request = Request(scope, receive, self._services)
+        if method not in ("GET", "HEAD"):
+            try:
+                await request.body()
+            except ClientGone:
+                return
+        if self._finishes:
+            response = await handler(request)
+            await until_gone(_send(response, scope, receive, send), receive)
+        else:
+            await until_gone(_answer(handler, request, receive, send), receive)
+
+
+async def _answer(handler: Handler, request: Request, receive: Receive, send: Send) -> None:
+    response = await handler(request)
+    await response(request.scope, receive, send)
+
+
+async def _send(response: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await response(scope, receive, send)
+
+
+class _Path(Route):
+    """Starlette's route; another method raises, so that the error has the API's own format."""
+
+    def __init__(self, path: str, endpoint: Endpoint, methods: list[str]) -> None:
+        super().__init__(path, endpoint, methods=methods)
+        self._allowed = methods
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert self.methods is not None
+        if scope["method"] not in self.methods:
+            raise MethodNotAllowed(scope["method"], scope["path"], self._allowed)
+        await self.app(scope, receive, send)
+
+
+def router(paths: Iterable[tuple[str, Endpoint, list[str]]]) -> Router:
+    """Starlette's router over (path, endpoint, methods). Raises ProviderInvalidRequest (404, 405)."""
+    routes = [_Path(path, endpoint, methods) for path, endpoint, methods in paths]
+    return Router(routes, redirect_slashes=False, default=_not_found)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    raise not_found(scope["method"], scope["path"])

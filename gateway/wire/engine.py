@@ -1,0 +1,37 @@
+"""Values that pass between the pure stages of a request and the backends: no I/O here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+
+class RawText(Struct, frozen=True):
+    """How to ask for an answer as the model writes it, read by no parser of the engine's.
+
+    markers: special tokens to keep in the text. think: the pairs of marks around reasoning. grammar: GBNF that the
+    answer must match. trigger: the words that start the grammar; None starts it at once.
+    """
+
+    markers: tuple[str, ...] = ()
+    think: tuple[tuple[str, str], ...] = ()
+    grammar: str | None = None
+    trigger: str | None = None
+
+
+class Fixup:
+    """Corrects one engine's own mistakes before the answer is normalised; one object for each answer.
+
+    A fixup corrects facts about one engine, each with a test from that engine, recorded or running. The laws that hold
+    for every engine (call ids, indices, argument strings, finish_reason) belong to `gateway.answer.normalize`.
+    """
+
+    every_chunk = False
+    """Whether `chunk` sees chunks of plain text too, not only those with calls, a finish_reason or no choice."""
+
+    def answer(self, answer: dict[str, Any]) -> None:
+        """Corrects a whole answer in place."""
+
+    def chunk(self, chunk: dict[str, Any]) -> None:
+        """Corrects a streamed chunk in place."""

@@ -1,0 +1,338 @@
+"""Loose JSON: reads one object as a model writes it, piece by piece, and repairs what is unambiguous.
+
+Repaired: Python's constants and quotes, raw control characters, unknown escapes, trailing commas, and
+numbers such as ``07`` or ``.5``. Anything else that isn't JSON raises `Malformed`; no value is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
+
+from normalizers.values.literals import CONSTANTS, json_number, json_string_body
+
+MAX_DEPTH = 200
+"""Brackets within each other, those of a call included."""
+
+_SPACE = re.compile(r"\s*")
+_WORD = re.compile(r"[\w.+\-$]+")
+_STOP = {'"': re.compile(r'["\\\x00-\x1f]').search, "'": re.compile(r"['\"\\\x00-\x1f]").search}
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_ESCAPE_START = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_PUNCTUATION = {"{": "LBRACE", "}": "RBRACE", "[": "LSQB", "]": "RSQB", ",": "COMMA", ":": "COLON"}
+_ENDS = ("comma or end", "key or end", "value or end")
+_MAX_WORD = 8192
+_ANY_KEY = re.compile(r"[\w.\-/ $]+")
+
+
+@cache
+def _verbatim_stop(mark: str) -> Callable[..., re.Match[str] | None]:
+    return re.compile(rf'[{re.escape(mark)}"\\\x00-\x1f]').search
+
+
+@dataclass(frozen=True, slots=True)
+class Notation:
+    """How an object's notation differs from JSON."""
+
+    quotes: tuple[tuple[str, str], ...] = ()
+    """Pairs of literals that may also surround a string; nothing within them is an escape."""
+    bare_keys: bool = False
+    """Keys, and words that aren't constants, are strings without quotes."""
+
+
+JSON = Notation()
+
+
+class Malformed(Exception):
+    """The text can't be read without guessing. `code` names the reason in the warning."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(code)
+        self.code = code
+        self.pos: int | None = None
+        """Where reading stopped in the current text, if the reader knows."""
+
+
+class TokenWriter(Protocol):
+    """Takes the tokens of an object in their order."""
+
+    def token(self, kind: str, text: str) -> None:
+        """Take a word, a number or a sign. Raises `Malformed`."""
+
+    def open_string(self) -> None:
+        """A string begins. The next token ends it."""
+
+    def string(self, body: str) -> None:
+        """Take more of the open string, as it stands between the quotes of a JSON string."""
+
+
+class ObjectReader:
+    """Reads one object and passes its tokens to a writer: call `step` until `done`.
+
+    With `closes` the object is all the arguments of a call, and its end also closes the call.
+    """
+
+    __slots__ = (
+        "_close",
+        "_closes",
+        "_expect",
+        "_nesting",
+        "_notation",
+        "_quote",
+        "_wait",
+        "_writer",
+        "done",
+        "repaired",
+    )
+
+    def __init__(self, writer: TokenWriter, notation: Notation = JSON, *, closes: bool = True) -> None:
+        self._closes = closes
+        self._writer = writer
+        self._notation = notation
+        self._nesting: list[str] = []
+        self._expect = "object"
+        self._quote = ""
+        self._close = ""
+        self._wait = False
+        self.done = False
+        self.repaired = False
+        """Whether anything needed repair."""
+
+    def step(self, text: str, pos: int, final: bool) -> int:
+        """Read on; returns the position up to which text is consumed. Raises `Malformed`."""
+        self._wait = False
+        try:
+            while not self.done and not self._wait:
+                if self._close:
+                    pos = self._read_verbatim(text, pos, final)
+                elif self._quote:
+                    pos = self._read_string(text, pos, final)
+                else:
+                    pos = self._read_token(text, pos, final)
+        except Malformed as exc:
+            exc.pos = pos
+            raise
+        return pos
+
+    @property
+    def depth(self) -> int:
+        return len(self._nesting)
+
+    @property
+    def stop(self) -> Callable[..., re.Match[str] | None] | None:
+        """In a string, the search for any character that isn't plain text."""
+        if self._close:
+            return _verbatim_stop(self._close[0])
+        return _STOP[self._quote] if self._quote else None
+
+    @property
+    def in_string(self) -> str:
+        return self._quote
+
+    # -- tokens --------------------------------------------------------------------------------
+
+    def _read_token(self, text: str, pos: int, final: bool) -> int:
+        space = _SPACE.match(text, pos)
+        pos = space.end() if space else pos
+        size = len(text)
+        if pos == size:
+            self._wait = True
+            return pos
+        char = text[pos]
+        kind = _PUNCTUATION.get(char)
+        if kind:
+            self._punctuation(kind, char)
+            return pos + 1
+        if char == '"' or char == "'":
+            self._begin_string()
+            self._quote = char
+            self.repaired |= char == "'"
+            return pos + 1
+        for opening, closing in self._notation.quotes:
+            if text.startswith(opening, pos):
+                self._begin_string()
+                self._close = closing
+                return pos + len(opening)
+            if not final and opening.startswith(text[pos:]):
+                self._wait = True
+                return pos
+        word = (_ANY_KEY if self._notation.bare_keys and self._expect in ("key", "key or end") else _WORD).match(
+            text, pos
+        )
+        if word is None:
+            raise Malformed("syntax")
+        if word.end() == size and not final and size - pos < _MAX_WORD:
+            self._wait = True
+            return pos
+        self._scalar(word.group())
+        return word.end()
+
+    def _scalar(self, word: str) -> None:
+        writer = self._writer
+        if self._expect in ("key", "key or end"):
+            self.repaired |= not self._notation.bare_keys
+            writer.open_string()
+            writer.string(json_string_body(word.strip()))
+            self._expect = "colon"
+            return
+        self._value()
+        name = word[0].isalpha() or word[0] == "_"
+        if name and self._notation.bare_keys and word not in CONSTANTS:
+            writer.open_string()
+            writer.string(json_string_body(word))
+            return
+        self.repaired |= name and CONSTANTS.get(word) != word
+        writer.token("NAME" if name else "NUMBER", word)
+
+    def _begin_string(self) -> None:
+        if self._expect in ("key", "key or end"):
+            self._expect = "colon"
+        else:
+            self._value()
+        self._writer.open_string()
+
+    def _value(self) -> None:
+        if self._expect not in ("value", "value or end"):
+            raise Malformed("syntax")
+        self._expect = "comma or end"
+
+    def _punctuation(self, kind: str, char: str) -> None:
+        expect = self._expect
+        writer = self._writer
+        if char in "{[":
+            if expect == "object" and char == "{":
+                writer.token("DOUBLESTAR", "")
+            else:
+                self._value()
+            writer.token(kind, char)
+            self._nesting.append("}" if char == "{" else "]")
+            self._expect = "key or end" if char == "{" else "value or end"
+        elif char == ":" and expect == "colon":
+            writer.token(kind, char)
+            self._expect = "value"
+        elif char == "," and expect == "comma or end":
+            writer.token(kind, char)
+            self._expect = "key or end" if self._nesting[-1] == "}" else "value or end"
+        elif expect in _ENDS and self._nesting and self._nesting[-1] == char:
+            writer.token(kind, char)
+            self._nesting.pop()
+            self._expect = "comma or end"
+            if not self._nesting:
+                if self._closes:
+                    writer.token("RPAR", ")")
+                self.done = True
+        else:
+            raise Malformed("syntax")
+
+    # -- strings -------------------------------------------------------------------------------
+
+    def _read_string(self, text: str, pos: int, final: bool) -> int:
+        quote = self._quote
+        found = _STOP[quote](text, pos)
+        at = found.start() if found else len(text)
+        if at > pos:
+            self._writer.string(text[pos:at])
+        if found is None:
+            self._wait = True
+            return at
+        char = text[at]
+        if char == quote:
+            self._quote = ""
+            return at + 1
+        if char != "\\":
+            self.repaired |= char != '"'
+            self._writer.string(json_string_body(char))
+            return at + 1
+        if escape := _ESCAPE.match(text, at):
+            self._writer.string(escape.group())
+            return escape.end()
+        if not final and _ESCAPE_START.match(text, at):
+            self._wait = True
+            return at
+        self.repaired = True
+        if text[at + 1 : at + 2] == "'":
+            self._writer.string("'")
+            return at + 2
+        self._writer.string("\\\\")
+        return at + 1
+
+    def _read_verbatim(self, text: str, pos: int, final: bool) -> int:
+        close = self._close
+        at = text.find(close, pos)
+        if at >= 0:
+            self._writer.string(json_string_body(text[pos:at]))
+            self._close = ""
+            return at + len(close)
+        end = len(text) if final else len(text) - partial_close(text, pos, close)
+        self._writer.string(json_string_body(text[pos:end]))
+        self._wait = True
+        return end
+
+
+def partial_close(text: str, pos: int, close: str) -> int:
+    """Length of the longest end of ``text[pos:]`` that begins `close` but isn't all of it."""
+    for length in range(min(len(close) - 1, len(text) - pos), 0, -1):
+        if text.endswith(close[:length]):
+            return length
+    return 0
+
+
+class _JsonWriter:
+    """Writes the tokens of an object as JSON text."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self._lead = ""
+        self._in_string = False
+        self._depth = 0
+
+    def open_string(self) -> None:
+        self._put('"')
+        self._in_string = True
+
+    def string(self, body: str) -> None:
+        self.parts.append(body)
+
+    def token(self, kind: str, text: str) -> None:
+        if self._in_string:
+            self._in_string = False
+            self.parts.append('"')
+        match kind:
+            case "NAME" | "NUMBER":
+                value = CONSTANTS.get(text) if kind == "NAME" else json_number(text)
+                if value is None:
+                    raise Malformed("expression")
+                self._put(value)
+            case "LBRACE" | "LSQB":
+                self._depth += 1
+                if self._depth >= MAX_DEPTH:
+                    raise Malformed("nested_too_deep")
+                self._put(text)
+            case "RBRACE" | "RSQB":
+                self._depth -= 1
+                self._lead = ""  # a trailing comma
+                self.parts.append(text)
+            case "COMMA":
+                self._lead = ", "
+            case "COLON":
+                self.parts.append(": ")
+
+    def _put(self, text: str) -> None:
+        self.parts.append(self._lead + text)
+        self._lead = ""
+
+
+def read_loosely(text: str) -> str | None:
+    """The JSON of one object or array, repaired as `ObjectReader` does; None if that isn't enough."""
+    writer = _JsonWriter()
+    reader = ObjectReader(writer, closes=False)
+    source = f'{{"value": {text}}}'
+    try:
+        if reader.step(source, 0, True) != len(source) or not reader.done:
+            return None
+    except Malformed:
+        return None
+    return "".join(writer.parts)[len('{"value": ') : -1]

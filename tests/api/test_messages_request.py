@@ -1,0 +1,158 @@
+"""What the engine is asked for a request to /v1/messages."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.wire.messages.request import CreateMessage, chat_fields
+from tests.api.asking import WEATHER
+from tests.gateway.double import Json
+
+HI: Json = {"role": "user", "content": "Hi"}
+IMAGE: Json = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}}
+IMAGE_PART: Json = {"type": "image_url", "image_url": {"url": "data:image/png;base64,eA=="}}
+USE: Json = {"type": "tool_use", "id": "t1", "name": "get_weather", "input": {"city": "Paris"}}
+CALL: Json = {
+    "id": "t1",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": '{"city":"Paris"}'},
+}
+TOOL: Json = {"name": "get_weather", "description": "Weather.", "input_schema": WEATHER}
+LATER: Json = {"name": "later", "input_schema": WEATHER, "defer_loading": True}
+
+
+def user(*content: Json | str) -> Json:
+    parts = [{"type": "text", "text": part} if isinstance(part, str) else part for part in content]
+    return {"role": "user", "content": parts}
+
+
+def asked(**fields: Any) -> Json:
+    body = {"max_tokens": 5, "messages": [HI], **fields}
+    return chat_fields(CreateMessage.parse(json.dumps(body).encode()))
+
+
+MESSAGES: dict[str, tuple[Json, list[Json]]] = {
+    "a text": ({}, [HI]),
+    "a system text": ({"system": "Be brief."}, [{"role": "system", "content": "Be brief."}, HI]),
+    "system blocks, billing left out": (
+        {"system": [{"type": "text", "text": "x-anthropic-billing-header: cc=1;"}, {"type": "text", "text": "A"},
+                    {"type": "text", "text": "B", "cache_control": {"type": "ephemeral"}}]},
+        [{"role": "system", "content": "A\n\nB"}, HI],
+    ),
+    "a system message before the first answer": (
+        {"system": "A", "messages": [HI, {"role": "system", "content": "B"}]},
+        [{"role": "system", "content": "A\n\nB"}, HI],
+    ),
+    "a system message after it": (
+        {"messages": [HI, {"role": "assistant", "content": "Yes?"}, {"role": "system", "content": "B"}]},
+        [HI, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "B"}],
+    ),
+    "two texts": ({"messages": [user("a", "b")]}, [{"role": "user", "content": "a\n\nb"}]),
+    "two users": ({"messages": [HI, HI]}, [{"role": "user", "content": "Hi\n\nHi"}]),
+    "a picture": (
+        {"messages": [user("See:", IMAGE)]},
+        [{"role": "user", "content": [{"type": "text", "text": "See:"}, IMAGE_PART]}],
+    ),
+    "a document": (
+        {"messages": [user({"type": "document", "title": "T", "source": {"type": "text", "data": "D"}})]},
+        [{"role": "user", "content": "T\n\nD"}],
+    ),
+    "a call and its result, a text behind it": (
+        {"messages": [
+            HI, {"role": "assistant", "content": [{"type": "text", "text": "So:"}, USE]},
+            user("And?", {"type": "tool_result", "tool_use_id": "t1", "content": "21"}),
+        ]},
+        [HI, {"role": "assistant", "content": "So:", "tool_calls": [CALL]},
+         {"role": "tool", "tool_call_id": "t1", "content": "21"}, {"role": "user", "content": "And?"}],
+    ),
+    "a result that is an error": (
+        {"messages": [HI, {"role": "assistant", "content": [USE]},
+                      user({"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": "no net"})]},
+        [HI, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+         {"role": "tool", "tool_call_id": "t1", "content": "Error: no net"}],
+    ),
+    "a result with a picture": (
+        {"messages": [HI, {"role": "assistant", "content": [USE]},
+                      user({"type": "tool_result", "tool_use_id": "t1",
+                            "content": [{"type": "text", "text": "seen"}, IMAGE]})]},
+        [HI, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+         {"role": "tool", "tool_call_id": "t1", "content": "seen"}, {"role": "user", "content": [IMAGE_PART]}],
+    ),
+    "thinking of an earlier turn": (
+        {"messages": [HI, {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "Hm.", "signature": "s"}, {"type": "redacted_thinking", "data": "d"},
+            {"type": "text", "text": "Yes."}]}]},
+        [HI, {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages(name: str) -> None:
+    fields, expected = MESSAGES[name]
+    assert asked(**fields)["messages"] == expected
+
+
+MALFORMED: dict[str, tuple[Any, str]] = {
+    "a result of words": ({"type": "tool_result", "tool_use_id": "t1", "content": ["x"]}, ".content[0]"),
+    "a result of nothing": ({"type": "tool_result", "tool_use_id": "t1", "content": [None]}, ".content[0]"),
+    "a document of words": (
+        {"type": "document", "source": {"type": "content", "content": ["x"]}}, ".source.content[0]",
+    ),
+    "a search result of a number": ({"type": "search_result", "content": 5}, ".content"),
+    "a search result of words": ({"type": "search_result", "content": ["x"]}, ".content[0].text"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_blocks(name: str) -> None:
+    block, place = MALFORMED[name]
+    with pytest.raises(ProviderInvalidRequest) as caught:
+        asked(messages=[{"role": "user", "content": [block]}])
+    assert caught.value.param == f"messages[0].content[0]{place}"
+    assert str(caught.value).startswith(f"{caught.value.param}: ")
+
+
+FIELDS: dict[str, tuple[Json, Json]] = {
+    "sampling": (
+        {"temperature": 0.5, "top_k": 5, "top_p": 0.9, "stop_sequences": ["#"]},
+        {"temperature": 0.5, "top_k": 5, "top_p": 0.9, "stop": ["#"], "max_tokens": 5, "stream": False},
+    ),
+    "a stream tells its usage": ({"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}),
+    "any tool": ({"tools": [TOOL], "tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
+    "one tool, once": (
+        {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}},
+        {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}, "parallel_tool_calls": False},
+    ),
+    "any tool, and none is there": ({"tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
+    "thinking": ({"thinking": {"type": "adaptive"}}, {"chat_template_kwargs": {"enable_thinking": True}}),
+    "no thinking": ({"thinking": {"type": "disabled"}}, {"chat_template_kwargs": {"enable_thinking": False}}),
+    "effort": ({"output_config": {"effort": "low"}}, {"reasoning_effort": "low"}),
+    "a schema": (
+        {"output_config": {"format": {"type": "json_schema", "schema": WEATHER}}},
+        {"response_format": {
+            "type": "json_schema", "json_schema": {"name": "output", "schema": WEATHER, "strict": True}}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields(name: str) -> None:
+    fields, expected = FIELDS[name]
+    assert asked(**fields).items() >= expected.items()
+
+
+def names(**fields: Any) -> list[str]:
+    return [tool["function"]["name"] for tool in asked(**fields).get("tools", ())]
+
+
+def test_deferred_tools_are_shown_once_named() -> None:
+    tools = [TOOL, LATER, {"type": "web_search_20250305", "name": "web_search"}]
+    assert names(tools=tools) == ["get_weather"]
+    reference = {"type": "tool_reference", "tool_name": "later"}
+    found = user({"type": "tool_result", "tool_use_id": "t1", "content": [reference]})
+    assert names(tools=tools, messages=[HI, {"role": "assistant", "content": [USE]}, found]) == ["get_weather", "later"]

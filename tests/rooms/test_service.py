@@ -1,0 +1,90 @@
+"""Rooms without HTTP, where a store that fails is forced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from gateway.config import Config, Model
+from gateway.core import Gateway
+from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.rooms.schemas import Rent, Say
+from gateway.rooms.service import Rooms
+from gateway.services import Services
+from gateway.store import Store
+from tests.gateway.double import Double, endless
+
+LIMIT = 40
+"""Seconds for any one test."""
+
+
+@asynccontextmanager
+async def rooms_of(state: Path, engine: Double) -> AsyncIterator[Rooms]:
+    address = f"http://127.0.0.1:{engine.address.port}"
+    config = Config(
+        source=state / "config.yaml",
+        active_model="m",
+        models={"m": Model(name="m", runtime="openai", base_url=address)},
+        state_dir=state,
+    )
+    async with Gateway(config) as gateway:
+        services = Services(gateway)
+        rooms = Rooms(services)
+        try:
+            yield rooms
+        finally:
+            await rooms.aclose()
+            await services.aclose()
+
+
+def rolls_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes the next write fail at its commit."""
+    write = store.write
+
+    async def failing(work: Callable[[Connection], Any]) -> Any:
+        monkeypatch.setattr(store, "write", write)
+
+        def undone(connection: Connection) -> None:
+            work(connection)
+            raise ProviderUnavailable("a full disk")
+
+        await write(undone)
+
+    monkeypatch.setattr(store, "write", failing)
+
+
+async def test_an_interrupt_that_is_rolled_back_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with asyncio.timeout(LIMIT), Double(endless).serve() as engine, rooms_of(tmp_path, engine) as rooms:
+        room = await rooms.rent("local", "me", Rent())
+        await rooms.say("local", "me", room.id, Say("Hi"))
+        exchange = await engine.asked()
+        rolls_back(rooms.store, monkeypatch)
+        with pytest.raises(ProviderUnavailable, match="a full disk"):
+            await rooms.interrupt("local", room.id, None)
+        assert not exchange.gone.done()
+        await rooms.interrupt("local", room.id, None)
+        with pytest.raises(ProviderInvalidRequest, match="no turn is running"):
+            await rooms.interrupt("local", room.id, None)
+        await exchange.gone
+
+
+async def test_rooms_that_never_opened_can_be_closed(tmp_path: Path) -> None:
+    """Whoever asked first gave up before the store failed to open."""
+    (tmp_path / "ctxgate.db").mkdir()
+    async with asyncio.timeout(LIMIT), Double().serve() as engine, rooms_of(tmp_path, engine) as rooms:
+        first = asyncio.create_task(rooms.open())
+        await asyncio.sleep(0)
+        opening = rooms._opening
+        assert opening is not None
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await asyncio.wait({opening})
+        assert isinstance(opening.exception(), ProviderUnavailable)
+        await rooms.aclose()
