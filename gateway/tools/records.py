@@ -246,7 +246,9 @@ class Records:
         self._model(connection, model)
         # An inner query names the values, so that they can be grouped: repeated parameters would count as different.
         columns: dict[str, ColumnElement[Any]] = {
-            f"g{at}": builder.field(name).json for at, name in enumerate(query.group_by)
+            # null and a field that isn't there are one group, as they are one to a condition.
+            f"g{at}": case((not_(field.missing), field.json))
+            for at, field in enumerate(map(builder.field, query.group_by))
         }
         for at, (_, name) in enumerate(query.functions.values()):
             if name != "*":

@@ -258,7 +258,8 @@ async def test_a_connection_follows_so_much_and_no_more(short: Path) -> None:
     async with Double(Words().script).serve() as double, keeping(short, double) as kept, kept.connect() as client:
         for number in range(MAX_FOLLOWING):
             await client.ask(op="send", id="m", session=f"s{number}", input="go")
-            assert (await client.frame())["type"] == "start"
+            frame = await client.frame()
+            assert frame["type"] == "start", frame
         assert await client.refused(op="send", id="m", session="more", input="go") == "EAGAIN"
         await client.ask(op="ping")
         assert (await client.frame())["type"] == "pong"

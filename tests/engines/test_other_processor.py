@@ -25,6 +25,7 @@ from tests.conftest import ROOT, found_llama_server
 from tests.engines.served import served
 from tests.engines.test_engine import answers, stopped
 from tests.llama_server import CURE, NAMED, CantRun, built, built_for_another_processor, find, launcher, pinned, probe
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 
@@ -138,7 +139,7 @@ def test_the_gateway_the_status_and_the_doctor(foreign: Path, test_model: Path, 
     content = {"active_model": "tiny", "models": {"tiny": tiny}}
     hello = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
     with served(content, tmp_path, PATH=path) as gateway:
-        httpx.post(f"{gateway.url}/v1/chat/completions", json=hello, timeout=60).raise_for_status()
+        httpx.post(f"{gateway.url}/v1/chat/completions", json=hello, timeout=PATIENCE).raise_for_status()
         (state,) = httpx.get(f"{gateway.url}/-/status").json()["models"]
         assert state["engine"]["note"] == note(foreign)
         file = tmp_path / "doctor.yaml"
@@ -228,12 +229,11 @@ def test_the_one_that_stands_in_starts_by_llama_servers_options(
     pytest.importorskip("xllamacpp")
     monkeypatch.setattr("tests.llama_server._places", lambda: iter(()))
     program = launcher(find(), tmp_path)
-    done = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=PATIENCE, check=True)
     for option in ("-m", "-c", "-np", "-t", "--jinja"):
         assert f"{option} " in done.stdout or f"{option}]" in done.stdout
 
 
-@pytest.mark.timeout(240)
 def test_a_run_of_the_suite_says_what_stands_in(foreign: Path, tmp_path: Path) -> None:
     """The rows are there, by the embedded engine; one skip says why, with the cure."""
     pytest.importorskip("xllamacpp")
@@ -242,7 +242,7 @@ def test_a_run_of_the_suite_says_what_stands_in(foreign: Path, tmp_path: Path) -
     rows = "tests/engines/test_llama_cpp.py::test_embedding_by_a_model_for_chat"
     skip = "tests/engines/test_other_processor.py::test_the_rows_of_llama_server_are_run_by_a_real_one"
     command = [sys.executable, "-m", "pytest", "-v", "-rs", "-p", "no:cacheprovider", "-n", "2", rows, skip]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_embedding_by_a_model_for_chat[on_path=embedded]" in done.stdout
     assert f"on the PATH {foreign} was killed by SIGILL; {CURE}" in done.stdout.replace("\n", "")

@@ -13,6 +13,7 @@ from gateway.config import RoomTools
 from gateway.rooms.schemas import encode
 from gateway.rooms.transaction import sound
 from tests.gateway.double import answers, endless, silence
+from tests.patience import PATIENCE
 from tests.rooms.running import calls, house, speaks
 from tests.store.postgresql import start
 
@@ -408,7 +409,7 @@ async def test_a_read_that_was_cut_off_runs_again_as_the_second_attempt(tmp_path
             await reader.read()  # until the client has gone
         writer.close()
 
-    async with asyncio.timeout(100), await asyncio.start_server(serve, "127.0.0.1", 0) as web:
+    async with asyncio.timeout(PATIENCE), await asyncio.start_server(serve, "127.0.0.1", 0) as web:
         host = f"127.0.0.1:{web.sockets[0].getsockname()[1]}"
         tools = RoomTools(allow_hosts=(host,))
         async with house(tmp_path, calls(("curl_get", {"url": f"http://{host}/"})), tools=tools) as rooms:

@@ -472,6 +472,14 @@ async def test_quotas(make_room: Make) -> None:
     assert await room.other(tenant="other").records.models() == []
 
 
+async def test_null_and_nothing_are_one_group(room: Room) -> None:
+    await room.records.define("m", {"type": "object"})
+    for record in ({"a": None}, {}, {"b": 1}, {"a": 1}):
+        await room.run("data.create", model="m", record=record)
+    groups = await room.run("aggregate.query", model="m", query={"group_by": ["a"]})
+    assert groups["groups"] == [{"a": 1, "count": 1}, {"a": None, "count": 3}]
+
+
 async def test_results_are_bounded(make_room: Make) -> None:
     room = make_room(max_result_chars=1000)
     await room.records.define("m", {"type": "object"})
