@@ -8,7 +8,8 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.file import RUNTIMES, Entry, File, ModelEntry, ServerEntry
+from gateway.config.fields import RUNTIMES
+from gateway.config.file import Entry, File, ModelEntry, ServerEntry
 from gateway.config.problems import Problem
 from gateway.config.secret import CURE as SECRET_CURE
 from gateway.config.source import Document, KeyPath
