@@ -13,8 +13,8 @@ from pydantic import SecretStr, ValidationError
 from pydantic_core import PydanticCustomError
 
 from gateway.config import address, explain
+from gateway.config.fields import IMPORT_STRING, absolute
 from gateway.config.file import (
-    IMPORT_STRING,
     REQUEST_FIELDS,
     CtxEntry,
     EnginesEntry,
@@ -26,7 +26,6 @@ from gateway.config.file import (
     RoomToolsEntry,
     RuntimeEntry,
     ServerEntry,
-    absolute,
 )
 from gateway.config.projection import projection
 from gateway.config.secret import BadSecret, credential, secret

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config.file import (
-    RUNTIMES,
-    CtxEntry,
-    CtxModelEntry,
-    EnginesEntry,
-    File,
-    GroupEntry,
-    LogEntry,
-    ModelEntry,
-    PullEntry,
-    RoomsEntry,
-    RoomToolsEntry,
-    RuntimeEntry,
-    ServerEntry,
-)
+from gateway.config.fields import RUNTIMES
+from gateway.config.file import Entry, File, ModelEntry, ServerEntry
 from gateway.config.problems import Problem
 from gateway.config.secret import CURE as SECRET_CURE
 from gateway.config.source import Document, KeyPath
@@ -187,31 +174,20 @@ def _cure(context: dict[str, Any]) -> str:
 
 def _fields(place: KeyPath) -> Iterable[str]:
     """Keys allowed in the mapping at `place`."""
-    match place:
-        case ("models", _, "pull"):
-            return PullEntry.model_fields
-        case ("models", _):
-            return ModelEntry.model_fields
-        case ("runtimes", _):
-            return RuntimeEntry.model_fields
-        case ("rooms",):
-            return RoomsEntry.model_fields
-        case ("rooms", "tools"):
-            return RoomToolsEntry.model_fields
-        case ("log",):
-            return LogEntry.model_fields
-        case ("server",):
-            return ServerEntry.model_fields
-        case ("engines",):
-            return EnginesEntry.model_fields
-        case ("engines", "groups", _):
-            return GroupEntry.model_fields
-        case ("ctx",):
-            return CtxEntry.model_fields
-        case ("ctx", "models", _):
-            return CtxModelEntry.model_fields
-        case _:
-            return File.model_fields
+    entry: type[Entry] = File
+    rest = iter(place)
+    for key in rest:
+        parts = [*_flat(entry.model_fields[str(key)].annotation)]
+        entry = next(part for part in parts if isinstance(part, type) and issubclass(part, Entry))
+        if any(get_origin(part) is dict for part in parts):
+            next(rest, None)  # a key that people choose, as a model's name
+    return entry.model_fields
+
+
+def _flat(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for part in get_args(annotation):
+        yield from _flat(part)
 
 
 def _literals(expected: str) -> list[str]:

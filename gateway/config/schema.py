@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.config.file import IMPORT_STRING, File
+from gateway.config.fields import IMPORT_STRING
+from gateway.config.file import File
 from gateway.config.spelling import IGNORED, RENAMED, RUNTIMES
 from gateway.config.values import Ctx, CtxModel, Log, Model, Rooms, RoomTools, Runtime, Server
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.cli.main import COMMANDS
 from gateway.config import load
-from gateway.config.file import RUNTIMES
+from gateway.config.fields import RUNTIMES
 from gateway.errors import CATEGORIES
 from normalizers import registry
 from tests.readme.examples import PAGE, ROOT
