@@ -19,7 +19,7 @@ from gateway.tools.query import FUNCTIONS, OPERATORS, Builder
 from tests.cli.commands import config, ctxgate
 from tests.tools.conftest import Room
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/room-tools.md").read_text("utf-8")
 JSON: list[dict[str, Any]] = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)]
 
