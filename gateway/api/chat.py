@@ -61,7 +61,9 @@ class Chat:
 
     async def _stream(self, request: ChatRequest, client: Client) -> None:
         """An error before anything was sent is a status; after it, a frame of the stream and then its end mark."""
-        pulse = KeepAlive(client, request.where, progress_after=self._progress_after, keep_alive=self._keep_alive)
+        pulse = KeepAlive(
+            client, request.describe_progress, progress_after=self._progress_after, keep_alive=self._keep_alive
+        )
         try:
             with await self.gateway.chat(request) as run:
                 payloads = await run.payloads()

@@ -118,7 +118,7 @@ class Stream:
 
 def chat_stream(gateway: Gateway, request: ChatRequest, encoding: Encoding) -> Stream:
     """The answer to a chat, as the API of `encoding` streams it."""
-    return Stream(_chat(gateway, request), encoding, gateway.config.server, request.where)
+    return Stream(_chat(gateway, request), encoding, gateway.config.server, request.describe_progress)
 
 
 @asynccontextmanager
