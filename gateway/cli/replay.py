@@ -94,7 +94,7 @@ def _replayed(recording: dict[str, Any], format: str, stream: bool) -> list[str]
             clean.append(answer.whole(raw[0]))
     except (EngineError, GatewayError):
         # The recorded answer ends with the engine's failure.
-        clean += answer.rest()
+        clean += answer.remaining()
     return [payload.decode() for payload in clean]
 
 

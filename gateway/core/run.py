@@ -167,12 +167,12 @@ class Run:
         except EngineError as error:
             self._failed = self._backend.error(500, error.payload)
             self.outcome = self._failed.category
-            clean += self.answer.rest()
+            clean += self.answer.remaining()
         except GatewayError as error:
             if not await self._replay(error):
                 self._failed = error
                 self._ended = False
-                clean += self.answer.rest()
+                clean += self.answer.remaining()
         return clean
 
     async def _replay(self, error: GatewayError) -> bool:

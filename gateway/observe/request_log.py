@@ -225,7 +225,7 @@ class RequestLog:
                 if (old := Ended(*row).recording) is not None:
                     room -= old.size
                     if room < 0:
-                        old.forget()
+                        old.clear()
         return recording
 
     def configure(self, size: int, *, bodies: bool) -> None:
