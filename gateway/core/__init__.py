@@ -1,4 +1,4 @@
-"""The centre: every face reads one stream of clean payloads from one object, `Gateway`."""
+"""The centre: every API reads one stream of clean payloads from one object, `Gateway`."""
 
 from gateway.core.gateway import Gateway
 from gateway.core.passthrough import Passthrough, RequestMeter

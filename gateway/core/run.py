@@ -64,9 +64,9 @@ class Run:
         "_route",
         "_whole",
         "answer",
+        "api",
         "began",
         "enforced",
-        "face",
         "fallback",
         "first",
         "outcome",
@@ -75,7 +75,7 @@ class Run:
 
     def __init__(self, route: Asker, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
         self.stream = request.stream
-        self.face = request.face
+        self.api = request.api
         self.fallback = request.fallback
         """The model that answers, if it isn't the one that was asked."""
         self.began = began

@@ -82,7 +82,7 @@ class ChatRequest:
     """A checked request.
 
     fields: every field of the request as JSON bytes, unknown ones included. Each backend gets a copy that it may
-    change. tools: the JSON array of tools; None if the request declares none. face: the API that received it.
+    change. tools: the JSON array of tools; None if the request declares none. api: the API that received it.
     fallback: the name of the fallback model that answers; the answer reports it. constrained: the answer must meet a
     constraint; see `gateway.request.constraints`. past_calls: `messages` may contain tool calls or their results; a
     false positive only costs time. progress: returns the progress until the answer begins; each stage that works on
@@ -90,8 +90,8 @@ class ChatRequest:
     """
 
     __slots__ = (
+        "api",
         "constrained",
-        "face",
         "fallback",
         "fields",
         "include_usage",
@@ -105,9 +105,9 @@ class ChatRequest:
         "tools",
     )
 
-    def __init__(self, fields: dict[str, Raw], known: _Known, face: ApiName) -> None:
+    def __init__(self, fields: dict[str, Raw], known: _Known, api: ApiName) -> None:
         self.fields = fields
-        self.face = face
+        self.api = api
         self.fallback: str | None = None
         self.model = known.model
         self.stream = bool(known.stream)
@@ -134,7 +134,7 @@ class ChatRequest:
         return more
 
     @classmethod
-    def parse(cls, body: bytes, face: ApiName = "chat") -> ChatRequest:
+    def parse(cls, body: bytes, api: ApiName = "chat") -> ChatRequest:
         """Raises ProviderInvalidRequest, which names the invalid field."""
         try:
             if not body.isascii():
@@ -157,7 +157,7 @@ class ChatRequest:
             raise ProviderInvalidRequest("messages: at least one message is required", param="messages")
         if known.tools and _check_tools(known.tools):
             fields["tools"] = _without_null_descriptions(fields["tools"])
-        return cls(fields, known, face)
+        return cls(fields, known, api)
 
 
 def _check_tools(tools: list[_Tool]) -> bool:

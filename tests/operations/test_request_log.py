@@ -24,7 +24,7 @@ def row(model: str = "m", outcome: str = OK, seconds: float = 0.2, **fields: Any
         "chunks": 0,
         "repairs": None,
         "recording": None,
-        "face": "chat",
+        "api": "chat",
         **fields,
     }
     return (
@@ -38,7 +38,7 @@ def row(model: str = "m", outcome: str = OK, seconds: float = 0.2, **fields: Any
         found["chunks"],
         found["repairs"],
         found["recording"],
-        found["face"],
+        found["api"],
     )
 
 
