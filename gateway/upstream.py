@@ -1,7 +1,7 @@
 """The HTTP/1.1 client of the hot path.
 
-httptools parses, we keep the connections: a last-in-first-out pool for each engine, reading paused while
-the reader lags, cancel = abort. Everything off the hot path uses httpx.
+httptools parses; this module manages connections: a last-in-first-out pool for each engine. It stops reading from a
+socket while the reader lags, and cancels a request by aborting its connection. Code off the hot path uses httpx.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import httptools
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 
 HIGH_WATER = 64 * 1024
-"""Bytes of an answer held for a reader that lags before the engine's socket is no longer read."""
+"""Buffered bytes of an answer at which reading from the engine's socket pauses, until the reader catches up."""
 
 MAX_HEAD = 64 * 1024
 MAX_BODY = 256 * 1024 * 1024
@@ -27,15 +27,15 @@ LINGER_SECONDS = 1.0
 
 
 class EngineGone(ProviderUnavailable):
-    """The connection ended before the answer did."""
+    """The engine closed the connection before the end of its answer."""
 
 
 class NotConnected(EngineGone):
-    """No connection came about, so nothing was sent."""
+    """The connection could not be opened, so nothing was sent."""
 
 
 class Target(Protocol):
-    """What `gateway.backends.base.Address` offers to this module."""
+    """Where an engine listens; `gateway.backends.base.Address` implements it."""
 
     @property
     def host(self) -> str: ...
@@ -48,7 +48,7 @@ class Target(Protocol):
 
 
 class Response:
-    """One answer. `status` and `headers` (lower-case names) stand from the start, the body comes as it arrives."""
+    """One answer. `Upstream.request` returns it with `status` and `headers` (lower-case names); the body follows."""
 
     __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "ended", "headers", "offer", "status")
 
@@ -57,9 +57,9 @@ class Response:
         self.headers: dict[bytes, bytes] = {}
         self.ended = False
         self.offer: Callable[[bytes], bool] | None = None
-        """Offered each piece that comes while `receive` waits: True takes it, and `receive` waits on.
+        """Called with each piece that arrives while `receive` waits. If it returns True, `receive` keeps waiting.
 
-        It saves a piece the way through the event loop. What it raises, `receive` raises.
+        Saves a piece the way through the event loop. `receive` raises what it raises.
         """
         self._connection: _Connection | None = connection
         self._parts: list[bytes] = []
@@ -68,17 +68,17 @@ class Response:
         self._waiter: asyncio.Future[None] | None = None
 
     async def receive(self) -> bytes:
-        """The bytes that arrived since the last call, at least one; b"" once the body has ended.
+        """Returns the bytes that arrived since the last call, at least one; b"" after the end of the body.
 
-        Raises ProviderUnavailable if the engine went away before the end, ProviderInvalidResponse if it
-        broke HTTP. Bytes that arrived before the failure are handed out first.
+        Raises ProviderUnavailable if the engine closes the connection chunks, ProviderInvalidResponse if it violates
+        HTTP. Returns the bytes that arrived before the failure first.
         """
         while not self._parts:
             if self._error is not None:
                 raise self._error
             if self.ended:
                 return b""
-            await self.news()
+            await self.wait()
         data = b"".join(self._parts)
         self._parts.clear()
         self._size = 0
@@ -87,23 +87,23 @@ class Response:
         return data
 
     async def read(self, limit: int = MAX_BODY) -> bytes:
-        """The whole body. Raises as `receive`, and ProviderInvalidResponse for a body above `limit` bytes."""
-        early: list[bytes] = []
+        """Returns the whole body. Raises as `receive` does, and ProviderInvalidResponse above `limit` bytes."""
+        chunks: list[bytes] = []
         size = 0
         while not self.ended and size <= limit:
-            early.append(await self.receive())
-            size += len(early[-1])
+            chunks.append(await self.receive())
+            size += len(chunks[-1])
         if size + self._size > limit:
             self.close()
             raise ProviderInvalidResponse(f"the engine's answer exceeds {limit} bytes")
-        body = b"".join((*early, *self._parts)) if early else b"".join(self._parts)
+        body = b"".join((*chunks, *self._parts)) if chunks else b"".join(self._parts)
         self._parts.clear()
         self._size = 0
         return body
 
     @property
     def until_close(self) -> bool:
-        """The head has come, and told nothing of the body's end but the connection's (HTTP/1.0 servers)."""
+        """Whether the body ends only when the connection closes, as with HTTP/1.0 servers."""
         chunked = b"chunked" in self.headers.get(b"transfer-encoding", b"").lower()
         return self.status != 0 and not chunked and b"content-length" not in self.headers
 
@@ -114,14 +114,16 @@ class Response:
             connection.abort()
 
     def finish(self) -> None:
-        """The reader has all it needs: what is left (the end of the last chunk) is read and dropped, within a second,
-        so that the connection can be used again."""
+        """Drops the rest of the body, usually the end of the last chunk, so that the connection can be reused.
+
+        Aborts the connection if the rest takes more than a second.
+        """
         connection, self._connection = self._connection, None
         if connection is not None and not self.ended:
-            asyncio.get_running_loop().call_later(LINGER_SECONDS, connection.abort_if_on, self)
+            asyncio.get_running_loop().call_later(LINGER_SECONDS, connection.abort_if_serving, self)
 
-    def news(self) -> asyncio.Future[None]:
-        """Done once the head, more of the body, its end or an error has come. One may wait at a time."""
+    def wait(self) -> asyncio.Future[None]:
+        """A future that completes on the head, more body, the end or an error. Supports one waiter at a time."""
         self._waiter = waiter = asyncio.get_running_loop().create_future()
         return waiter
 
@@ -138,11 +140,11 @@ class Response:
 
 class _Connection(asyncio.Protocol):
     __slots__ = (
-        "_early",
+        "_head_bytes",
         "_loop",
         "_parser",
         "_paused",
-        "_touched",
+        "_received",
         "closed",
         "heard",
         "response",
@@ -158,23 +160,23 @@ class _Connection(asyncio.Protocol):
         self.closed = False
         self.heard = 0.0
         self._paused = False
-        self._touched = False
-        self._early = 0
-        """Bytes that came of an answer without its head being whole."""
+        self._received = False
+        self._head_bytes = 0
+        """Bytes received before the answer's head was complete."""
         self._parser = httptools.HttpResponseParser(self)
 
     def send(self, data: bytes) -> Response:
-        self._touched = False
-        self._early = 0
+        self._received = False
+        self._head_bytes = 0
         self.response = response = Response(self)
         self.heard = self._loop.time()
         self.transport.write(data)
         return response
 
     @property
-    def untouched(self) -> bool:
-        """Whether the engine has sent nothing at all for the current request."""
-        return not self._touched
+    def unanswered(self) -> bool:
+        """Whether the engine has sent no byte for the current request."""
+        return not self._received
 
     def resume(self) -> None:
         if self._paused:
@@ -187,51 +189,51 @@ class _Connection(asyncio.Protocol):
         self.upstream._forget(self)
         self.transport.abort()
 
-    def abort_if_on(self, response: Response) -> None:
+    def abort_if_serving(self, response: Response) -> None:
         if self.response is response:
             self.abort()
 
     def silent_since(self, limit: float) -> bool:
-        """Nothing came since `limit`, though we were listening."""
+        """Whether nothing arrived since `limit`, although reading was not paused."""
         return not self._paused and self.heard < limit
 
     # asyncio.Protocol
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods alone
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transport doesn't derive from it
         self.upstream._open.add(self)
 
     def data_received(self, data: bytes) -> None:
         response = self.response
         if response is None:
-            # Bytes that answer nothing: the connection can't be trusted any more.
+            # Bytes without a request: the connection is out of step.
             self.abort()
             return
-        self._touched = True
+        self._received = True
         self.heard = self._loop.time()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._broke(response, "it changes the protocol")
+            self._violated(response, "unexpected protocol upgrade")
             return
         except httptools.HttpParserError as error:
-            self._broke(response, str(error))
+            self._violated(response, str(error))
             return
         if not response.status:
-            self._early += len(data)
-            if self._early > MAX_HEAD:
-                self._broke(response, f"the head of its answer exceeds {MAX_HEAD} bytes")
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD:
+                self._violated(response, f"the response head exceeds {MAX_HEAD} bytes")
             return
         parts = response._parts
         if parts:
             offer = response.offer
-            # What came in several parts goes to the reader, who sends it on in one.
+            # Leave several parts to the reader, which forwards them in one write.
             if offer is not None and response._waiter is not None and len(parts) == 1:
                 try:
                     if offer(parts[0]):
                         parts.clear()
                         response._size = 0
                         return
-                except Exception as error:  # noqa: BLE001  it is the reader's to handle
+                except Exception as error:  # noqa: BLE001  the reader handles it
                     parts.clear()
                     response.offer = None
                     response._fail(error)
@@ -242,9 +244,9 @@ class _Connection(asyncio.Protocol):
             if response._waiter is not None:
                 response._wake()
 
-    def _broke(self, response: Response, how: str) -> None:
+    def _violated(self, response: Response, violation: str) -> None:
         self.abort()
-        response._fail(ProviderInvalidResponse(f"{self.upstream.target} broke HTTP: {how}"))
+        response._fail(ProviderInvalidResponse(f"{self.upstream.target} violated HTTP: {violation}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
@@ -256,8 +258,8 @@ class _Connection(asyncio.Protocol):
             response.ended = True
             response._wake()
             return
-        what = "in the middle of its answer" if self._touched else "before it answered"
-        response._fail(EngineGone(f"the engine at {self.upstream.target} went away {what}", status=502))
+        when = "in the middle of its answer" if self._received else "before it answered"
+        response._fail(EngineGone(f"the engine at {self.upstream.target} went away {when}", status=502))
 
     # httptools callbacks
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -268,7 +270,7 @@ class _Connection(asyncio.Protocol):
         assert self.response is not None
         status = self._parser.get_status_code()
         if status < 200:
-            # An interim answer's headers say nothing of the one to come.
+            # The headers of an interim response don't apply to the final one.
             self.response.headers.clear()
             return
         self.response.status = status
@@ -303,9 +305,9 @@ class _Connection(asyncio.Protocol):
 class Upstream:
     """The connections to one engine.
 
-    connect_timeout: seconds for a connection to stand. silence_timeout: seconds without a byte from an
-    engine that was asked, after which its answer fails. ca_file: the authorities that vouch for an https server, as
-    PEM; None: the system's. Raises ProviderUnavailable where it can't be read.
+    connect_timeout: seconds to open a connection. silence_timeout: an answer fails after this many seconds without a
+    byte from the engine. ca_file: trusted certificate authorities for https, in PEM format; None uses the system's.
+    Raises ProviderUnavailable if it can't read ca_file.
     """
 
     def __init__(
@@ -328,17 +330,17 @@ class Upstream:
         self._closed = False
 
     def head(self, method: str, path: str, headers: list[tuple[str, str]]) -> bytes:
-        """The constant part of a request's head, for `request`; values may not hold line breaks."""
+        """Builds the constant part of a request's head. Raises ValueError if a value contains a line break."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}", *(f"{name}: {value}" for name, value in headers)]
         if any("\r" in line or "\n" in line for line in lines):
-            raise ValueError("a request line or header holds a line break")
+            raise ValueError("a request line or header contains a line break")
         return "\r\n".join(lines).encode("latin-1")
 
     async def request(self, head: bytes, body: bytes = b"") -> Response:
         """Sends a request and returns once the response's head has come.
 
-        A request on a kept connection that the engine had closed meanwhile is sent again on a fresh one,
-        only if not a single byte was sent back. Raises ProviderUnavailable, ProviderInvalidResponse.
+        If a pooled connection turns out to be closed before the engine sent a byte, sends the request again on another.
+        Raises ProviderUnavailable, ProviderInvalidResponse.
         """
         data = b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         while True:
@@ -348,18 +350,18 @@ class Upstream:
             response = connection.send(data)
             try:
                 while not response.status and response._error is None:
-                    await response.news()
+                    await response.wait()
             except BaseException:
                 response.close()
                 raise
             if response.status:
                 return response
-            if fresh or not connection.untouched or not connection.closed:
+            if fresh or not connection.unanswered or not connection.closed:
                 assert response._error is not None
                 raise response._error
 
     def heard(self) -> float | None:
-        """When the last byte of any answer in flight came, by the loop's clock; None where none is listened to."""
+        """When the last byte of any answer in flight arrived, by the loop's clock; None if none is being read."""
         return max((connection.heard for connection in self._busy if not connection._paused), default=None)
 
     async def aclose(self) -> None:
@@ -369,7 +371,7 @@ class Upstream:
             self._sweeper.cancel()
             self._sweeper = None
         for connection in self._open:
-            connection.transport.abort()  # which it is told later
+            connection.transport.abort()  # asyncio calls connection_lost later
         self._idle.clear()
 
     async def _connect(self) -> _Connection:
@@ -386,11 +388,11 @@ class Upstream:
                         lambda: _Connection(self), target.host, target.port, ssl=self._tls
                     )
         except TimeoutError:
-            raise NotConnected(f"{target} took no connection within {self._connect_timeout:g} s") from None
+            raise NotConnected(f"{target} accepted no connection within {self._connect_timeout:g} s") from None
         except ssl.SSLCertVerificationError as error:
             raise NotConnected(
-                f"{target} shows a certificate that can't be trusted ({error.verify_message}); ca_file names the"
-                " authority that vouches for it"
+                f"{target} has an untrusted certificate ({error.verify_message}); set ca_file to the authority that"
+                " issued it"
             ) from error
         except OSError as error:
             raise NotConnected(f"nothing answers at {target}: {error.strerror or error}") from error
@@ -398,12 +400,12 @@ class Upstream:
             connection.transport.abort()
             raise ProviderUnavailable(f"the connection to {target} is closed")
         if connection.closed:
-            raise NotConnected(f"{target} took a connection and closed it at once")
+            raise NotConnected(f"{target} accepted a connection and closed it at once")
         return connection
 
     @property
     def _busy(self) -> list[_Connection]:
-        """Those that an answer is awaited on."""
+        """The connections with an answer in flight."""
         return [connection for connection in self._open if connection.response is not None]
 
     def _release(self, connection: _Connection) -> None:
@@ -432,7 +434,7 @@ class Upstream:
 
 
 def bracketed(host: str) -> str:
-    """A host as URLs and the Host header have it: an IPv6 address in brackets (RFC 3986 §3.2.2)."""
+    """A host as in URLs and the Host header: an IPv6 address gets brackets (RFC 3986 §3.2.2)."""
     return f"[{host}]" if ":" in host else host
 
 

@@ -1,1 +1,1 @@
-"""What an engine's answer becomes before a client sees it. Pure: no I/O."""
+"""Normalises engines' answers for clients, without I/O."""

@@ -1,4 +1,4 @@
-"""An exchange kept as bytes, where config.yaml says so."""
+"""Records requests and answers as bytes, if config.yaml enables it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gateway.answer.normalize import Answer
 from gateway.wire.chat import ChatRequest, decode
 
 MAX_RECORDING = 1024 * 1024
-"""Bytes that are kept of one exchange; what comes later is left out, and that is said."""
+"""Largest recording of one exchange in bytes. A longer exchange sets `cut`."""
 
 
 class Recording(msgspec.Struct):
-    """raw: the engine's payloads, or its one body. clean: what the client got of them.
+    """raw: the engine's payloads, or its one body. clean: the payloads or body for the client.
 
-    request: the client's fields as they came. cut: the recording ends before the answer did.
+    request: the client's fields, unchanged. cut: the recording ends before the answer does. size: bytes so far.
     """
 
     request: dict[str, msgspec.Raw]
@@ -27,7 +27,7 @@ class Recording(msgspec.Struct):
     cut: bool = False
     size: int = 0
 
-    def keep(self, raw: list[bytes], clean: list[bytes]) -> None:
+    def add(self, raw: list[bytes], clean: list[bytes]) -> None:
         size = sum(map(len, raw)) + sum(map(len, clean))
         self.cut = self.cut or self.size + size > MAX_RECORDING
         if not self.cut:
@@ -35,18 +35,18 @@ class Recording(msgspec.Struct):
             self.raw += raw
             self.clean += clean
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         self.request, self.raw, self.clean, self.size = {}, [], [], 0
 
     @property
     def completion_id(self) -> str | None:
-        """The `id` in the answer that the client got."""
+        """The `id` of the client's answer, if it has one."""
         found = decode(self.clean[0]).get("id") if self.clean else None
         return found if isinstance(found, str) else None
 
 
 class RecordedAnswer(Answer):
-    """An answer whose bytes are kept, before and after."""
+    """An answer that records its bytes before and after normalising."""
 
     __slots__ = ("recording",)
     recording: Recording
@@ -64,17 +64,17 @@ class RecordedAnswer(Answer):
         try:
             passes = super().passes(payload, out)
         finally:
-            self.recording.keep([payload], [payload] if passes else out[before:])
+            self.recording.add([payload], [payload] if passes else out[before:])
         return passes
 
     def finish(self, *, done: bool) -> list[bytes]:
         clean = super().finish(done=done)
-        self.recording.keep([], clean)
+        self.recording.add([], clean)
         return clean
 
-    def rest(self) -> list[bytes]:
-        clean = super().rest()
-        self.recording.keep([], clean)
+    def remaining(self) -> list[bytes]:
+        clean = super().remaining()
+        self.recording.add([], clean)
         return clean
 
     def whole(self, payload: bytes) -> bytes:
@@ -82,5 +82,5 @@ class RecordedAnswer(Answer):
         try:
             clean.append(super().whole(payload))
         finally:
-            self.recording.keep([payload], clean)
+            self.recording.add([payload], clean)
         return clean[0]

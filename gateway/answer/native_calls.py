@@ -1,4 +1,4 @@
-"""Calls that the engine read itself, as their fragments come: what engines get wrong in them is put right here."""
+"""Corrects tool calls that the engine parsed itself, fragment by fragment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from normalizers.base import new_call_id
 
 
 class _Call:
-    """index and id: ours; index is None for a call that is dropped, and `dropped` says why."""
+    """index, id: those sent to the client; index is None for a dropped call. dropped: the warning code."""
 
     __slots__ = ("dropped", "engine_id", "id", "index", "name", "parts")
 
@@ -26,10 +26,9 @@ class _Call:
 
 
 class NativeCalls:
-    """Holds the laws over calls that the engine parsed itself, as their fragments come.
+    """Guarantees that every call has a type, a unique id, an index from `indices`, and string arguments.
 
-    Every call has a unique id and type, an index from `indices`, arguments that are a string and at the end at
-    least `{}`.
+    A call without arguments ends with `{}`. allow: calls are allowed; parallel: more than one call is allowed.
     """
 
     def __init__(self, indices: Iterator[int], *, allow: bool, parallel: bool) -> None:
@@ -43,11 +42,11 @@ class NativeCalls:
         self.called = False
 
     def feed(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The fragments as they should read."""
-        return [clean for call in calls if (clean := self._one(call)) is not None]
+        """Returns the corrected fragments."""
+        return [clean for call in calls if (clean := self._clean(call)) is not None]
 
     def finish(self) -> list[dict[str, Any]]:
-        """The fragments that calls without arguments still need."""
+        """Returns the fragments that complete calls without arguments."""
         return [
             {"index": call.index, "function": {"arguments": "{}"}}
             for call in self._calls
@@ -55,10 +54,10 @@ class NativeCalls:
         ]
 
     def warnings(self) -> list[dict[str, str]]:
-        """The calls that a policy dropped."""
+        """A warning for each dropped call."""
         return [{"code": call.dropped, "text": call.name + "".join(call.parts)} for call in self._calls if call.dropped]
 
-    def _one(self, call: dict[str, Any]) -> dict[str, Any] | None:
+    def _clean(self, call: dict[str, Any]) -> dict[str, Any] | None:
         function = call.get("function") or {}
         name = function.get("name") or None
         arguments = function.get("arguments")
@@ -108,8 +107,10 @@ class NativeCalls:
 
 
 def _is_another(current: _Call, engine_id: str | None, name: str, arguments: str) -> bool:
-    """Whether a fragment with a name begins a new call at an index that had one: engines number all calls 0, some
-    give them all one id, others repeat the name with each fragment."""
+    """Whether a fragment with a name starts a new call at an index that already has one.
+
+    Some engines give all calls the index 0, some give them all one id, and others repeat the name in each fragment.
+    """
     if engine_id is not None and current.engine_id is not None and engine_id != current.engine_id:
         return True
     if name != current.name:

@@ -1,7 +1,7 @@
-"""An engine's answer made clean: payloads in, payloads out, no I/O.
+"""Normalises an engine's answer: payloads in, payloads out, no I/O.
 
-Both forms of an answer go through the same `normalizers.Normalizer`, a whole one as a single piece, so the
-two can't differ. What needs no change leaves as the bytes that came.
+Streamed and whole answers go through the same `normalizers.Normalizer`, a whole one as a single piece, so they can't
+differ. A payload that needs no change passes byte for byte.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from normalizers.registry import normalizer, passes
 from normalizers.values.coerce import SchemaIndex
 
 CLEAN_FINISH = ("stop", "tool_calls", "function_call", None)
-"""Reasons that say no more than whether the answer ends in calls; any other (length, content_filter) stands."""
+"""Finish reasons to replace by `stop` or `tool_calls`. Any other (length, content_filter) stays."""
 
 
-_SHELL = ("id", "created", "model", "system_fingerprint")
+_SHARED_FIELDS = ("id", "created", "model", "system_fingerprint")
 
 
 _NO_TOOLS = SchemaIndex(())
@@ -35,21 +35,21 @@ _NOTHING: Mapping[str, int] = {}
 
 @lru_cache(maxsize=64)
 def _tools(raw: bytes) -> SchemaIndex:
-    """Agents send the same list with every turn."""
+    """Cached, because agents send the same list with every turn."""
     return SchemaIndex(decode(raw))
 
 
 class _Choice:
-    """What is known of one choice of the answer."""
+    """The state of one choice of the answer."""
 
-    __slots__ = ("finished", "index", "indices", "native", "normalizer", "shift", "warnings")
+    __slots__ = ("finished", "index", "indices", "native", "normalizer", "numbers", "warnings")
 
     def __init__(self, index: int, text: Normalizer) -> None:
         self.index = index
         self.normalizer = text
         self.native: NativeCalls | None = None
         self.indices = count()
-        self.shift: dict[int, int] = {}  # the normaliser's index -> the answer's
+        self.numbers: dict[int, int] = {}  # the normaliser's index → the answer's
         self.finished = False
         self.warnings: list[dict[str, str]] = []
 
@@ -59,12 +59,12 @@ class _Choice:
         called = self.normalizer.called or (self.native is not None and self.native.called)
         return "tool_calls" if called else "stop"
 
-    def told(self) -> list[dict[str, str]]:
-        """Every warning of the answer."""
+    def all_warnings(self) -> list[dict[str, str]]:
+        """The warnings of the text and of the native calls."""
         return self.warnings if self.native is None else self.warnings + self.native.warnings()
 
     def deltas(self, events: Iterable[Event]) -> list[dict[str, Any]]:
-        """Events as OpenAI deltas, neighbours of one kind joined."""
+        """Turns events into OpenAI deltas; joins adjacent ones of one kind."""
         deltas: list[dict[str, Any]] = []
         for event in events:
             last = deltas[-1] if deltas else {}
@@ -80,18 +80,18 @@ class _Choice:
                     else:
                         deltas.append({"reasoning_content": text, "reasoning": text})
                 case ToolStart(index, call_id, name):
-                    self.shift[index] = ours = next(self.indices)
+                    self.numbers[index] = number = next(self.indices)
                     function = {"name": name, "arguments": ""}
                     deltas.append(
-                        {"tool_calls": [{"index": ours, "id": call_id, "type": "function", "function": function}]}
+                        {"tool_calls": [{"index": number, "id": call_id, "type": "function", "function": function}]}
                     )
                 case ToolArgs(index, json):
-                    ours = self.shift[index]
+                    number = self.numbers[index]
                     calls = last.get("tool_calls")
-                    if calls and calls[0]["index"] == ours:
+                    if calls and calls[0]["index"] == number:
                         calls[0]["function"]["arguments"] += json
                     else:
-                        deltas.append({"tool_calls": [{"index": ours, "function": {"arguments": json}}]})
+                        deltas.append({"tool_calls": [{"index": number, "function": {"arguments": json}}]})
                 case Warn(code, text):
                     self.warnings.append({"code": code, "text": text})
         return deltas
@@ -100,15 +100,15 @@ class _Choice:
 class Answer:
     """Normalises one answer: `whole` once, or `feed` for each batch of payloads and then `finish`.
 
-    spec: the format that the model writes calls in. fixup: the engine's own mistakes, put right first.
-    reasoning_open: the text starts within the model's reasoning. healed: what was mended in the request's past,
-    counted by its kind; the answer tells it, and which fallback answers.
+    spec: the format in which the model writes calls. fixup: corrects the engine's own mistakes first.
+    reasoning_open: the text starts within the model's reasoning. healed: the repairs to the request's history,
+    counted by kind. The answer's `ctxgate` field reports them, and the fallback that answers.
     """
 
     __slots__ = (
         "_every_chunk",
         "_first",
-        "_mender",
+        "_fixup",
         "_only",
         "_owes_usage",
         "_reasoning_open",
@@ -133,28 +133,28 @@ class Answer:
         self._request = request
         self._spec = spec
         self._reasoning_open = reasoning_open
-        self._mender = fixup
+        self._fixup = fixup
         self._every_chunk = fixup is not None and fixup.every_chunk
         self._owes_usage = request.include_usage
         self._only: _Choice | None = None
-        self._first = b""  # the payload that opened the first choice
+        self._first = b""  # the first payload of the stream
         self.choices: dict[int, _Choice] = {}
         self.chunks = 0
-        """Payloads of a stream that came so far: of most engines each is a token."""
+        """Number of streamed payloads so far. With most engines each is a token."""
         self.usage: Mapping[str, Any] = _NOTHING
-        """The token counts as the engine told them, empty until it has: OpenAI's `usage` object."""
+        """The engine's token counts as OpenAI's `usage` object; empty until they arrive."""
 
     @property
     def mended(self) -> Mended:
-        """The strongest mending of the model's calls so far."""
+        """The strongest repair of the model's calls so far."""
         if not self.choices:
             return "none"
         found = {choice.normalizer.mended for choice in self.choices.values()}
         return "schema" if "schema" in found else "lexical" if "lexical" in found else "none"
 
     def warnings(self) -> list[dict[str, str]]:
-        """What could not be read as it was meant, each with its `code` and `text`."""
-        return [warning for choice in self.choices.values() for warning in choice.told()]
+        """Problems in the answer, each with a `code` and the `text` concerned."""
+        return [warning for choice in self.choices.values() for warning in choice.all_warnings()]
 
     def _choice(self, index: int) -> _Choice:
         choice = self.choices.get(index)
@@ -172,13 +172,13 @@ class Answer:
         return choice
 
     def _openers(self, index: int) -> list[dict[str, Any]]:
-        """Empty chunks of the choices below `index` that nothing has come of: clients count on an order."""
+        """Empty chunks for the missing choices below `index`: clients expect choices to start in order."""
         if index >= (decode(self._request.fields.get("n", b"1")) or 1):
             return []
         missing = [at for at in range(index) if at not in self.choices]
-        return [_chunk(self._shell(), {"index": self._choice(at).index}, {}) for at in missing]
+        return [_chunk(self._envelope(), {"index": self._choice(at).index}, {}) for at in missing]
 
-    def _native(self, choice: _Choice, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _clean_native(self, choice: _Choice, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if choice.native is None:
             allow, parallel = self._request.tool_choice != "none", self._request.parallel_tool_calls
             choice.native = NativeCalls(choice.indices, allow=allow, parallel=parallel)
@@ -187,15 +187,15 @@ class Answer:
     # Streamed
 
     def feed(self, payloads: list[bytes], out: list[bytes]) -> None:
-        """Adds to `out` the clean payloads for those that came. Raises as `passes`."""
+        """Appends the clean payloads to `out`. Raises as `passes` does."""
         for payload in payloads:
             if self.passes(payload, out):
                 out.append(payload)
 
     def passes(self, payload: bytes, out: list[bytes]) -> bool:
-        """Whether the next payload needs no change; else what becomes of it is added to `out`.
+        """Returns True if the next payload needs no change; otherwise appends its replacements to `out`.
 
-        Raises EngineError for an error frame of the engine, ProviderInvalidResponse for a malformed one.
+        Raises EngineError for an engine's error frame, ProviderInvalidResponse for a malformed payload.
         """
         self.chunks += 1
         try:
@@ -230,10 +230,10 @@ class Answer:
         return False
 
     def finish(self, *, done: bool) -> list[bytes]:
-        """The payloads that the end of the stream still owes.
+        """Returns the payloads still missing at the end of the stream.
 
-        done: the engine said `[DONE]`. Raises ProviderUnavailable where it said neither that nor a finish_reason:
-        the stream was cut.
+        done: the engine sent `[DONE]`. Raises ProviderUnavailable for a truncated stream, without `[DONE]` and without
+        a finish_reason.
         """
         open_choices = [choice for choice in self.choices.values() if not choice.finished]
         if not done and (open_choices or not self.choices):
@@ -242,36 +242,36 @@ class Answer:
         if not open_choices:
             self._last_usage(out)
             return out
-        shell = self._shell()
+        envelope = self._envelope()
         for choice in open_choices:
             frame = {"index": choice.index, "delta": {}}
-            out += [encode(_chunk(shell, frame, delta)) for delta in self._ending(choice, None)]
-            out.append(encode(self._last(choice, shell, frame, None)))
+            out += [encode(_chunk(envelope, frame, delta)) for delta in self._ending(choice, None)]
+            out.append(encode(self._last(choice, envelope, frame, None)))
         self._last_usage(out)
         return out
 
     def _last_usage(self, out: list[bytes]) -> None:
-        """Who asked for it finds it in a chunk of its own, also where the engine put it beside a choice."""
+        """Adds a usage chunk for a client that asked for one if the engine put usage beside a choice."""
         if self._owes_usage and self.usage:
             self._owes_usage = False
-            out.append(encode({**self._shell(), "choices": [], "usage": self.usage}))
+            out.append(encode({**self._envelope(), "choices": [], "usage": self.usage}))
 
-    def rest(self) -> list[bytes]:
-        """What was held back when the engine failed, so that the failure loses nothing that had come."""
+    def remaining(self) -> list[bytes]:
+        """Returns the text still buffered when the engine fails, so that the client loses none of it."""
         out: list[bytes] = []
         for choice in self.choices.values():
             if not choice.finished:
                 deltas = choice.deltas(choice.normalizer.finish("error"))
-                out += [encode(_chunk(self._shell(), {"index": choice.index}, delta)) for delta in deltas]
+                out += [encode(_chunk(self._envelope(), {"index": choice.index}, delta)) for delta in deltas]
         return out
 
-    def _shell(self) -> dict[str, Any]:
-        """What surrounds the choices in a chunk of our own: as in the engine's."""
+    def _envelope(self) -> dict[str, Any]:
+        """The fields around the choices in the gateway's own chunks, taken from the engine's first chunk."""
         first = decode(self._first)
-        return {"object": "chat.completion.chunk", **{key: first[key] for key in _SHELL if key in first}}
+        return {"object": "chat.completion.chunk", **{key: first[key] for key in _SHARED_FIELDS if key in first}}
 
     def _rewrite(self, out: list[bytes], payload: bytes, choice: _Choice, events: list[Event]) -> None:
-        """One chunk of text became something else; whatever stood beside the text stays on the first chunk."""
+        """Replaces a chunk of text by the events' chunks. The first one keeps the chunk's other fields."""
         body = decode(payload)
         frame = body["choices"][0]
         others = {key: value for key, value in frame["delta"].items() if key != "content"}
@@ -288,31 +288,31 @@ class Answer:
             body.pop("usage", None)
 
     def _general(self, out: list[bytes], payload: bytes, chunk: Chunk) -> bool:
-        """Chunks with calls, a finish_reason, several choices, none, or of an engine to be mended: as `passes`."""
+        """`passes` for chunks with calls, a finish_reason or not exactly one choice, and for a fixup of every chunk."""
         body = decode(payload)
         if isinstance(usage := body.get("usage"), dict):
             self.usage = usage
-        if not chunk.choices and self._mender is None:
+        if not chunk.choices and self._fixup is None:
             self._owes_usage = self._owes_usage and not usage
             return True
-        if self._mender is not None:
-            self._mender.chunk(body)
-        shell = {key: value for key, value in body.items() if key not in ("choices", "usage")}
+        if self._fixup is not None:
+            self._fixup.chunk(body)
+        envelope = {key: value for key, value in body.items() if key not in ("choices", "usage")}
         clean: list[dict[str, Any]] = []
         for frame in body.get("choices") or []:
-            self._frame(clean, shell, frame)
+            self._frame(clean, envelope, frame)
         if "usage" in body:
             if not body.get("choices"):
                 self._owes_usage = False
                 clean.append(body)
             elif body["usage"] is None and clean:
                 clean[-1]["usage"] = None
-        if self._mender is None and clean == [body]:
+        if self._fixup is None and clean == [body]:
             return True
         out += map(encode, clean)
         return False
 
-    def _frame(self, clean: list[dict[str, Any]], shell: dict[str, Any], frame: dict[str, Any]) -> None:
+    def _frame(self, clean: list[dict[str, Any]], envelope: dict[str, Any], frame: dict[str, Any]) -> None:
         index = frame.get("index", 0)
         if index and index not in self.choices:
             clean += self._openers(index)
@@ -324,7 +324,7 @@ class Answer:
         calls = others.pop("tool_calls", None)
         deltas = choice.deltas(choice.normalizer.feed(text)) if text else []
         if calls:
-            calls = self._native(choice, calls)
+            calls = self._clean_native(choice, calls)
             deltas += [{"tool_calls": calls}] if calls else []
         if text is not None and not text and not deltas:
             others["content"] = text
@@ -333,13 +333,13 @@ class Answer:
         elif others or (reason is None and not text and calls is None):
             deltas = [others]
         if reason is None or choice.finished:
-            clean += [_chunk(shell, frame, delta) for delta in deltas]
+            clean += [_chunk(envelope, frame, delta) for delta in deltas]
         else:
-            # What the last chunk itself said stays on it, where nothing has to come between.
+            # The last chunk keeps its own delta unless other chunks must precede it.
             ending = self._ending(choice, reason)
             last = deltas.pop() if deltas and not ending else {}
-            clean += [_chunk(shell, frame, delta) for delta in [*deltas, *ending]]
-            clean.append(self._last(choice, shell, {**frame, "delta": last}, reason))
+            clean += [_chunk(envelope, frame, delta) for delta in [*deltas, *ending]]
+            clean.append(self._last(choice, envelope, {**frame, "delta": last}, reason))
 
     def _ending(self, choice: _Choice, reason: str | None) -> list[dict[str, Any]]:
         deltas = choice.deltas(choice.normalizer.finish(reason))
@@ -347,27 +347,27 @@ class Answer:
         return [*deltas, {"tool_calls": owed}] if owed else deltas
 
     def _last(
-        self, choice: _Choice, shell: dict[str, Any], frame: dict[str, Any], reason: str | None
+        self, choice: _Choice, envelope: dict[str, Any], frame: dict[str, Any], reason: str | None
     ) -> dict[str, Any]:
         choice.finished = True
-        if not self.usage and isinstance(timings := shell.get("timings"), dict):
+        if not self.usage and isinstance(timings := envelope.get("timings"), dict):
             self.usage = _of_timings(timings)
-        last = {**shell, "choices": [{**frame, "finish_reason": choice.reason(reason)}]}
-        told = _told(self.healed, choice)
-        if told or choice.normalizer.called:
-            # With calls read here, also that there was nothing to mend.
-            last["ctxgate"] = {"mended": "none", **told}
+        last = {**envelope, "choices": [{**frame, "finish_reason": choice.reason(reason)}]}
+        report = _report(self.healed, choice)
+        if report or choice.normalizer.called:
+            # With calls read from text, also report that none needed repair.
+            last["ctxgate"] = {"mended": "none", **report}
         if (fallback := self._request.fallback) is not None:
-            # Comments may have taken the place of a header.
+            # Progress comments may have started the stream before the fallback was known, so a header isn't enough.
             last["ctxgate"] = {**last.get("ctxgate", {}), "fallback": fallback}
-        choice.normalizer = Normalizer()  # text behind the end passes
+        choice.normalizer = Normalizer()  # text after the end passes unchanged
         return last
 
     # Whole
 
     def whole(self, payload: bytes) -> bytes:
-        """The clean body for a whole answer. Raises EngineError, ProviderInvalidResponse."""
-        if self._mender is None and not self.healed and self._passes(payload):
+        """Returns the clean body of a whole answer. Raises EngineError, ProviderInvalidResponse."""
+        if self._fixup is None and not self.healed and self._passes(payload):
             return payload
         try:
             body = decode(payload)
@@ -380,9 +380,9 @@ class Answer:
             raise ProviderInvalidResponse("the engine's answer has no choices")
         if isinstance(usage := body.get("usage"), dict):
             self.usage = usage
-        changed = self._mender is not None
-        if self._mender is not None:
-            self._mender.answer(body)
+        changed = self._fixup is not None
+        if self._fixup is not None:
+            self._fixup.answer(body)
         for position, frame in enumerate(choices):
             message = frame.get("message") if isinstance(frame, dict) else None
             if not isinstance(message, dict):
@@ -390,16 +390,16 @@ class Answer:
             index = frame.get("index")
             choice = self._choice(index if isinstance(index, int) else position)
             changed = self._whole_choice(frame, message, choice) or changed
-        told = _told(self.healed, *self.choices.values()) if self.choices or self.healed else None
-        if told:
-            body["ctxgate"] = told
-        return encode(body) if changed or told else payload
+        report = _report(self.healed, *self.choices.values()) if self.choices or self.healed else None
+        if report:
+            body["ctxgate"] = report
+        return encode(body) if changed or report else payload
 
     def _passes(self, payload: bytes) -> bool:
-        """Most whole answers need no change: plain text, no calls, a reason that fits."""
+        """Whether a whole answer is certain to need no change: plain text without calls, and a valid finish_reason."""
         try:
             if not payload.isascii():
-                # Fields that are not read are not checked by the decoder.
+                # The decoder doesn't validate the UTF-8 of fields that it skips.
                 payload.decode()
             answer = decode_answer(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -407,20 +407,20 @@ class Answer:
         if answer.error is not None or self._reasoning_open or not answer.choices:
             return False
         for choice in answer.choices:
-            said = choice.message
+            message = choice.message
             if (
                 choice.finish_reason not in ("stop", "length")
-                or said.content is None
-                or said.tool_calls
-                or said.reasoning_content != said.reasoning
-                or not passes(self._spec, said.content)
+                or message.content is None
+                or message.tool_calls
+                or message.reasoning_content != message.reasoning
+                or not passes(self._spec, message.content)
             ):
                 return False
         self.usage = answer.usage or _NOTHING
         return True
 
     def _whole_choice(self, frame: dict[str, Any], message: dict[str, Any], choice: _Choice) -> bool:
-        """Cleans one choice in place; whether that changed it."""
+        """Cleans one choice in place. Returns whether that changed it."""
         reason = frame.get("finish_reason")
         text = message.get("content")
         events: list[Event] = choice.normalizer.feed(text) if isinstance(text, str) and text else []
@@ -438,9 +438,9 @@ class Answer:
             del message["tool_calls"]
             message["content"] = message.get("content") or ""
         changed = _both_names(message) or changed
-        right = choice.reason(reason)
-        changed = changed or right != reason
-        frame["finish_reason"] = right
+        clean_reason = choice.reason(reason)
+        changed = changed or clean_reason != reason
+        frame["finish_reason"] = clean_reason
         return changed
 
     def _whole_native(self, choice: _Choice, native: Any) -> list[dict[str, Any]]:
@@ -448,14 +448,14 @@ class Answer:
             msgspec.convert(native, list[ToolCallDelta])
         except msgspec.ValidationError as error:
             raise ProviderInvalidResponse(f"the engine's answer has malformed tool_calls: {error}") from error
-        calls = self._native(choice, [{**call, "index": at} for at, call in enumerate(native)])
+        calls = self._clean_native(choice, [{**call, "index": at} for at, call in enumerate(native)])
         for call in calls:
             del call["index"]
             call["function"]["arguments"] = call["function"]["arguments"] or "{}"
         return calls
 
     def _fold(self, message: dict[str, Any], calls: list[dict[str, Any]], choice: _Choice, events: list[Event]) -> None:
-        """Puts events in the place of the text that they were read from."""
+        """Replaces the message's text by the events read from it."""
         folded = fold(events)
         choice.deltas(event for event in events if isinstance(event, Warn))
         if message.get("content") is not None:
@@ -470,7 +470,7 @@ class Answer:
 
 
 class EngineError(Exception):
-    """The engine answered 200 and then an error; the backend knows what it means."""
+    """The engine sent an error in an answer with status 200. `Backend.error` interprets the payload."""
 
     def __init__(self, payload: bytes) -> None:
         super().__init__(payload[:200])
@@ -478,9 +478,9 @@ class EngineError(Exception):
 
 
 def _of_timings(timings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """llama.cpp tells its counts with the last chunk, also where no `include_usage` was asked for."""
-    told = (timings.get(key) for key in ("prompt_n", "cache_n", "predicted_n"))
-    prompt, cached, predicted = (count if isinstance(count, int) else 0 for count in told)
+    """llama.cpp's token counts as `usage`. Its last chunk has them even without `include_usage`."""
+    counts = (timings.get(key) for key in ("prompt_n", "cache_n", "predicted_n"))
+    prompt, cached, predicted = (count if isinstance(count, int) else 0 for count in counts)
     return {
         "prompt_tokens": prompt + cached,
         "completion_tokens": predicted,
@@ -488,26 +488,26 @@ def _of_timings(timings: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _both_names(said: dict[str, Any]) -> bool:
-    """Gives the model's reasoning both its names: clients know one or the other. Whether one was missing."""
-    one, other = said.get("reasoning_content"), said.get("reasoning")
+def _both_names(message: dict[str, Any]) -> bool:
+    """Sets both names of the reasoning, since clients read one or the other. Returns whether one was missing."""
+    one, other = message.get("reasoning_content"), message.get("reasoning")
     if bool(one) == bool(other):
         return False
-    said["reasoning_content"] = said["reasoning"] = one or other
+    message["reasoning_content"] = message["reasoning"] = one or other
     return True
 
 
-def _told(healed: Mapping[str, int], *choices: _Choice) -> dict[str, Any]:
-    """What a client may want to know of the mending: the `ctxgate` extension field."""
-    told: dict[str, Any] = {"healed": healed} if healed else {}
-    warnings = [warning for choice in choices for warning in choice.told()]
+def _report(healed: Mapping[str, int], *choices: _Choice) -> dict[str, Any]:
+    """The `ctxgate` extension field: repairs and warnings."""
+    report: dict[str, Any] = {"healed": healed} if healed else {}
+    warnings = [warning for choice in choices for warning in choice.all_warnings()]
     if warnings:
-        told["warnings"] = warnings
+        report["warnings"] = warnings
     mended = [choice.normalizer.mended for choice in choices if choice.normalizer.mended != "none"]
     if mended:
-        told["mended"] = max(mended)  # schema is more than lexical
-    return told
+        report["mended"] = max(mended)  # "schema" sorts after "lexical"
+    return report
 
 
-def _chunk(shell: dict[str, Any], frame: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
-    return {**shell, "choices": [{**frame, "delta": delta, "finish_reason": None}]}
+def _chunk(envelope: dict[str, Any], frame: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
+    return {**envelope, "choices": [{**frame, "delta": delta, "finish_reason": None}]}

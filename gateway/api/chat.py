@@ -60,31 +60,33 @@ class Chat:
 
     async def _stream(self, request: ChatRequest, client: Client) -> None:
         """An error before the first byte becomes a status; after it, a frame of the stream and its end mark."""
-        keep_alive = KeepAlive(client, request.where, progress_after=self._progress_after, keep_alive=self._keep_alive)
+        keepalive = KeepAlive(
+            client, request.describe_progress, progress_after=self._progress_after, keep_alive=self._keep_alive
+        )
         try:
             with await self.gateway.chat(request) as run:
                 payloads = await run.payloads()
-                await keep_alive.speak((*SSE_HEADERS, *stand_in(run)) if run.fallback is not None else SSE_HEADERS)
+                await keepalive.begin((*SSE_HEADERS, *stand_in(run)) if run.fallback is not None else SSE_HEADERS)
                 if (sink := client.sink()) is not None:
                     run.push_to(sink)
                 while payloads:
-                    if keep_alive.busy:
-                        await keep_alive.rest()
+                    if keepalive.busy:
+                        await keepalive.settle()
                     await client.write(events(payloads))
                     payloads = await run.payloads()
             last = DONE
         except GatewayError as error:
-            if not keep_alive.started:
+            if not keepalive.started:
                 raise
             last = event(encode(error.body())) + DONE
         except Exception:
-            if not keep_alive.started:
+            if not keepalive.started:
                 raise
             log.exception("a stream of model %s broke", request.model)
             last = event(encode(INTERNAL.body())) + DONE
         finally:
-            keep_alive.close()
-        await keep_alive.rest()
+            keepalive.close()
+        await keepalive.settle()
         await client.end(last)
 
 

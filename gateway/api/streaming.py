@@ -92,19 +92,19 @@ class Stream:
             last = encoding.fail(INTERNAL)
         finally:
             keepalive.close()
-        await keepalive.rest()
+        await keepalive.settle()
         await client.end(last)
 
     async def _forward(self, opened: Opened, client: ASGIClient, keepalive: KeepAlive) -> None:
         source, headers = opened
         payloads = await source.payloads()
-        await keepalive.speak((*self._encoding.headers, *headers()))
+        await keepalive.begin((*self._encoding.headers, *headers()))
         if opening := self._encoding.opening():
             await client.write(opening)
         while payloads:
             if frames := self._encoding.feed(payloads):
                 if keepalive.busy:
-                    await keepalive.rest()
+                    await keepalive.settle()
                 await client.write(frames)
             payloads = await source.payloads()
 
@@ -118,7 +118,7 @@ class Stream:
 
 def chat_stream(gateway: Gateway, request: ChatRequest, encoding: Encoding) -> Stream:
     """The answer to a chat, as the API of `encoding` streams it."""
-    return Stream(_chat(gateway, request), encoding, gateway.config.server, request.where)
+    return Stream(_chat(gateway, request), encoding, gateway.config.server, request.describe_progress)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""One small module for each kind of engine server; the table makes them plug-ins."""
+"""One small module for each kind of engine server. `BACKENDS` maps runtimes to classes, loaded on demand."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = [
 
 
 def load(runtime: str) -> type[Backend]:
-    """The backend class for a runtime of the table, or for `pkg.mod:Class`. Raises ProviderUnavailable."""
+    """Loads the backend class of a runtime: a name in `BACKENDS` or `pkg.mod:Class`. Raises ProviderUnavailable."""
     module, _, name = BACKENDS.get(runtime, runtime).partition(":")
     try:
         backend: type = getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         message = f"runtime {runtime!r} of config.yaml can't be loaded: {error}"
         raise ProviderUnavailable(message, code="engine_missing") from error
-    # A class of a user's own gets the defaults of `Backend` without deriving from it.
+    # A user's class gets the defaults of `Backend` even if it doesn't derive from it.
     return backend if issubclass(backend, Backend) else type(name, (backend, Backend), {})

@@ -1,4 +1,4 @@
-"""What a model's own files say of it: its chat template, its architecture, its special tokens."""
+"""Reads a model's chat template, architecture and special tokens from its files."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ TEMPLATE, ARCHITECTURE, TOKENS = "tokenizer.chat_template", "general.architectur
 
 
 class About(msgspec.Struct, frozen=True):
-    """template: empty where the model has none, None where that isn't known. tokens: those that look like marks.
-    source: where all this stands."""
+    """template: "" if the model has none, None if unknown. tokens: the special tokens that look like markers.
+    source: the file or endpoint that this comes from."""
 
     template: str | None = None
     architecture: str = ""
@@ -23,7 +23,7 @@ class About(msgspec.Struct, frozen=True):
     source: str = ""
 
     def mentions(self, word: str) -> bool:
-        """Whether the template does; True where it isn't known."""
+        """Whether the template contains the word; True if the template is unknown."""
         return self.template is None or word in self.template
 
 
@@ -31,7 +31,7 @@ UNKNOWN = About()
 
 
 def about(path: Path | None) -> About:
-    """Of a GGUF file or a model's folder; UNKNOWN where it can't be read."""
+    """Reads a GGUF file or a model's folder. Returns UNKNOWN if that fails."""
     if path is None:
         return UNKNOWN
     try:
@@ -43,7 +43,9 @@ def about(path: Path | None) -> About:
 def _gguf(path: Path) -> About:
     found = gguf.metadata(path, (TEMPLATE, ARCHITECTURE, TOKENS), arrays=(TOKENS,))
     tokens = found.get(TOKENS) or ()
-    return About(_text(found.get(TEMPLATE)), _text(found.get(ARCHITECTURE)), tuple(filter(_is_mark, tokens)), path.name)
+    return About(
+        _text(found.get(TEMPLATE)), _text(found.get(ARCHITECTURE)), tuple(filter(_is_marker, tokens)), path.name
+    )
 
 
 def _folder(folder: Path) -> About:
@@ -59,7 +61,7 @@ def _folder(folder: Path) -> About:
     added = config.get("added_tokens_decoder")
     tokens = [str(token.get("content")) for token in added.values()] if isinstance(added, dict) else []
     return About(
-        template, _text(_json(folder / "config.json").get("model_type")), tuple(filter(_is_mark, tokens)), folder.name
+        template, _text(_json(folder / "config.json").get("model_type")), tuple(filter(_is_marker, tokens)), folder.name
     )
 
 
@@ -71,7 +73,7 @@ def _json(file: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _is_mark(token: str) -> bool:
+def _is_marker(token: str) -> bool:
     return len(token) > 3 and token[0] in "<[" and token[-1] in ">]"
 
 

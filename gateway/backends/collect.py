@@ -1,7 +1,7 @@
-"""Collects a stream's chunks into the whole answer that they are.
+"""Collects a stream's chunks into a whole answer.
 
-An engine that streams notices at each token whether its client has left, and its chunks show that it makes progress.
-llama.cpp looks after the client of a whole answer once a second or not at all, so we always ask it for a stream.
+A streaming engine notices at each token that its client left, and its chunks prove progress. For a whole answer
+llama.cpp checks its client once a second or never, so the gateway always asks it for a stream.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from gateway.upstream import MAX_BODY
 from gateway.wire.chat import decode, encode
 from gateway.wire.fold import Fold
 
-ASKED = {"stream": msgspec.Raw(b"true"), "stream_options": msgspec.Raw(b'{"include_usage":true}')}
-"""Request fields."""
+STREAM_FIELDS = {"stream": msgspec.Raw(b"true"), "stream_options": msgspec.Raw(b'{"include_usage":true}')}
+"""Request fields that turn a whole answer into a stream with usage."""
 
 
 class Collector:
-    """Feed it the payloads of a chat's stream, then take the `body`."""
+    """Takes the payloads of a chat stream, then returns the `body`."""
 
     def __init__(self) -> None:
         self._fold = Fold()
         self._size = 0
 
     def feed(self, payload: bytes) -> bool:
-        """Returns False for an error, which then is the whole answer. Raises ProviderInvalidResponse."""
+        """Returns False for an error payload, which replaces the answer. Raises ProviderInvalidResponse."""
         self._size += len(payload)
         if self._size > MAX_BODY:
             raise ProviderInvalidResponse(f"the engine's answer exceeds {MAX_BODY} bytes")
@@ -39,7 +39,7 @@ class Collector:
         return True
 
     def body(self, *, done: bool) -> bytes:
-        """done: the stream ended with its end mark. Raises ProviderUnavailable for a stream that broke off."""
+        """done: the stream ended with `[DONE]`. Raises ProviderUnavailable for a truncated stream."""
         if not done and not all(choice.finish_reason for choice in self._fold.choices.values()):
             raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
         return encode(self._fold.body())

@@ -1,4 +1,4 @@
-"""A text completion as a chat completion: the same answer, in the shape that everything above a backend reads."""
+"""Turns a text completion into a chat completion, the format that the rest of the gateway reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gateway.wire.chat import encode
 class CompletionReply(HTTPReply):
     """A reply read from `/v1/completions`.
 
-    usage: the caller wants it in a stream, where it has a chunk of its own.
+    usage: add a usage chunk to a stream.
     """
 
     __slots__ = ("_seen_choices", "_usage", "by_grammar", "reasoning_open")
@@ -43,7 +43,7 @@ class CompletionReply(HTTPReply):
         return clean
 
     def translate(self, payload: bytes) -> list[bytes]:
-        """The chat chunks that say what one chunk of a completion says."""
+        """Turns one completion chunk into chat chunks."""
         body = json_object(payload)
         if "error" in body:
             return [payload]
@@ -66,8 +66,8 @@ class CompletionReply(HTTPReply):
 
 
 def prompt(body: bytes) -> str:
-    """The prompt in an answer of `/apply-template`."""
+    """Returns the prompt from an answer of `/apply-template`. Raises ProviderInvalidResponse."""
     made = json_object(body).get("prompt")
     if not isinstance(made, str):
-        raise ProviderInvalidResponse("the engine applied the chat template and gave no prompt")
+        raise ProviderInvalidResponse("the engine's answer to /apply-template has no prompt")
     return made

@@ -1,4 +1,4 @@
-"""A prompt that is longer than the model's context window: told with both numbers, whoever noticed it."""
+"""One error for every prompt that exceeds the context window, with both sizes, whoever detects it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gateway.errors import ProviderInvalidRequest
 _EXCEEDED = tuple(
     re.compile(pattern, re.DOTALL)
     for pattern in (
-        # llama.cpp, also within what Ollama passes on.
+        # llama.cpp, and Ollama, which forwards its message.
         r'"n_prompt_tokens"\s*:\s*(?P<prompt>\d+).*"n_ctx"\s*:\s*(?P<window>\d+)',
         r"request \((?P<prompt>\d+) tokens\) exceeds the available context size \((?P<window>\d+)",
-        # OpenAI's words, which vLLM and llama-cpp-python use as well.
+        # OpenAI, vLLM and llama-cpp-python.
         r"maximum context length is (?P<window>\d+).*\((?P<prompt>\d+) in the messages",
         r"maximum context length is (?P<window>\d+).*(?:requested|request has) (?P<prompt>\d+)",
         r"maximum context length is (?P<window>\d+).*resulted in (?P<prompt>\d+)",
@@ -25,11 +25,11 @@ _EXCEEDED = tuple(
         r"(?:prompt is longer than|input length exceeds) the context length",
     )
 )
-"""What engines say, the more precise first."""
+"""Patterns of engines' messages, the most precise first."""
 
 
 def context_length_exceeded(prompt: int | None, window: int | None) -> ProviderInvalidRequest:
-    """`prompt` and `window` in tokens, None where the engine doesn't tell; both also stand in the error's `details`."""
+    """The error, with both sizes in its `details`. prompt, window: in tokens, None if the engine doesn't report it."""
     has = f"has {prompt} tokens" if prompt is not None else "is too long"
     fits = "" if window is None else f", the context window {window}" if prompt is not None else f" for {window} tokens"
     return ProviderInvalidRequest(
@@ -41,26 +41,26 @@ def context_length_exceeded(prompt: int | None, window: int | None) -> ProviderI
 
 
 def exceeded(message: str, window: int | None = None) -> ProviderInvalidRequest | None:
-    """The error that an engine's message stands for; None where it is about something else.
+    """Recognises an engine's message about a prompt that is too long; returns None for any other message.
 
-    window: the model's, for engines that don't say it.
+    window: the model's context window in tokens, for engines that don't report it.
     """
     for pattern in _EXCEEDED:
         if found := pattern.search(message):
-            told = {name: int(number) for name, number in found.groupdict().items()}
-            window = told.get("window", window)
-            if "over" in told and window is not None:
-                told["prompt"] = window + told["over"]
-            return context_length_exceeded(told.get("prompt"), window)
+            sizes = {name: int(number) for name, number in found.groupdict().items()}
+            window = sizes.get("window", window)
+            if "over" in sizes and window is not None:
+                sizes["prompt"] = window + sizes["over"]
+            return context_length_exceeded(sizes.get("prompt"), window)
     return None
 
 
 SPARE_TOKENS = 256
-"""What a chat template may add on its own, beyond what JSON's own signs leave room for."""
+"""Tokens that a chat template may add beyond the size of JSON's own syntax."""
 
 
 def may_exceed(fields: dict[str, Raw], window: int) -> bool:
-    """Whether a prompt could be longer than the window: a token is one byte at least. False needs no counting."""
+    """Whether the prompt could exceed the window. A token has at least one byte, so False is certain."""
     tools = fields.get("tools")
     size = len(bytes(fields["messages"])) + (len(bytes(tools)) if tools is not None else 0)
     return size + SPARE_TOKENS >= window

@@ -1,4 +1,4 @@
-"""The built-in echo: answers with the last user message. For trying a client without any model."""
+"""The built-in echo answers with the last user message, to try a client without a model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gateway.wire.chat import ChatRequest, decode, encode
 
 
 class EchoBackend(Backend):
-    """Needs no server and no weights. Words are its tokens."""
+    """Needs no server and no weights. Counts words as tokens."""
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> EchoReply:
         messages: list[dict[str, Any]] = decode(fields["messages"])
         limit = fields.get("max_completion_tokens") or fields.get("max_tokens")
         return EchoReply(
             self.model.name,
-            said=[_text(message) for message in messages],
+            prompt=[_text(message) for message in messages],
             answer=next((_text(m) for m in reversed(messages) if m.get("role") == "user"), ""),
             limit=msgspec.json.decode(limit, type=int | None) if limit else None,
             usage=request.include_usage,
@@ -31,19 +31,19 @@ class EchoBackend(Backend):
 
 
 class EchoReply(Reply):
-    """A reply word by word; white space stays with the word before it."""
+    """Streams the answer word by word; white space stays with the word before it."""
 
-    def __init__(self, model: str, *, said: list[str], answer: str, limit: int | None, usage: bool) -> None:
+    def __init__(self, model: str, *, prompt: list[str], answer: str, limit: int | None, usage: bool) -> None:
         words = re.findall(r"\s*\S+\s*", answer) or ([answer] if answer else [])
         cut = limit is not None and 0 < limit < len(words)
         self._words = words[:limit] if cut else words
         self._reason = "length" if cut else "stop"
         self._include_usage = usage
-        prompt = sum(len(text.split()) for text in said)
+        prompt_tokens = sum(len(text.split()) for text in prompt)
         self._usage = {
-            "prompt_tokens": prompt,
+            "prompt_tokens": prompt_tokens,
             "completion_tokens": len(self._words),
-            "total_tokens": prompt + len(self._words),
+            "total_tokens": prompt_tokens + len(self._words),
         }
         self._shell = {"id": "chatcmpl-echo", "created": int(time.time()), "model": model}
         self._chunks = self._stream()
@@ -82,6 +82,6 @@ def _text(message: dict[str, Any]) -> str:
     if isinstance(content, list):
         texts = [part.get("text", "") for part in content if isinstance(part, dict)]
         if not all(isinstance(text, str) for text in texts):
-            raise ProviderInvalidRequest("messages: the text of a part is no text", param="messages")
+            raise ProviderInvalidRequest("messages: the text of a part must be a string", param="messages")
         return "".join(texts)
     return content if isinstance(content, str) else ""

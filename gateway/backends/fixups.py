@@ -1,4 +1,4 @@
-"""Mistakes that several engines share."""
+"""Corrects mistakes that several engines share."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from gateway.wire.engine import Fixup
 
 
 class RoleOnce(Fixup):
-    """Leaves `role` on the first delta of each choice only.
+    """Keeps `role` on the first delta of each choice only.
 
-    Clients that fold deltas by joining strings, OpenAI's own among them, make `assistantassistant…` of the repeats.
+    Clients that concatenate the strings of deltas, OpenAI's own among them, turn repeats into `assistantassistant…`.
     """
 
     every_chunk = True

@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md"""
+"""Reads the metadata of GGUF files: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_STRING = 16 * 1024 * 1024
-"""Bytes; a longer one is a broken file, not a chat template."""
+"""Largest string in bytes. A longer one means a broken file, not a chat template."""
 MAX_COUNT = 2**32
 
 _STRING, _ARRAY = 8, 9
@@ -24,10 +24,10 @@ class NotGGUF(ValueError):
 def metadata(
     path: Path, wanted: Collection[str], arrays: Collection[str] = (), *, until: str | None = None
 ) -> dict[str, Any]:
-    """The wanted keys that the file has, with their values; an array's value is None unless its key is in `arrays`.
+    """Returns the wanted keys that the file has, with their values. An array is None unless `arrays` names its key.
 
-    Reads no further than the last of them, or the first key that starts with `until`. Raises NotGGUF for anything but
-    a little-endian GGUF 2 or 3, OSError.
+    Stops at the last wanted key, or at the first key that starts with `until`. Raises OSError, and NotGGUF for
+    anything but a little-endian GGUF 2 or 3.
     """
     found: dict[str, Any] = {}
     with path.open("rb") as file:
@@ -35,7 +35,7 @@ def metadata(
             raise NotGGUF(f"{path} is not a GGUF file")
         version, _, count = _number(file, "<I"), _number(file, "<Q"), _number(file, "<Q")
         if version not in VERSIONS:
-            raise NotGGUF(f"{path} is GGUF version {version}; known are 2 and 3")
+            raise NotGGUF(f"{path} has the unsupported GGUF version {version}; supported are 2 and 3")
         for _ in range(count):
             key = _string(file).decode("utf-8", "replace")
             if until is not None and key.startswith(until):

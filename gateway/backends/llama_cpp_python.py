@@ -35,20 +35,20 @@ BAD_INPUT = (
     "has no attribute 'items'",
     "Conversation roles must alternate",
 )
-"""What a 500 says if the request is to blame."""
+"""Parts of a 500's message that blame the request."""
 
 
 class LlamaCppPythonBackend(OpenAIBackend):
-    """A grammar, or a schema that becomes one, is never passed on: one that doesn't parse ends the process."""
+    """Never forwards a grammar, nor a schema, which becomes one: an invalid grammar crashes the server."""
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if fields.get("grammar", _NULL) != _NULL:
             raise ProviderInvalidRequest(
-                "grammar: runtime llama-cpp-python takes none, since a faulty one ends it; use runtime llama.cpp",
+                "grammar: an invalid one crashes runtime llama-cpp-python, so it takes none; use runtime llama.cpp",
                 param="grammar",
             )
         _check_response_format(fields.get("response_format"))
-        # Ignored otherwise, and the answer runs to the end of the context.
+        # The server ignores max_completion_tokens, so the answer would fill the whole context.
         if "max_completion_tokens" in fields:
             fields["max_tokens"] = fields.pop("max_completion_tokens")
         if _needs_edit(fields["messages"]):
@@ -58,7 +58,7 @@ class LlamaCppPythonBackend(OpenAIBackend):
         return _Stream(response, self, fields)
 
     async def why_empty(self, fields: dict[str, Raw]) -> GatewayError:
-        """What a stream that held nothing would have said: the same request, whole, is refused in words."""
+        """Finds out why a stream was empty: asked for a whole answer, the server reports the error."""
         whole = {name: value for name, value in fields.items() if name != "stream_options"}
         response = await self.upstream.request(self._chat_head, encode({**whole, "stream": _FALSE, "max_tokens": _ONE}))
         try:
@@ -71,13 +71,13 @@ class LlamaCppPythonBackend(OpenAIBackend):
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)
         if status == 500 and any(words in message for words in BAD_INPUT):
-            text, param = _told(message)
-            return ProviderInvalidRequest(f"the engine refused the request: {text}", param=param)
+            text, param = _validation_error(message)
+            return ProviderInvalidRequest(f"the engine rejected the request: {text}", param=param)
         return super().error(status, body)
 
 
 class _Stream(HTTPReply):
-    """An oversize prompt is answered with 200 and a stream that holds nothing, not even `[DONE]`."""
+    """The server answers an oversized prompt with 200 and an empty stream, without even `[DONE]`."""
 
     __slots__ = ("_backend", "_fields")
 
@@ -94,13 +94,13 @@ def _check_response_format(raw: Raw | None) -> None:
     value = msgspec.json.decode(raw) if raw is not None else None
     if isinstance(value, dict) and value.get("type") == "json_schema":
         raise ProviderInvalidRequest(
-            "response_format: runtime llama-cpp-python can't hold an answer to a schema; use runtime llama.cpp",
+            "response_format: runtime llama-cpp-python can't enforce a schema; use runtime llama.cpp",
             param="response_format",
         )
 
 
-def _told(message: str) -> tuple[str, str | None]:
-    """The first of pydantic's complaints and the field it is about; never the server's file names."""
+def _validation_error(message: str) -> tuple[str, str | None]:
+    """The first of pydantic's errors and its field. Leaves out the server's file names."""
     place = re.search(r"'loc': \('body'(?:, )?([^)]*)\)", message)
     reason = re.search(r"""'msg': (?:'([^']*)'|"([^"]*)")""", message)
     if place is None or reason is None:

@@ -1,4 +1,4 @@
-"""llama.cpp's llama-server, also as the wheel xllamacpp opens it."""
+"""llama.cpp's llama-server, also from the wheel xllamacpp."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Endpoint
 from gateway.backends.context import context_length_exceeded, may_exceed
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
-from gateway.backends.prompt_progress import Prefill
+from gateway.backends.prompt_progress import PromptProgress
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -38,28 +38,28 @@ BAD_INPUT = (
     "Jinja Exception",
     "[json.exception.",
 )
-"""What a 500 says if the request is to blame."""
+"""Parts of a 500's message that blame the request."""
 
 UNKNOWN_PART = "unsupported content[].type"
-"""What is said of a part of a message that is neither text nor of a kind of its own."""
+"""The message about a content part of an unknown type."""
 
 DENSE_BYTES = 2
-"""For each token, in a prompt of few letters a token. What is denser still llama.cpp refuses later by itself."""
+"""Bytes per token in a dense prompt. llama.cpp itself rejects an even denser one, later."""
 
 TRIGGER_WORD = 1
-"""llama.cpp's number for a trigger that is a word, or a token where the word is one."""
+"""llama.cpp's number of the trigger type `word`; a word that is a token triggers as a token."""
 
 SURELY_FITS = 512
-"""Bytes of messages for which no server is asked how large its window is."""
+"""Bytes of messages that fit any window, so the gateway doesn't ask for its size."""
 
 TEMPLATE_FIELDS = ("messages", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt")
-"""What makes the prompt; all else is about the generation."""
+"""Fields that shape the prompt; all others control the generation."""
 
 CHAT_FIELDS = ("tool_choice", "parallel_tool_calls", "reasoning_format", "parse_tool_calls", *TEMPLATE_FIELDS)
-"""What means nothing to a completion."""
+"""Fields without meaning for a completion."""
 
 PARSED_FIELDS = ("response_format", "json_schema", "logprobs", "top_logprobs")
-"""What only the chat endpoint answers as OpenAI does."""
+"""Fields that only the chat endpoint supports the way OpenAI does."""
 
 _needs_chat = messages.needs(messages.MEDIA)
 _SET_TO_NOTHING = (b"null", b"false", b'{"type":"text"}', b'{"type": "text"}')
@@ -80,28 +80,28 @@ class LlamaCppBackend(OpenAIBackend):
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
         choice = request.tool_choice
         if isinstance(choice, dict) and choice.get("type") == "function" and "tools" in fields:
-            _only_the_named(choice, fields)
-        await self._must_fit(fields)
-        prefill = Prefill.asked(request, fields)
-        # llama.cpp tells no logprobs beside tools in a stream.
-        collects = not request.stream and not (_asked("logprobs", fields) and "tools" in fields)
+            _keep_named_tool(choice, fields)
+        await self._check_fits(fields)
+        progress = PromptProgress.requested(request, fields)
+        # llama.cpp streams no logprobs if the request has tools.
+        collects = not request.stream and not (_is_set("logprobs", fields) and "tools" in fields)
         if collects:
-            fields |= collect.ASKED
+            fields |= collect.STREAM_FIELDS
         reply = await super().open(request, fields)
-        reply.prefill, reply.collects = prefill, collects
+        reply.progress, reply.collects = progress, collects
         return reply
 
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> HTTPReply:
-        """Two requests: `/apply-template` makes the prompt, `/v1/completions` answers it.
+        """Sends two requests: `/apply-template` renders the prompt, `/v1/completions` answers it.
 
-        Pictures and sound, structured output and logprobs take the chat endpoint, and so does everything on a server
-        without `/apply-template`; there a grammar goes along where llama.cpp allows it, that is without `tools`.
+        Images, audio, structured output and logprobs go to the chat endpoint, and so does everything on a server
+        without `/apply-template`. That endpoint gets the grammar only without `tools`: llama.cpp rejects both together.
         """
         grammar = {"grammar": Raw(encode(raw.grammar))} if raw.grammar is not None and raw.trigger is None else {}
         prompt, format = None, None
         if raw.grammar is not None and raw.trigger is None:
             format = fields.pop("response_format", None)
-        if self._templates and not _only_chat(fields):
+        if self._templates and not _needs_chat_endpoint(fields):
             self.adapt(fields)
             prompt = await self._prompt(fields)
             self._templates = prompt is not None
@@ -111,39 +111,40 @@ class LlamaCppBackend(OpenAIBackend):
             return await self.open(request, fields if "tools" in fields else {**grammar, **fields})
         pair = next((pair for pair in raw.think if prompt.rstrip().endswith(pair[0])), None)
         if pair is not None and grammar:
-            # A call within the reasoning is none: the reasoning ends before it begins.
+            # The grammar forces a call at once, so close the reasoning that the prompt opens.
             prompt, pair = prompt.rstrip() + "\n\n" + pair[1] + "\n\n", None
         asked = {name: value for name, value in fields.items() if name not in CHAT_FIELDS}
         asked = {**grammar, **asked, "model": self._name, "prompt": Raw(encode(prompt))}
         markers = raw.markers
         if raw.trigger is not None and pair is None and "grammar" not in fields:
-            # In reasoning the words don't begin a call.
+            # Within reasoning the trigger doesn't start a call.
             markers = (*markers, raw.trigger)
             trigger = {"type": TRIGGER_WORD, "value": raw.trigger}
             asked["grammar"], asked["grammar_lazy"] = Raw(encode(raw.grammar)), Raw(b"true")
             asked["grammar_triggers"] = Raw(encode([trigger]))
         if markers:
             asked["preserved_tokens"] = Raw(encode(markers))
-        await self._must_fit(fields, prompt)
-        prefill = Prefill.asked(request, fields)
-        if prefill is not None:
+        await self._check_fits(fields, prompt)
+        progress = PromptProgress.requested(request, fields)
+        if progress is not None:
             asked["return_progress"] = fields["return_progress"]
         if not request.stream:
-            asked |= collect.ASKED
+            asked |= collect.STREAM_FIELDS
         response = await self.accepted(self._completion_head, asked)
         reply = completion.CompletionReply(
             response,
             usage=request.include_usage or not request.stream,
             reasoning_open=pair is not None,
-            # A grammar of the client's own wins.
+            # The client's own grammar wins.
             by_grammar=raw.trigger is None and raw.grammar is not None and "grammar" not in fields,
         )
-        reply.prefill, reply.collects = prefill, not request.stream
+        reply.progress, reply.collects = progress, not request.stream
         return reply
 
-    async def _must_fit(self, fields: dict[str, Raw], prompt: str | None = None) -> None:
-        """Counts the tokens of a prompt that may be longer than a slot's window: llama.cpp itself does so only when a
-        slot is free for it. prompt: the one that the template has made, if it is known.
+    async def _check_fits(self, fields: dict[str, Raw], prompt: str | None = None) -> None:
+        """Counts the tokens of a prompt that may exceed a slot's window; llama.cpp counts only once a slot is free.
+
+        prompt: the rendered prompt, if it is known.
 
         Raises ProviderInvalidRequest (context_length_exceeded).
         """
@@ -158,14 +159,14 @@ class LlamaCppBackend(OpenAIBackend):
             raise context_length_exceeded(count, window)
 
     async def _window(self) -> int | None:
-        """A slot's context in tokens; None where the server doesn't tell."""
+        """A slot's context window in tokens; None if the server doesn't report it."""
         settings = (await self.props()).get("default_generation_settings")
         window = settings.get("n_ctx") if isinstance(settings, dict) else None
         return window if isinstance(window, int) and window > 0 else None
 
     async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
         if endpoint == "completions" and bytes(fields.get("suffix", b"null")) not in (b"null", b'""'):
-            message = "suffix: llama.cpp ignores it here; write the model's own marks for it into the prompt"
+            message = "suffix: llama.cpp ignores it here; put the model's own fill-in-the-middle tokens into the prompt"
             raise ProviderInvalidRequest(message, param="suffix")
         return await super().post(endpoint, fields)
 
@@ -177,7 +178,7 @@ class LlamaCppBackend(OpenAIBackend):
         return None if prompt is None else await self._count(prompt)
 
     async def _count(self, prompt: str) -> int | None:
-        """Tokens by the model's own tokenizer; None from a server that doesn't tell."""
+        """Counts tokens with the model's tokenizer; None if the server can't."""
         asked = {"content": prompt, "add_special": True, "parse_special": True}
         response = await self.upstream.request(self._tokenize_head, encode(asked))
         try:
@@ -190,7 +191,7 @@ class LlamaCppBackend(OpenAIBackend):
         return len(tokens) if isinstance(tokens, list) else None
 
     async def _prompt(self, fields: dict[str, Raw]) -> str | None:
-        """The prompt that the model's template makes; None from a server that has no such endpoint."""
+        """Renders the prompt with the model's template; None if the server has no such endpoint."""
         asked = {name: fields[name] for name in TEMPLATE_FIELDS if name in fields}
         asked["model"] = self._name
         response = await self.upstream.request(self._template_head, encode(asked))
@@ -209,15 +210,15 @@ class LlamaCppBackend(OpenAIBackend):
             messages.edit(fields, messages.arguments_are_text)
 
     async def takes_tools(self) -> bool:
-        """A server without /props (a router that has several models) is trusted to."""
+        """True for a server without /props, such as a router of several models."""
         return _supports(await self.props(), "supports_tools", "tools")
 
     async def keeps_calls(self) -> bool:
-        """A server without /props is trusted to."""
+        """True for a server without /props."""
         return _supports(await self.props(), "supports_tool_calls", "tool_calls")
 
     async def progress(self) -> Hashable | None:
-        """A value that changes with each step of any of its answers; None from a server without /slots.
+        """A value that changes with each step of any answer; None from a server without /slots.
 
         Raises ProviderInvalidResponse.
         """
@@ -231,14 +232,14 @@ class LlamaCppBackend(OpenAIBackend):
         return tuple((slot.id_task, slot.n_prompt_tokens_processed, slot.decoded) for slot in slots)
 
     async def about(self) -> About:
-        """The weights tell more, where they are at hand."""
+        """Prefers the local weights, which hold more than /props."""
         if (known := await super().about()) != UNKNOWN:
             return known
         props = await self.props()
         return About(template=str(props.get("chat_template", "")), source="/props") if props else UNKNOWN
 
     async def props(self) -> dict[str, Any]:
-        """What the server tells of its model, asked until it answers; {} where it doesn't."""
+        """The answer of /props, cached once it arrives; {} if the server has none."""
         if self._props is None:
             status, body = await self.get("/props")
             if status != 200:
@@ -260,18 +261,20 @@ class LlamaCppBackend(OpenAIBackend):
         if kind == "unavailable_error":
             return ProviderModelNotLoaded(f"the engine is not ready yet: {message}", retry_after=1)
         if "input is not supported" in message or message == UNKNOWN_PART:
-            return ProviderUnsupportedContentBlock(f"the model can't read this: {message}", param="messages")
+            return ProviderUnsupportedContentBlock(
+                f"the model doesn't support this content: {message}", param="messages"
+            )
         if status == 400 and message.startswith("Pooling type 'none'"):
-            cure = "take one made for embedding, or add args: [--pooling, mean] to the model in config.yaml"
-            return ProviderInvalidRequest(f"{self.model.name} is a model for chat: {cure}", param="model")
+            remedy = "use an embedding model, or add args: [--pooling, mean] to the model in config.yaml"
+            return ProviderInvalidRequest(f"{self.model.name} is a chat model: {remedy}", param="model")
         if status == 400 and message.startswith("model "):
-            # llama-server as a router of several models.
+            # llama-server in router mode, with several models.
             if message.endswith("is not loaded"):
                 return ProviderModelNotLoaded(f"llama-server: {message}", retry_after=5)
             if message.endswith("not found"):
                 return ProviderInvalidModel(f"llama-server: {message}", param="model")
         if status == 501 or (status == 500 and any(words in message for words in BAD_INPUT)):
-            return ProviderInvalidRequest(f"the engine refused the request: {message}")
+            return ProviderInvalidRequest(f"the engine rejected the request: {message}")
         return super().error(status, body)
 
 
@@ -280,7 +283,7 @@ class _NextToken(msgspec.Struct):
 
 
 class _Slot(msgspec.Struct):
-    """next_token: an object, in newer builds a list of one."""
+    """next_token: an object; in newer builds a list with one object."""
 
     id_task: int | None = None
     n_prompt_tokens_processed: int | None = None
@@ -292,8 +295,8 @@ class _Slot(msgspec.Struct):
         return next((state.n_decoded for state in states if state is not None), None)
 
 
-def _only_the_named(choice: dict[str, Any], fields: dict[str, Raw]) -> None:
-    """llama.cpp takes a tool's name for "auto": with no other tool declared, "required" means the same.
+def _keep_named_tool(choice: dict[str, Any], fields: dict[str, Raw]) -> None:
+    """Forces the named tool: keeps only that tool and requires a call. llama.cpp treats a name as "auto".
 
     Raises ProviderInvalidRequest for a tool that isn't declared.
     """
@@ -305,18 +308,18 @@ def _only_the_named(choice: dict[str, Any], fields: dict[str, Raw]) -> None:
     fields["tools"], fields["tool_choice"] = Raw(encode(named)), Raw(b'"required"')
 
 
-def _only_chat(fields: dict[str, Raw]) -> bool:
-    if any(_asked(name, fields) for name in PARSED_FIELDS):
+def _needs_chat_endpoint(fields: dict[str, Raw]) -> bool:
+    if any(_is_set(name, fields) for name in PARSED_FIELDS):
         return True
     return _needs_chat(fields["messages"]) is not None
 
 
-def _asked(name: str, fields: dict[str, Raw]) -> bool:
+def _is_set(name: str, fields: dict[str, Raw]) -> bool:
     return name in fields and bytes(fields[name]) not in _SET_TO_NOTHING
 
 
 def _supports(props: dict[str, Any], capability: str, word: str) -> bool:
-    """By llama.cpp's own analysis of the chat template; older builds tell only the template."""
+    """Uses llama.cpp's own analysis of the chat template; older builds report only the template."""
     caps = props.get("chat_template_caps")
     if isinstance(caps, dict) and capability in caps:
         return bool(caps[capability])

@@ -1,7 +1,7 @@
-"""Request messages put the way an engine can read them.
+"""Rewrites request messages for engines that support only part of OpenAI's format.
 
-Most requests need none of this: a pattern over the raw bytes decides whether they are decoded at all. A false alarm
-costs time and changes nothing.
+Most requests need no rewriting: a regular expression over the raw bytes decides whether to decode them. A false
+positive costs time and changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EMPTY_ARGUMENTS = rb'"arguments"\s*:\s*""'
 
 
 def needs(*patterns: bytes) -> Callable[[bytes], re.Match[bytes] | None]:
-    """A test of raw messages for any of the patterns."""
+    """Returns a search of raw messages for any of the patterns."""
     return re.compile(b"|".join(patterns)).search
 
 
@@ -40,13 +40,13 @@ def edit(fields: dict[str, Raw], *edits: Edit) -> None:
 
 
 def developer_is_system(message: dict[str, Any], position: int) -> None:
-    """OpenAI's newer name of the role is unknown to chat templates."""
+    """Chat templates don't know `developer`, OpenAI's newer name of `system`."""
     if message.get("role") == "developer":
         message["role"] = "system"
 
 
 def content_is_text(message: dict[str, Any], position: int) -> None:
-    """Text parts joined, no content as the empty text.
+    """Joins text parts; turns null content into an empty string.
 
     Raises ProviderUnsupportedContentBlock for any other part.
     """
@@ -59,7 +59,7 @@ def content_is_text(message: dict[str, Any], position: int) -> None:
             if not isinstance(part, dict) or part.get("type") != "text":
                 kind = part.get("type") if isinstance(part, dict) else type(part).__name__
                 raise ProviderUnsupportedContentBlock(
-                    f"this model's engine reads text only, not content of type {kind!r}",
+                    f"this model's engine supports text only, not content of type {kind!r}",
                     param=f"messages[{position}].content[{at}]",
                 )
             texts.append(str(part.get("text", "")))
@@ -67,7 +67,7 @@ def content_is_text(message: dict[str, Any], position: int) -> None:
 
 
 def arguments_are_text(message: dict[str, Any], position: int) -> None:
-    """Past calls' arguments as OpenAI writes them: an object as JSON in a string, also where there are none."""
+    """Writes past calls' arguments as OpenAI does: a JSON object in a string, `{}` if there are none."""
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None

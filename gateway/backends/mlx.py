@@ -11,7 +11,7 @@ from gateway.backends.base import Address
 from gateway.backends.context import exceeded
 from gateway.backends.fixups import RoleOnce
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
-from gateway.backends.prompt_progress import Prefill
+from gateway.backends.prompt_progress import PromptProgress
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -24,7 +24,7 @@ from gateway.wire.chat import ChatRequest
 from gateway.wire.engine import Fixup
 
 OWN_MODEL = Raw(b'"default_model"')
-"""The model that the server was started with, by whatever name. Any other name it tries to load."""
+"""Selects the model that the server started with. The server tries to load any other name."""
 
 _needs_edit = messages.needs(messages.DEVELOPER)
 
@@ -37,7 +37,7 @@ MODEL_TROUBLE = (
     "is not a local folder",
     "Model type",
 )
-"""What a 404 says if it is about the model; every other one is about the request."""
+"""Parts of a 404's message that blame the model; any other 404 blames the request."""
 
 
 class MLXBackend(OpenAIBackend):
@@ -51,13 +51,13 @@ class MLXBackend(OpenAIBackend):
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
         reply = await super().open(request, fields)
         if request.stream:
-            reply.listen(prefill := Prefill())
-            request.progress = prefill.progress
+            reply.read_progress(progress := PromptProgress())
+            request.progress = progress.describe
         return reply
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if "repeat_penalty" in fields:
-            # llama.cpp's name of it, which config.yaml takes too.
+            # llama.cpp's name of the parameter, which config.yaml accepts too.
             fields.setdefault("repetition_penalty", fields.pop("repeat_penalty"))
         if _needs_edit(fields["messages"]):
             messages.edit(fields, messages.developer_is_system)
@@ -72,19 +72,21 @@ class MLXBackend(OpenAIBackend):
         if (too_long := exceeded(message)) is not None:
             return too_long
         if status == 404 and body.startswith(b"{"):
-            # It answers 404 to whatever goes wrong before the first token.
+            # mlx_lm.server answers 404 to every failure before the first token.
             if "generation thread died" in message:
                 return ProviderUnavailable(f"mlx_lm.server: {message}", status=502)
             if "Only 'text' content" in message:
-                return ProviderUnsupportedContentBlock(f"the model can't read this: {message}", param="messages")
+                return ProviderUnsupportedContentBlock(
+                    f"the model doesn't support this content: {message}", param="messages"
+                )
             if any(words in message for words in MODEL_TROUBLE):
-                return ProviderInvalidModel(f"mlx_lm.server has no such model: {message}", param="model")
-            return ProviderInvalidRequest(f"the engine refused the request: {message}")
+                return ProviderInvalidModel(f"mlx_lm.server doesn't have this model: {message}", param="model")
+            return ProviderInvalidRequest(f"the engine rejected the request: {message}")
         return super().error(status, body)
 
 
 class _Fixup(RoleOnce):
-    """It calls every model `default_model`, and the chunk with the usage a whole completion."""
+    """mlx_lm.server names every model `default_model`, and gives its usage chunk the `object` of a whole answer."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

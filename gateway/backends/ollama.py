@@ -1,4 +1,4 @@
-"""Ollama's server, by its own `/api/chat`."""
+"""Ollama's server, through its own `/api/chat`."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from gateway.upstream import Response
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.sse import DEFAULT_MAX_EVENT_SIZE
 
-TRUNCATES = (0, 12, 6)
-"""The first Ollama that can be told not to cut a prompt."""
+FIRST_WITH_TRUNCATE = (0, 12, 6)
+"""The first version with `truncate: false`, which keeps Ollama from cutting a prompt."""
 
-OWN_WINDOW = 2048
-"""Tokens of context that any Ollama gives a model by itself, or more."""
+DEFAULT_WINDOW = 2048
+"""Smallest default context window of any Ollama version, in tokens."""
 
 
 class OllamaReply(Reply):
-    """A reply read from `/api/chat`: JSON, streamed as one object a line."""
+    """A reply from `/api/chat`: one JSON object, or a stream of JSON lines."""
 
     def __init__(self, response: Response, chat: ollama_chat.Chat) -> None:
         self._response = response
@@ -46,7 +46,7 @@ class OllamaReply(Reply):
     async def payloads(self) -> list[bytes]:
         while not self.done:
             data = await self._response.receive()
-            # Errors that come before the first line have no line break of their own.
+            # An error before the first line has no line break.
             *lines, self._rest = (self._rest + (data or b"\n")).split(b"\n")
             if len(self._rest) > DEFAULT_MAX_EVENT_SIZE:
                 raise ProviderInvalidResponse(f"a line of Ollama's answer exceeds {DEFAULT_MAX_EVENT_SIZE} bytes")
@@ -77,43 +77,43 @@ class OllamaBackend(OpenAIBackend):
         self._version: tuple[int, ...] | None = None
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> OllamaReply:  # type: ignore[override]
-        """Ollama is told the model's `context_window` as num_ctx, and to refuse what is longer."""
-        asked = ollama_chat.request(self.model.upstream_name, fields, self.model.context_window)
-        window = asked["options"].get("num_ctx")
-        if may_exceed(fields, window if isinstance(window, int) else OWN_WINDOW):
-            await self._must_not_cut()
-        response = await self.accepted(self._chat_head, asked)
+        """Sends the model's `context_window` as num_ctx, and tells Ollama to reject longer prompts."""
+        body = ollama_chat.request(self.model.upstream_name, fields, self.model.context_window)
+        window = body["options"].get("num_ctx")
+        if may_exceed(fields, window if isinstance(window, int) else DEFAULT_WINDOW):
+            await self._check_version()
+        response = await self.accepted(self._chat_head, body)
         return OllamaReply(response, ollama_chat.Chat(self.model.upstream_name, usage=request.include_usage))
 
-    async def _must_not_cut(self) -> None:
-        """Raises ProviderInvalidRequest for an Ollama that would cut a long prompt whatever it is told."""
+    async def _check_version(self) -> None:
+        """Raises ProviderInvalidRequest if this version of Ollama always truncates a long prompt."""
         if self._version is None:
             status, body = await self.get("/api/version")
-            told = json_object(body).get("version") if status == 200 else None
-            found = re.match(r"(\d+)\.(\d+)\.(\d+)", str(told))
-            # One that was built from source is 0.0.0.
+            answer = json_object(body).get("version") if status == 200 else None
+            found = re.match(r"(\d+)\.(\d+)\.(\d+)", str(answer))
+            # A build from source reports 0.0.0.
             self._version = tuple(map(int, found.groups())) if found else (0, 0, 0)
-        if (0, 0, 0) < self._version < TRUNCATES:
-            version, first = (".".join(map(str, number)) for number in (self._version, TRUNCATES))
+        if (0, 0, 0) < self._version < FIRST_WITH_TRUNCATE:
+            version, first = (".".join(map(str, number)) for number in (self._version, FIRST_WITH_TRUNCATE))
             raise ProviderInvalidRequest(
-                f"the prompt may be longer than the context window, and Ollama {version} would cut it in silence: "
+                f"the prompt may exceed the context window, and Ollama {version} would silently truncate it: "
                 f"shorten it, raise context_window, or update Ollama to {first} or later",
                 code="context_length_unknown",
                 param="messages",
             )
 
     async def ready(self) -> None:
-        """Ollama loads a model when it is first asked; ready means that it has it."""
+        """Returns if Ollama has the model, which it loads at the first request. Raises ProviderInvalidModel."""
         await self._show()
 
     async def takes_tools(self) -> bool:
         shown = await self.shown()
         capabilities = shown.get("capabilities")
-        # Before 0.6.4 it told no capabilities, only the template.
+        # Before 0.6.4 Ollama reports only the template, no capabilities.
         return "tools" in capabilities if isinstance(capabilities, list) else ".Tools" in _template(shown)
 
     async def keeps_calls(self) -> bool:
-        """A model with a renderer built into Ollama has a template that names neither."""
+        """If the template mentions neither, the model uses a renderer built into Ollama, which shows calls."""
         template = _template(await self.shown())
         return ".ToolCalls" in template or ".Tools" not in template
 
@@ -124,7 +124,7 @@ class OllamaBackend(OpenAIBackend):
         return About(_template(shown), architecture, source="/api/show")
 
     async def shown(self) -> dict[str, Any]:
-        """What /api/show tells of the model, asked once. Raises ProviderInvalidModel where Ollama doesn't have it."""
+        """The cached answer of /api/show. Raises ProviderInvalidModel if Ollama doesn't have the model."""
         if self._shown is None:
             self._shown = json_object(await self._show())
         return self._shown
@@ -132,18 +132,18 @@ class OllamaBackend(OpenAIBackend):
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)
         if status == 404:
-            cure = f"`ctxgate pull {self.model.name}` or `ollama pull {self.model.upstream_name}` fetches it"
-            return ProviderInvalidModel(f"Ollama: {message}; {cure}", param="model")
+            remedy = f"`ctxgate pull {self.model.name}` or `ollama pull {self.model.upstream_name}` fetches it"
+            return ProviderInvalidModel(f"Ollama: {message}; {remedy}", param="model")
         if (too_long := exceeded(message, self.model.context_window)) is not None:
             return too_long
         if "error parsing tool call" in message:
-            return ProviderInvalidResponse(f"the model wrote a tool call that Ollama could not read: {message}")
+            return ProviderInvalidResponse(f"the model wrote a tool call that Ollama can't parse: {message}")
         if "invalid image input" in message or "does not support image" in message:
             return ProviderUnsupportedContentBlock(f"Ollama: {message}", param="messages")
         return super().error(status, body)
 
     async def _show(self) -> bytes:
-        """/api/show of the model. Raises ProviderInvalidModel where Ollama doesn't have it."""
+        """Asks /api/show for the model. Raises ProviderInvalidModel if Ollama doesn't have it."""
         response = await self.upstream.request(self._show_head, encode({"model": self.model.upstream_name}))
         try:
             body = await response.read(MAX_ERROR_BODY * 16)

@@ -1,7 +1,7 @@
-"""OpenAI's chat in the words of Ollama's own `/api/chat`, and its answers back.
+"""Translates OpenAI's chat requests to Ollama's `/api/chat`, and its answers back.
 
-The OpenAI-compatible endpoint knows neither `num_ctx` nor `truncate`, so it can't be told how long a context is, nor
-that a prompt must not be cut.
+Ollama's OpenAI-compatible endpoint supports neither `num_ctx`, which sets the context window, nor `truncate: false`,
+which forbids cutting a prompt.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ OPTIONS = {
     "max_tokens": "num_predict",
     "max_completion_tokens": "num_predict",
 }
-"""Fields of a request → `options` of Ollama's. Any other option may stand in the request's own `options`."""
+"""Request fields → Ollama's `options`. A request may set any other option in its own `options`."""
 
-PASSED = ("keep_alive", "think", "logprobs", "top_logprobs")
+FORWARDED = ("keep_alive", "think", "logprobs", "top_logprobs")
 
 THINK: Mapping[str, object] = {"none": False, "minimal": "low", "xhigh": "max"}
-"""`reasoning_effort` in Ollama's words, where they differ."""
+"""`reasoning_effort` → Ollama's `think`, where the values differ."""
 
 _DATA = re.compile(r"data:[\w/+.-]*;base64,")
 
 
 def request(model: str, fields: Mapping[str, Raw], window: int | None) -> Json:
-    """The body for `/api/chat`. window: tokens of context, None: Ollama's own choice.
+    """The body for `/api/chat`. window: context window in tokens; None leaves it to Ollama.
 
-    Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock for what Ollama can't be told.
+    Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock for what Ollama doesn't support.
     """
     known: Json = {name: decode(fields[name]) for name in fields if name not in ("messages", "tools")}
     given = {name: value for name, value in known.items() if value is not None}
@@ -50,25 +50,25 @@ def request(model: str, fields: Mapping[str, Raw], window: int | None) -> Json:
         options.setdefault("num_ctx", window)
     if isinstance(given.get("options"), dict):
         options |= given["options"]
-    asked: Json = {
+    body: Json = {
         "model": model,
         "messages": _messages(decode(fields["messages"])),
         "stream": bool(given.get("stream")),
         "options": options,
-        # Left to itself it cuts a prompt that is too long, and goes on where the context is full, without a word.
+        # By default Ollama silently cuts a long prompt, and shifts the context when it is full.
         "truncate": False,
         "shift": False,
-        **{name: given[name] for name in PASSED if name in given},
+        **{name: given[name] for name in FORWARDED if name in given},
     }
     if "tools" in fields:
-        asked["tools"] = fields["tools"]
+        body["tools"] = fields["tools"]
     if (effort := given.get("reasoning_effort")) is not None:
         if not isinstance(effort, str):
-            raise ProviderInvalidRequest("reasoning_effort: a string is needed", param="reasoning_effort")
-        asked.setdefault("think", THINK.get(effort, effort))
+            raise ProviderInvalidRequest("reasoning_effort: must be a string", param="reasoning_effort")
+        body.setdefault("think", THINK.get(effort, effort))
     if (format := _format(given.get("response_format"))) is not None:
-        asked["format"] = format
-    return asked
+        body["format"] = format
+    return body
 
 
 def _format(wanted: Any) -> object:
@@ -85,7 +85,7 @@ def _messages(messages: list[Json]) -> list[Json]:
     for at, message in enumerate(messages):
         if not isinstance(message.get("tool_calls") or [], list):
             where = f"messages[{at}].tool_calls"
-            raise ProviderInvalidRequest(f"{where}: a list of calls is needed", param=where)
+            raise ProviderInvalidRequest(f"{where}: must be a list of calls", param=where)
     names = {
         call["id"]: call["function"].get("name", "")
         for message in messages
@@ -113,7 +113,7 @@ def _message(message: Json, at: int, names: Mapping[str, str]) -> Json:
 
 
 def _content(content: Any, at: int) -> tuple[str, list[str]]:
-    """The text, and pictures and sound as base64."""
+    """The text, and images and audio as base64."""
     if content is None:
         return "", []
     if isinstance(content, str):
@@ -129,20 +129,22 @@ def _content(content: Any, at: int) -> tuple[str, list[str]]:
             url = url.get("url", "") if isinstance(url, dict) else url
             if not isinstance(url, str) or (found := _DATA.match(url)) is None:
                 raise ProviderUnsupportedContentBlock(
-                    f"{where}: Ollama takes pictures as data:image/…;base64 URLs alone", param=where
+                    f"{where}: Ollama supports images only as data:image/…;base64 URLs", param=where
                 )
             media.append(url[found.end() :])
         elif kind == "input_audio" and isinstance(part.get("input_audio"), dict):
             media.append(str(part["input_audio"].get("data", "")))
         else:
-            raise ProviderUnsupportedContentBlock(f"{where}: Ollama can't read content of type {kind!r}", param=where)
+            raise ProviderUnsupportedContentBlock(
+                f"{where}: Ollama doesn't support content of type {kind!r}", param=where
+            )
     return "".join(texts), media
 
 
 def _call(call: Any, where: str) -> Json:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
-        raise ProviderInvalidRequest(f"{where}: a call has a function", param=where)
+        raise ProviderInvalidRequest(f"{where}: a call needs a function", param=where)
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         arguments = decode(arguments)
@@ -150,82 +152,82 @@ def _call(call: Any, where: str) -> Json:
 
 
 class Chat:
-    """One answer of `/api/chat` as OpenAI's. model: its name there. usage: wanted in a stream."""
+    """Translates one answer of `/api/chat` to OpenAI's format. usage: add a usage chunk to a stream."""
 
     def __init__(self, model: str, *, usage: bool) -> None:
         self._shell = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
         self._usage = usage
         self.done = False
-        """The stream's last line has come."""
+        """Whether the stream's last line has arrived."""
         self._calls = 0
         self._begun = False
 
     def whole(self, body: bytes) -> bytes:
-        """Raises ProviderInvalidResponse."""
-        told = json_object(body)
-        if "error" in told:
+        """Translates a whole answer. Raises ProviderInvalidResponse."""
+        answer = json_object(body)
+        if "error" in answer:
             return body
         try:
-            return self._whole(told)
+            return self._whole(answer)
         except (AttributeError, TypeError) as error:
             raise malformed(error) from error
 
     def chunks(self, line: bytes) -> list[bytes]:
-        """One line of a stream; the last says `done`. Raises ProviderInvalidResponse."""
-        told = json_object(line)
-        if "error" in told:
+        """Translates one line of a stream; the last one sets `done`. Raises ProviderInvalidResponse."""
+        answer = json_object(line)
+        if "error" in answer:
             return [line]
         try:
-            return self._chunks(told)
+            return self._chunks(answer)
         except (AttributeError, TypeError) as error:
             raise malformed(error) from error
 
-    def _whole(self, told: Json) -> bytes:
-        said = told.get("message") or {}
-        message: Json = {"role": "assistant", "content": said.get("content") or "", **self._more(said)}
-        choice = {"index": 0, "message": message, "finish_reason": told.get("done_reason") or "stop"}
-        if logprobs := told.get("logprobs"):
+    def _whole(self, answer: Json) -> bytes:
+        message = answer.get("message") or {}
+        content = message.get("content") or ""
+        translated: Json = {"role": "assistant", "content": content, **self._reasoning_and_calls(message)}
+        choice = {"index": 0, "message": translated, "finish_reason": answer.get("done_reason") or "stop"}
+        if logprobs := answer.get("logprobs"):
             choice["logprobs"] = {"content": logprobs}
         shell = {**self._shell, "object": "chat.completion"}
-        return encode({**shell, "choices": [choice], "usage": _usage(told)})
+        return encode({**shell, "choices": [choice], "usage": _usage(answer)})
 
-    def _chunks(self, told: Json) -> list[bytes]:
-        said = told.get("message") or {}
-        text = said.get("content") or ""
-        delta: Json = self._more(said)
-        if text or not (delta or told.get("done")):
+    def _chunks(self, answer: Json) -> list[bytes]:
+        message = answer.get("message") or {}
+        text = message.get("content") or ""
+        delta: Json = self._reasoning_and_calls(message)
+        if text or not (delta or answer.get("done")):
             delta["content"] = text
         if not self._begun:
             self._begun = True
             delta = {"role": "assistant", **delta}
         frame: Json = {"index": 0, "delta": delta, "finish_reason": None}
-        if logprobs := told.get("logprobs"):
+        if logprobs := answer.get("logprobs"):
             frame["logprobs"] = {"content": logprobs}
         shell = {**self._shell, "object": "chat.completion.chunk"}
-        if not told.get("done"):
+        if not answer.get("done"):
             return [encode({**shell, "choices": [frame]})]
         self.done = True
-        frame["finish_reason"] = told.get("done_reason") or "stop"
+        frame["finish_reason"] = answer.get("done_reason") or "stop"
         made = [encode({**shell, "choices": [frame]})]
         if self._usage:
-            made.append(encode({**shell, "choices": [], "usage": _usage(told)}))
+            made.append(encode({**shell, "choices": [], "usage": _usage(answer)}))
         return made
 
-    def _more(self, said: Json) -> Json:
-        """What a message holds beside its text."""
-        more: Json = {}
-        if thinking := said.get("thinking"):
-            more["reasoning_content"] = thinking
+    def _reasoning_and_calls(self, message: Json) -> Json:
+        fields: Json = {}
+        if thinking := message.get("thinking"):
+            fields["reasoning_content"] = thinking
         calls = []
-        for call in said.get("tool_calls") or ():
+        for call in message.get("tool_calls") or ():
             function = call.get("function") or {}
             arguments = encode(function.get("arguments") or {}).decode()
             named = {"name": function.get("name", ""), "arguments": arguments}
             calls.append({"index": self._calls, "id": call.get("id") or "", "type": "function", "function": named})
             self._calls += 1
-        return {**more, "tool_calls": calls} if calls else more
+        return {**fields, "tool_calls": calls} if calls else fields
 
 
-def _usage(told: Json) -> Json:
-    prompt, completion = told.get("prompt_eval_count") or 0, told.get("eval_count") or 0
+def _usage(answer: Json) -> Json:
+    prompt, completion = answer.get("prompt_eval_count") or 0, answer.get("eval_count") or 0
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

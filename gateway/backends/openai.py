@@ -13,7 +13,7 @@ from gateway.backends.about import UNKNOWN, About, about
 from gateway.backends.base import Address, Backend, DirectReply, Endpoint
 from gateway.backends.collect import Collector
 from gateway.backends.context import exceeded
-from gateway.backends.prompt_progress import Prefill
+from gateway.backends.prompt_progress import PromptProgress
 from gateway.backends.toolnames import ToolNames
 from gateway.config import Model
 from gateway.errors import (
@@ -33,20 +33,20 @@ from gateway.wire.sse import EventTooLarge, SSEReader
 
 MAX_ERROR_BODY = 1024 * 1024
 MAX_MESSAGE = 16 * 1024
-"""Characters of an engine's error. It may quote the request, and is searched for what it means."""
+"""Longest error message of an engine, in characters. It may quote the request, and `error` searches it."""
 
 
 class HTTPReply(DirectReply):
     """A reply read from an upstream response."""
 
-    __slots__ = ("_ended", "_reader", "_response", "_seen", "between_events", "collects", "done", "fixup", "prefill")
+    __slots__ = ("_ended", "_reader", "_response", "_seen", "between_events", "collects", "done", "fixup", "progress")
 
     def __init__(self, response: Response, fixup: Fixup | None) -> None:
         self.fixup = fixup
-        self.prefill: Prefill | None = None
-        """Takes what stands before the first token."""
+        self.progress: PromptProgress | None = None
+        """Reads llama.cpp's progress payloads, until the first token."""
         self.collects = False
-        """A whole answer, that was asked for as a stream; see `gateway.backends.collect`."""
+        """The engine streams a whole answer; see `gateway.backends.collect`."""
         self._response = response
         self._reader: SSEReader | None = None
         self._seen = False
@@ -68,13 +68,12 @@ class HTTPReply(DirectReply):
         return collector.body(done=self.done)
 
     def _read(self) -> Awaitable[bytes]:
-        """The body of an answer that is no stream."""
+        """Reads the body of an answer that isn't a stream."""
         return self._response.read()
 
     @property
     def _events(self) -> SSEReader:
-        """A whole answer needs none."""
-        if self._reader is None:
+        if self._reader is None:  # a whole answer needs none
             self._reader = SSEReader()
         return self._reader
 
@@ -96,14 +95,14 @@ class HTTPReply(DirectReply):
                 self.done = self._ended = True
                 if not self._seen and not events:
                     raise await self.empty()
-            if events and self.prefill is not None:
+            if events and self.progress is not None:
                 self._seen = True
                 try:
-                    events = self.prefill.strip(events)
+                    events = self.progress.strip(events)
                 except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError) as error:
                     raise malformed(error) from error
                 if events:
-                    self.prefill = None
+                    self.progress = None
             if events:
                 self._seen = True
                 return events
@@ -116,12 +115,12 @@ class HTTPReply(DirectReply):
         self._response.offer = offer
 
     async def empty(self) -> GatewayError:
-        """What a 200 with a stream that holds no event means."""
+        """The error for a 200 whose stream has no event."""
         return ProviderInvalidResponse("the engine answered 200 with an empty stream")
 
-    def listen(self, prefill: Prefill) -> None:
-        """Comments of the stream tell how far the prompt is read."""
-        self._events.comment = prefill.comment
+    def read_progress(self, progress: PromptProgress) -> None:
+        """Reads the progress from the stream's comments."""
+        self._events.comment = progress.comment
 
     def close(self) -> None:
         self._response.offer = None
@@ -132,7 +131,7 @@ class HTTPReply(DirectReply):
 
 
 class OpenAIBackend(Backend):
-    """Hooks for a particular engine: `adapt`, `error`, `fixup`, `ready`, `takes_tools` and the two paths."""
+    """Subclasses override `adapt`, `error`, `fixup`, `reply`, `takes_tools` and the two paths for their engine."""
 
     chat_path = "/v1/chat/completions"
     ready_path = "/v1/models"
@@ -153,7 +152,7 @@ class OpenAIBackend(Backend):
         self._chat_head = self.post_head(self.chat_path)
         self._name = Raw(encode(model.upstream_name))
         self._about = UNKNOWN if model.path is None else None
-        # Servers of others may hold to OpenAI's rule. Where the model's own text is read, its names are as declared.
+        # Other servers may enforce OpenAI's rule for names. Calls read from the model's text keep the declared names.
         self._strict_names = model.runtime == "openai" and model.tool_call_format == "native_json"
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
@@ -175,7 +174,7 @@ class OpenAIBackend(Backend):
         return HTTPReply(await self.accepted(self.post_head(f"/v1/{endpoint}"), fields), None)
 
     async def accepted(self, head: bytes, fields: dict[str, Raw]) -> Response:
-        """The response to a POST, once its status is 200. Raises what `error` makes of any other."""
+        """Sends a POST and returns the response to read. Raises the error for any status but 200."""
         response = await self.upstream.request(head, encode(fields))
         if response.status != 200:
             raise await self._refusal(response)
@@ -193,9 +192,9 @@ class OpenAIBackend(Backend):
             raise self.error(status, body)
 
     async def takes_tools(self) -> bool:
-        """By the model's own files; for a server that isn't ours, which tells nothing, assumed."""
+        """Whether the template in the model's files mentions tools; assumes so without a known template."""
         known = await self.about()
-        return known.mentions("tools") or known.mentions('"tool_use"')  # the name of a template for it
+        return known.mentions("tools") or known.mentions('"tool_use"')  # the name of a separate template for tools
 
     async def keeps_calls(self) -> bool:
         return (await self.about()).mentions("tool_calls")
@@ -206,24 +205,24 @@ class OpenAIBackend(Backend):
         return self._about
 
     def heard(self) -> float | None:
-        """When the last byte of an answer came, by the loop's clock; None where none is listened to."""
+        """When the last byte of an answer arrived, by the loop's clock; None while no answer is being read."""
         return self.upstream.heard()
 
     async def aclose(self) -> None:
         await self.upstream.aclose()
 
     def adapt(self, fields: dict[str, Raw]) -> None:
-        """Changes a request's fields where the engine wants them otherwise."""
+        """Changes a request's fields in place to what the engine supports."""
 
     def fixup(self) -> Fixup | None:
         return None
 
     def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
-        """The reply read from a 200; `fields` are those that were sent."""
+        """The reply for a response with status 200. fields: the fields that were sent."""
         return HTTPReply(response, self.fixup())
 
     def error(self, status: int, body: bytes) -> GatewayError:
-        """What an error reply of the engine means (OpenArmature §8.1.3)."""
+        """Maps an error reply of the engine (OpenArmature §8.1.3)."""
         message, code = error_message(body)
         if status in (400, 413, 422, 500) and (error := exceeded(message, self.model.context_window)) is not None:
             return error
@@ -250,7 +249,7 @@ class OpenAIBackend(Backend):
         )
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """A small request off the hot path, e.g. a readiness probe."""
+        """Sends a small GET off the hot path, such as a readiness probe. Returns the status and body."""
         head = self.upstream.head("GET", self.address.prefix + path, self._auth)
         response = await self.upstream.request(head)
         try:
@@ -263,7 +262,7 @@ _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def json_object(body: bytes) -> dict[str, Any]:
-    """An engine's JSON object. Raises ProviderInvalidResponse for anything else."""
+    """Decodes an engine's JSON object. Raises ProviderInvalidResponse for anything else."""
     try:
         return _decode_object(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -271,12 +270,12 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def malformed(error: Exception) -> ProviderInvalidResponse:
-    """error: what came of reading an engine's answer that has another shape than it can have."""
+    """The error for an answer with an unexpected shape. error: the exception from reading it."""
     return ProviderInvalidResponse(f"the engine's answer is malformed: {error}")
 
 
 def error_message(body: bytes) -> tuple[str, str | None]:
-    """The message and code of an error body in any of the shapes engines use; the text itself where it isn't JSON."""
+    """The message and code of an error body in any engine's format; the text itself if it isn't JSON."""
     try:
         value: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

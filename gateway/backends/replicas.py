@@ -1,8 +1,8 @@
-"""Several servers that have one model, as one backend.
+"""Several servers of one model, as one backend.
 
-Among those that are about as busy as the least busy one, the one is asked that has read most of the prompt before: its
-cache spares it the work. One that fails is left out and probed until it answers again; a request that no server has
-accepted goes to the next.
+Among the servers about as busy as the least busy one, picks the one that has read the most of the prompt before: its
+cache saves the work. Skips a server that failed and probes it until it answers. A request that a server didn't accept
+goes to the next one.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from gateway.wire.chat import ChatRequest
 from gateway.wire.engine import Fixup, RawText
 
 SLACK = 2
-"""Requests that a server may have more than the least busy one, and still be asked for the sake of its cache."""
-REMEMBERED = 4096
-"""Beginnings of prompts, for each server."""
+"""A server with fewer than this many requests more than the least busy one may still win by its cache."""
+MAX_PREFIXES = 4096
+"""Prompt prefixes to remember for each server."""
 PROBES = Backoff(0.5, 30.0)
-"""Between the probes of a server that failed."""
+"""Pause between the probes of a failed server."""
 
 log = logging.getLogger("ctxgate")
 _parts = msgspec.json.Decoder(list[Raw]).decode
 
 
 class Replica:
-    """One of the servers. healthy: it answered when it was last asked."""
+    """One of the servers. healthy: it answered its last request. asked: number of requests so far."""
 
     def __init__(self, url: str, backend: Backend) -> None:
         self.url = url
@@ -45,20 +45,20 @@ class Replica:
         self.asked = 0
         self._read: OrderedDict[int, None] = OrderedDict()
 
-    def known(self, beginnings: list[int]) -> int:
-        """How many of them, the shortest first, it has read."""
-        return next((at for at in range(len(beginnings), 0, -1) if beginnings[at - 1] in self._read), 0)
+    def longest_known(self, prefixes: list[int]) -> int:
+        """How many of the prefixes, ordered by length, the server has read."""
+        return next((at for at in range(len(prefixes), 0, -1) if prefixes[at - 1] in self._read), 0)
 
-    def reads(self, beginnings: list[int]) -> None:
-        for beginning in beginnings:
-            self._read[beginning] = None
-            self._read.move_to_end(beginning)
-        while len(self._read) > REMEMBERED:
+    def remember(self, prefixes: list[int]) -> None:
+        for prefix in prefixes:
+            self._read[prefix] = None
+            self._read.move_to_end(prefix)
+        while len(self._read) > MAX_PREFIXES:
             self._read.popitem(last=False)
 
 
 class Replicas(Backend):
-    """A backend before several others."""
+    """A backend that distributes requests over several others."""
 
     def __init__(self, model: Model, replicas: list[Replica]) -> None:
         super().__init__(model, None)
@@ -71,13 +71,13 @@ class Replicas(Backend):
         return [ReplicaStatus(one.url, one.healthy, one.in_flight, one.asked) for one in self._replicas]
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Reply:
-        return await self._asked(request.fields, lambda backend: backend.open(request, dict(fields)))
+        return await self._try_each(request.fields, lambda backend: backend.open(request, dict(fields)))
 
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply:
-        return await self._asked(request.fields, lambda backend: backend.open_raw(request, dict(fields), raw))
+        return await self._try_each(request.fields, lambda backend: backend.open_raw(request, dict(fields), raw))
 
     async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:
-        return await self._asked({}, lambda backend: backend.post(endpoint, dict(fields)))
+        return await self._try_each({}, lambda backend: backend.post(endpoint, dict(fields)))
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
         return await self._any().count_tokens(fields)
@@ -86,7 +86,7 @@ class Replicas(Backend):
         return self._replicas[0].backend.error(status, body)
 
     async def ready(self) -> None:
-        """Returns if one of the servers is ready. Raises what the last one says."""
+        """Returns if one of the servers is ready. Raises the last one's error."""
         last: GatewayError | None = None
         for replica in self._replicas:
             try:
@@ -116,22 +116,22 @@ class Replicas(Backend):
         for replica in self._replicas:
             await replica.backend.aclose()
 
-    def pick(self, beginnings: list[int], without: Collection[Replica] = ()) -> Replica | None:
-        """The server to ask; one that failed only where there is no other. None: all are in `without`."""
+    def pick(self, prefixes: list[int], without: Collection[Replica] = ()) -> Replica | None:
+        """The server to ask: a failed one only if no other is left. None if `without` has all of them."""
         left = [replica for replica in self._replicas if replica not in without]
         left = [replica for replica in left if replica.healthy] or left
         if not left:
             return None
         most = min(replica.in_flight for replica in left) + SLACK
         free = [replica for replica in left if replica.in_flight < most]
-        return min(free, key=lambda replica: (-replica.known(beginnings), replica.in_flight, replica.asked))
+        return min(free, key=lambda replica: (-replica.longest_known(prefixes), replica.in_flight, replica.asked))
 
-    async def _asked(self, fields: dict[str, Raw], ask: Callable[[Backend], Awaitable[Reply]]) -> CountedReply:
-        """Each server is asked once at most. Raises what the last one says."""
-        beginnings = _beginnings(fields)
+    async def _try_each(self, fields: dict[str, Raw], ask: Callable[[Backend], Awaitable[Reply]]) -> CountedReply:
+        """Asks each server at most once, until one accepts. Raises the last one's error."""
+        prefixes = _prefixes(fields)
         tried: list[Replica] = []
         last: GatewayError | None = None
-        while (replica := self.pick(beginnings, tried)) is not None:
+        while (replica := self.pick(prefixes, tried)) is not None:
             tried.append(replica)
             replica.in_flight += 1
             replica.asked += 1
@@ -147,7 +147,7 @@ class Replicas(Backend):
                 raise
             else:
                 replica.healthy = True
-                replica.reads(beginnings)
+                replica.remember(prefixes)
                 return CountedReply(reply, replica, self._failed)
         assert last is not None
         raise last
@@ -157,7 +157,7 @@ class Replicas(Backend):
 
     def _failed(self, replica: Replica, error: GatewayError) -> None:
         if replica.healthy:
-            log.warning("model %s: %s is left out: %s", self.model.name, replica.url, error)
+            log.warning("model %s: %s failed, skipping it: %s", self.model.name, replica.url, error)
         replica.healthy = False
         if replica not in self._probing and not self._closed:
             probing = self._probing[replica] = asyncio.create_task(self._probe(replica), name=f"probe {replica.url}")
@@ -171,15 +171,15 @@ class Replicas(Backend):
             try:
                 await replica.backend.ready()
             except GatewayError as error:
-                log.debug("model %s: %s isn't back: %s", self.model.name, replica.url, error)
+                log.debug("model %s: %s still fails: %s", self.model.name, replica.url, error)
             else:
                 replica.healthy = True
-                log.info("model %s: %s is back", self.model.name, replica.url)
+                log.info("model %s: %s answers again", self.model.name, replica.url)
                 return
 
 
 class CountedReply(Reply):
-    """A reply that counts as its server's until it is closed."""
+    """A reply that counts towards its server's load until it is closed."""
 
     __slots__ = ("_failed", "_replica", "_reply")
 
@@ -233,12 +233,12 @@ class CountedReply(Reply):
 
 
 def replicas(model: Model, backend: type[Backend]) -> Replicas:
-    """The backends of `model.replicas`, as one."""
+    """One backend for all of `model.replicas`."""
     return Replicas(model, [Replica(url, backend(model, Address.parse(url))) for url in model.replicas])
 
 
-def _beginnings(fields: dict[str, Raw]) -> list[int]:
-    """A hash for each message, of the prompt up to it: the tools come first, as in most templates."""
+def _prefixes(fields: dict[str, Raw]) -> list[int]:
+    """Hashes of the prompt up to each message, tools first, as in most templates."""
     if "messages" not in fields:
         return []
     found: list[int] = []

@@ -1,4 +1,4 @@
-"""Tool names that OpenAI's rule forbids, for servers that hold to it: others stand in for them, both ways."""
+"""Replaces tool names that OpenAI's rule forbids, for servers that enforce it, and restores them in answers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ LONGEST = 64
 _RULE = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST}}}")
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
 _suspect = re.compile(rb'"name"\s*:\s*"(?![a-zA-Z0-9_-]{1,64}")').search
-"""A false alarm, as of a parameter's title, costs time alone."""
+"""Also matches other `name` fields, such as a parameter's; a false positive only costs time."""
 
 
 class ToolNames(Fixup):
-    """Of one request. `adapt` changes what is sent; as a fixup it changes the answer's calls back."""
+    """The renamed tools of one request. `adapt` renames in the request; the fixup restores names in the answer."""
 
     def __init__(self, names: dict[str, str]) -> None:
-        """names: those that are sent, by those that the client knows."""
+        """names: the client's name → the name to send."""
         self._sent = names
         self._known = {sent: known for known, sent in names.items()}
 
     @classmethod
     def of(cls, fields: dict[str, Raw]) -> Self | None:
-        """None where every declared name keeps to the rule."""
+        """Returns None if every declared name follows the rule."""
         if "tools" not in fields or _suspect(fields["tools"]) is None:
             return None
         tools = decode(fields["tools"])
@@ -44,16 +44,16 @@ class ToolNames(Fixup):
                 fields[field] = Raw(encode(value))
 
     def answer(self, answer: dict[str, Any]) -> None:
-        self._back(answer, "message")
+        self._restore(answer, "message")
 
     def chunk(self, chunk: dict[str, Any]) -> None:
-        self._back(chunk, "delta")
+        self._restore(chunk, "delta")
 
-    def _back(self, body: dict[str, Any], part: str) -> None:
+    def _restore(self, body: dict[str, Any], part: str) -> None:
         for choice in body.get("choices") or ():
-            said = choice.get(part) if isinstance(choice, dict) else None
-            if isinstance(said, dict):
-                self._rename(map(_function, said.get("tool_calls") or ()), self._known)
+            message = choice.get(part) if isinstance(choice, dict) else None
+            if isinstance(message, dict):
+                self._rename(map(_function, message.get("tool_calls") or ()), self._known)
 
     @staticmethod
     def _rename(holders: Iterable[dict[str, Any]], names: dict[str, str]) -> None:
@@ -63,7 +63,7 @@ class ToolNames(Fixup):
 
 
 def _allowed(declared: list[str]) -> dict[str, str]:
-    """A name by the rule for each that breaks it, unlike every other."""
+    """Maps each forbidden name to a unique allowed one."""
     taken = {name for name in declared if _RULE.fullmatch(name)}
     names: dict[str, str] = {}
     for name in declared:

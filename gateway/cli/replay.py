@@ -94,7 +94,7 @@ def _replayed(recording: dict[str, Any], format: str, stream: bool) -> list[str]
             clean.append(answer.whole(raw[0]))
     except (EngineError, GatewayError):
         # The recorded answer ends with the engine's failure.
-        clean += answer.rest()
+        clean += answer.remaining()
     return [payload.decode() for payload in clean]
 
 
@@ -133,14 +133,14 @@ def _list(requests: list[dict[str, Any]]) -> None:
         (
             str(entry["id"]),
             time.strftime("%H:%M:%S", time.localtime(entry["at"])),
-            *(entry["model"], entry["face"], entry["outcome"]),
+            *(entry["model"], entry["api"], entry["outcome"]),
             f"{entry['seconds']:.2f}",
             f"{entry['prompt_tokens']} + {entry['completion_tokens']}",
             "yes" if entry["recorded"] else "-",
         )
         for entry in requests
     ]
-    show(table(("ID", "TIME", "MODEL", "FACE", "OUTCOME", "SECONDS", "TOKENS", "RECORDED"), rows))
+    show(table(("ID", "TIME", "MODEL", "API", "OUTCOME", "SECONDS", "TOKENS", "RECORDED"), rows))
 
 
 def _page(shown: dict[str, Any]) -> list[str]:

@@ -19,13 +19,13 @@ class RequestMeter:
     """Meters one request for the request log. The reader of its answer sets first, usage and chunks, see
     `request_log.Ended`, and calls `end` once."""
 
-    def __init__(self, model: str, face: ApiName, stream: bool, book: Callable[[Row], None]) -> None:
+    def __init__(self, model: str, api: ApiName, stream: bool, book: Callable[[Row], None]) -> None:
         self.first = 0.0
         self.usage: Mapping[str, Any] = {}
         self.chunks = 0
         self._began = monotonic()
         self._asked = model, stream
-        self._face: ApiName = face
+        self._api: ApiName = api
         self._book = book
 
     def came(self, payloads: int) -> None:
@@ -35,7 +35,7 @@ class RequestMeter:
 
     def end(self, outcome: Outcome) -> None:
         times = self._began, monotonic(), self.first
-        self._book((*self._asked, outcome, *times, self.usage, self.chunks, None, None, self._face))
+        self._book((*self._asked, outcome, *times, self.usage, self.chunks, None, None, self._api))
 
 
 class Passthrough:

@@ -102,7 +102,7 @@ class Route:
             self.opening -= 1
             times = began, monotonic(), 0.0
             self._book(
-                (self.model.name, request.stream, outcome_of(error), *times, NOTHING, 0, None, None, request.face)
+                (self.model.name, request.stream, outcome_of(error), *times, NOTHING, 0, None, None, request.api)
             )
             raise
         kind = Run if asked.enforced is None or asked.enforced.check is None else CheckedRun
@@ -160,7 +160,7 @@ class Route:
         recording = self._request_log.record(answer) if self._request_log.bodies else None
         times = run.began, monotonic(), run.first
         told = answer.usage, answer.chunks, mended, recording
-        self._book((self.model.name, run.stream, run.outcome, *times, *told, run.face))
+        self._book((self.model.name, run.stream, run.outcome, *times, *told, run.api))
 
     def _book(self, row: Row) -> None:
         rows = self._request_log.rows
@@ -215,13 +215,13 @@ class Route:
 
     @asynccontextmanager
     async def post(
-        self, endpoint: Endpoint, fields: Mapping[str, Raw], face: ApiName, *, stream: bool = False
+        self, endpoint: Endpoint, fields: Mapping[str, Raw], api: ApiName, *, stream: bool = False
     ) -> AsyncIterator[Passthrough]:
         """An answer to a request for another endpoint than chat; see `Backend.post`.
 
         An error while it is read is its outcome. Raises ProviderInvalidRequest if the engine has no such endpoint.
         """
-        meter = self.count(face, stream=stream)
+        meter = self.count(api, stream=stream)
         try:
             async with self.use() as backend:
                 defaults = self._settings.defaults if endpoint == "completions" else {}
@@ -236,9 +236,9 @@ class Route:
         else:
             meter.end(OK)
 
-    def count(self, face: ApiName, *, stream: bool) -> RequestMeter:
+    def count(self, api: ApiName, *, stream: bool) -> RequestMeter:
         """Meters a request that isn't a chat. Call its `end`."""
-        return RequestMeter(self.model.name, face, stream, self._book)
+        return RequestMeter(self.model.name, api, stream, self._book)
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""

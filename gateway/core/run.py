@@ -64,9 +64,9 @@ class Run:
         "_route",
         "_whole",
         "answer",
+        "api",
         "began",
         "enforced",
-        "face",
         "fallback",
         "first",
         "outcome",
@@ -75,7 +75,7 @@ class Run:
 
     def __init__(self, route: Asker, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
         self.stream = request.stream
-        self.face = request.face
+        self.api = request.api
         self.fallback = request.fallback
         """The model that answers, if it isn't the one that was asked."""
         self.began = began
@@ -167,12 +167,12 @@ class Run:
         except EngineError as error:
             self._failed = self._backend.error(500, error.payload)
             self.outcome = self._failed.category
-            clean += self.answer.rest()
+            clean += self.answer.remaining()
         except GatewayError as error:
             if not await self._replay(error):
                 self._failed = error
                 self._ended = False
-                clean += self.answer.rest()
+                clean += self.answer.remaining()
         return clean
 
     async def _replay(self, error: GatewayError) -> bool:

@@ -72,7 +72,7 @@ class Ended(NamedTuple):
     chunks: int
     repairs: Repairs | None
     recording: Recording | None
-    face: ApiName
+    api: ApiName
 
 
 Row = tuple[
@@ -91,7 +91,7 @@ class Entry(Struct):
     id: int
     at: float
     model: str
-    face: ApiName
+    api: ApiName
     stream: bool
     outcome: Outcome
     seconds: float
@@ -146,8 +146,8 @@ class Stats:
 
     def add(self, rows: list[Row]) -> None:
         # Column by column: most of the work then runs in C.
-        _, streams, outcomes, began, ends, firsts, usages, chunks, mendings, _, faces = zip(*rows, strict=True)
-        self.requests.update(zip(faces, outcomes, strict=True))
+        _, streams, outcomes, began, ends, firsts, usages, chunks, mendings, _, apis = zip(*rows, strict=True)
+        self.requests.update(zip(apis, outcomes, strict=True))
         self.duration.observe(map(sub, ends, began))
         if any(firsts):
             self.first.observe([first - begin for first, begin in zip(firsts, began, strict=True) if first])
@@ -225,7 +225,7 @@ class RequestLog:
                 if (old := Ended(*row).recording) is not None:
                     room -= old.size
                     if room < 0:
-                        old.forget()
+                        old.clear()
         return recording
 
     def configure(self, size: int, *, bodies: bool) -> None:
@@ -252,7 +252,7 @@ def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
         id=number,
         at=clock + ended.end,
         model=ended.model,
-        face=ended.face,
+        api=ended.api,
         stream=ended.stream,
         outcome=ended.outcome,
         seconds=ended.end - ended.began,

@@ -14,9 +14,9 @@ INTERNAL = InternalError("ctxgate failed; its log tells why")
 
 
 class Client(Protocol):
-    """Takes one answer. `write` waits while the client lags. spoke: each write of a stream sets it."""
+    """Takes one answer. `write` waits while the client lags. wrote: each write of a stream sets it."""
 
-    spoke: bool
+    wrote: bool
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None: ...
 
@@ -37,7 +37,7 @@ async def respond_error(client: Client, error: GatewayError) -> None:
 
 class ASGIClient:
     def __init__(self, send: Send) -> None:
-        self.spoke = False
+        self.wrote = False
         self._send = send
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
@@ -49,7 +49,7 @@ class ASGIClient:
         await self._send({"type": "http.response.start", "status": 200, "headers": list(headers)})
 
     async def write(self, data: bytes) -> None:
-        self.spoke = True
+        self.wrote = True
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes) -> None:

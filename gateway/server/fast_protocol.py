@@ -268,7 +268,7 @@ class ChatCycle:
         "keep_alive",
         "more_body",
         "response_complete",
-        "spoke",
+        "wrote",
     )
 
     def __init__(self, protocol: FastProtocol) -> None:
@@ -276,7 +276,7 @@ class ChatCycle:
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
-        self.spoke = False
+        self.wrote = False
         self._chunked = protocol.parser.get_http_version() == "1.1"
         self.keep_alive = self._chunked and protocol.parser.should_keep_alive()
         self._headers: Headers = protocol.headers
@@ -354,7 +354,7 @@ class ChatCycle:
             self._protocol.transport.write(head + b"\r\n")
 
     async def write(self, data: bytes) -> None:
-        self.spoke = True
+        self.wrote = True
         self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
         if self._protocol.flow.write_paused:
             await self._protocol.flow.drain()
@@ -372,7 +372,7 @@ class ChatCycle:
         return not self._protocol.flow.write_paused and not self.disconnected
 
     def push(self, data: bytes) -> None:
-        self.spoke = True
+        self.wrote = True
         self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def _head(self, status: int, headers: Headers) -> bytes:

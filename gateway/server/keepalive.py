@@ -21,9 +21,9 @@ KEEP_ALIVE = "keep-alive"
 
 
 class Stream(Protocol):
-    """The client of a stream. spoke: each write sets it, KeepAlive clears it."""
+    """The client of a stream. wrote: each write sets it, KeepAlive clears it."""
 
-    spoke: bool
+    wrote: bool
 
     async def start(self, headers: Headers) -> None: ...
 
@@ -53,21 +53,21 @@ class KeepAlive:
         self._task: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(progress_after, self._beat)
 
-    async def speak(self, headers: Headers = SSE_HEADERS) -> None:
-        """Begins the answer: sends the head unless a comment did. From here on only silence causes comments."""
+    async def begin(self, headers: Headers = SSE_HEADERS) -> None:
+        """Begins the answer: sends the head unless a comment has. From now on only silence causes comments."""
         self._answering = True
-        await self.rest()
+        await self.settle()
         if not self.started:
             self.started = True
             await self._client.start(headers)
 
     @property
     def busy(self) -> bool:
-        """Whether a comment is being written: `rest` before you write."""
+        """Whether a comment is being written; await `settle` before you write."""
         return self._task is not None
 
-    async def rest(self) -> None:
-        """Waits for the comment that is being written."""
+    async def settle(self) -> None:
+        """Waits until the comment in progress is written."""
         if self._task is not None:
             await self._task
 
@@ -78,8 +78,8 @@ class KeepAlive:
     def _beat(self) -> None:
         if self._answering:
             wait = self._keep_alive
-            comment = "" if self._client.spoke else KEEP_ALIVE
-            self._client.spoke = False
+            comment = "" if self._client.wrote else KEEP_ALIVE
+            self._client.wrote = False
         else:
             wait = min(EVERY_SECONDS, self._keep_alive)
             comment = self._progress()

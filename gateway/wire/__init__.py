@@ -1,1 +1,1 @@
-"""Formats without I/O: bytes in, values out, and back."""
+"""Readers and writers of the wire formats, without I/O."""

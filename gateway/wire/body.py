@@ -1,4 +1,4 @@
-"""A request's body to a checked value."""
+"""Decodes and validates a request's body."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ T = TypeVar("T")
 
 
 def read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """The decoded body. Raises ProviderInvalidRequest, which names the field at fault."""
+    """Returns the decoded body. Raises ProviderInvalidRequest, which names the invalid field."""
     try:
         if not body.isascii():
-            # Fields that are kept unread are not checked by the decoder, and engines fail on them badly.
+            # The decoder skips fields that it doesn't know, and engines may crash on invalid UTF-8 in them.
             body.decode()
         return decoder.decode(body)
     except (ValueError, RecursionError) as error:  # msgspec's errors and UnicodeDecodeError are ValueErrors
-        raise _refusal(error, decoder.type) from None
+        raise _invalid(error, decoder.type) from None
 
 
-def _refusal(error: Exception, kind: object) -> ProviderInvalidRequest:
-    """What is wrong with a body that could not be decoded as a `kind`."""
+def _invalid(error: Exception, kind: object) -> ProviderInvalidRequest:
+    """The client's error for a body that doesn't decode as `kind`."""
     if isinstance(error, msgspec.ValidationError):
         reason, _, where = str(error).partition(" - at `$")
         param = where.rstrip("`").lstrip(".") or None
@@ -42,7 +42,7 @@ def _refusal(error: Exception, kind: object) -> ProviderInvalidRequest:
 
 
 def _allowed(kind: object, place: str) -> list[object]:
-    """The values of the closed set at a place as msgspec writes it, `a.b[0]`; [] where there is none."""
+    """The literal values allowed at a path in msgspec's notation (`a.b[0]`); [] if that place takes no literals."""
     found = [inspect.type_info(kind)]
     for step in re.sub(r"\[[^]]*\]", ".[", place).split("."):
         found = [inner for outer in found for one in _members(outer) for inner in _within(one, step)]
@@ -55,7 +55,7 @@ def _members(kind: inspect.Type) -> Sequence[inspect.Type]:
 
 
 def _within(kind: inspect.Type, step: str) -> list[inspect.Type]:
-    """step: a field's name, or `[` for what a list holds."""
+    """The types one step down. step: a field's name, or `[` for a list's items."""
     if isinstance(kind, inspect.ListType):
         return [kind.item_type] if step == "[" else []
     if not isinstance(kind, inspect.StructType):

@@ -1,7 +1,6 @@
 """OpenAI chat completions on the wire: the request, a streamed chunk, a whole answer.
 
-Only the fields that the gateway acts on are read; every other field is kept as the bytes that came
-and goes out again untouched.
+The gateway decodes only the fields that it acts on. It forwards every other field byte for byte.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class _Function(Struct, gc=False):
 
 
 class _Tool(Struct, gc=False):
-    """name: of one that is flat, as the Responses API has them."""
+    """name: set in the flat form of the Responses API, which has no `function`."""
 
     type: str = "function"
     function: _Function | None = None
@@ -39,7 +38,7 @@ class _StreamOptions(Struct, gc=False):
 
 
 class _Known(Struct, gc=False):
-    """The fields whose types are checked before an engine sees them."""
+    """The fields whose types the gateway validates before it asks an engine."""
 
     messages: list[_Message]
     model: str | None = None
@@ -67,32 +66,32 @@ decode = msgspec.json.Decoder().decode
 _past_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool)"').search
 
 FREE = ("auto", "none")
-"""Values of `tool_choice` that leave it to the model whether it answers in words."""
+"""Values of `tool_choice` that allow an answer in plain text."""
 
 
 ApiName = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank", "ollama", "rooms", "ctx"]
-"""By which of the gateway's APIs a request came."""
+"""The gateway's API that received a request."""
 
 
 def waiting() -> str:
-    """`ChatRequest.progress` while nothing more is known of the request."""
+    """The default `ChatRequest.progress`."""
     return "waiting"
 
 
 class ChatRequest:
     """A checked request.
 
-    fields: every field of the request object as JSON bytes, unknown ones included; a copy is given
-    to the backend, which may change it. tools: the JSON array of tools, or None where none is declared.
-    face: by which API it came. fallback: the model that is asked in another's place; the answer tells it.
-    constrained: the answer must meet a constraint; see `gateway.request.constraints`. past_calls: `messages` may hold
-    calls or their results; a false alarm only costs time.
-    progress: says how far the request is while nothing of its answer has come; the stage that works on it sets it.
+    fields: every field of the request as JSON bytes, unknown ones included. Each backend gets a copy that it may
+    change. tools: the JSON array of tools; None if the request declares none. api: the API that received it.
+    fallback: the name of the fallback model that answers; the answer reports it. constrained: the answer must meet a
+    constraint; see `gateway.request.constraints`. past_calls: `messages` may contain tool calls or their results; a
+    false positive only costs time. progress: returns the progress until the answer begins; each stage that works on
+    the request sets it.
     """
 
     __slots__ = (
+        "api",
         "constrained",
-        "face",
         "fallback",
         "fields",
         "include_usage",
@@ -106,9 +105,9 @@ class ChatRequest:
         "tools",
     )
 
-    def __init__(self, fields: dict[str, Raw], known: _Known, face: ApiName) -> None:
+    def __init__(self, fields: dict[str, Raw], known: _Known, api: ApiName) -> None:
         self.fields = fields
-        self.face = face
+        self.api = api
         self.fallback: str | None = None
         self.model = known.model
         self.stream = bool(known.stream)
@@ -123,23 +122,23 @@ class ChatRequest:
         self.past_calls = _past_calls(fields["messages"]) is not None
         self.progress: Callable[[], str] = waiting
 
-    def where(self) -> str:
-        """Where the request stands: a word, and key=value pairs."""
+    def describe_progress(self) -> str:
+        """The current progress: a word, then key=value pairs."""
         return self.progress()
 
     def continued(self, messages: list[dict[str, Any]]) -> ChatRequest:
-        """The same request with further messages at its end."""
+        """Returns a copy of the request with more messages at the end."""
         more = copy(self)
-        said = decode(self.fields["messages"])
-        more.fields = {**self.fields, "messages": Raw(encode([*said, *messages]))}
+        earlier = decode(self.fields["messages"])
+        more.fields = {**self.fields, "messages": Raw(encode([*earlier, *messages]))}
         return more
 
     @classmethod
-    def parse(cls, body: bytes, face: ApiName = "chat") -> ChatRequest:
-        """Raises ProviderInvalidRequest, which names the field at fault."""
+    def parse(cls, body: bytes, api: ApiName = "chat") -> ChatRequest:
+        """Raises ProviderInvalidRequest, which names the invalid field."""
         try:
             if not body.isascii():
-                # Fields that are passed on unread are not checked by the decoder, and engines fail on them badly.
+                # The decoder skips fields that it doesn't know, and engines may crash on invalid UTF-8 in them.
                 body.decode()
             known = _decode_known(body)
             fields = _decode_fields(body)
@@ -155,14 +154,14 @@ class ChatRequest:
         except RecursionError:
             raise ProviderInvalidRequest("the request body is not valid: it is nested too deeply") from None
         if not known.messages:
-            raise ProviderInvalidRequest("messages: at least one message is needed", param="messages")
-        if known.tools and _described_by_null(known.tools):
-            fields["tools"] = _undescribed(fields["tools"])
-        return cls(fields, known, face)
+            raise ProviderInvalidRequest("messages: at least one message is required", param="messages")
+        if known.tools and _check_tools(known.tools):
+            fields["tools"] = _without_null_descriptions(fields["tools"])
+        return cls(fields, known, api)
 
 
-def _described_by_null(tools: list[_Tool]) -> bool:
-    """Whether a tool's description is null. Raises ProviderInvalidRequest for a function that no call could name."""
+def _check_tools(tools: list[_Tool]) -> bool:
+    """Returns whether any description is null. Raises ProviderInvalidRequest for a function without a name."""
     found = False
     for index, tool in enumerate(tools):
         if tool.function is not None:
@@ -173,8 +172,8 @@ def _described_by_null(tools: list[_Tool]) -> bool:
     return found
 
 
-def _undescribed(tools: Raw) -> Raw:
-    """The tools without descriptions that are null: clients write them for none, llama.cpp refuses them."""
+def _without_null_descriptions(tools: Raw) -> Raw:
+    """Removes null descriptions: some clients send them, and llama.cpp rejects them."""
     found: list[dict[str, Any]] = decode(tools)
     for tool in found:
         function = tool.get("function")
@@ -208,7 +207,7 @@ class ChoiceDelta(Struct, gc=False):
 
 
 class Chunk(Struct, gc=False):
-    """The view of a streamed chunk that decides whether it has to be touched at all."""
+    """The fields of a streamed chunk that decide whether the gateway must change it."""
 
     choices: list[ChoiceDelta] | None = None
     error: Any = None
@@ -230,7 +229,7 @@ class Choice(Struct, gc=False):
 
 
 class Answer(Struct, gc=False):
-    """The view of a whole answer that decides whether it has to be touched at all."""
+    """The fields of a whole answer that decide whether the gateway must change it."""
 
     choices: list[Choice]
     usage: dict[str, Any] | None = None

@@ -16,7 +16,7 @@ class _StreamOptions(Struct):
 
 
 class Known(Struct):
-    """The fields whose types are checked before an engine sees them."""
+    """The fields whose types the gateway validates before it asks an engine."""
 
     prompt: str | list[str | int | list[int]]
     model: str | None = None
@@ -46,10 +46,10 @@ class CreateCompletion(Struct):
 
     @classmethod
     def parse(cls, data: bytes) -> CreateCompletion:
-        """Raises ProviderInvalidRequest, which names the field at fault."""
+        """Raises ProviderInvalidRequest, which names the invalid field."""
         known = body.read(_known_decoder, data)
         if not known.prompt:
-            raise ProviderInvalidRequest("prompt: it is empty", param="prompt")
+            raise ProviderInvalidRequest("prompt: must not be empty", param="prompt")
         return cls(known.model, bool(known.stream), _decode_fields(data))
 
 

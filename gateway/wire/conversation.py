@@ -1,7 +1,7 @@
-"""A conversation of another API as chat messages that every chat template can read.
+"""Builds chat messages that every chat template accepts, from the conversations of other APIs.
 
-Templates differ in what they refuse: a system message that isn't the first, two user messages in a row, a developer.
-OpenAI's newer APIs and Anthropic's allow all of that, and their clients do it.
+Some templates reject a system message after the first message, two user messages in a row, or the role `developer`.
+OpenAI's newer APIs and Anthropic's allow all three, and their clients send them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ def image_part(url: str, detail: str | None = None) -> Message:
 
 
 def plain(parts: list[Message]) -> str | list[Message]:
-    """Parts as they are sent: text alone as a string, which every engine reads."""
+    """Returns text-only parts as one string, which every engine accepts."""
     if all(part["type"] == "text" for part in parts):
         return "\n\n".join(part["text"] for part in parts)
     return parts
 
 
 class Conversation:
-    """Chat messages in the making.
+    """Collects chat messages.
 
-    What is said to the model by `system` before its first answer becomes one system message; what comes later is told
-    by the user, at its place. Neighbours of one role become one message.
+    System text before the model's first answer becomes one system message; later system text becomes a user message
+    in its place. Adjacent messages of one role are joined.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Conversation:
             message.setdefault("tool_calls", []).append({"id": call["id"], "type": "function", "function": function})
 
     def result(self, call_id: str, text: str) -> None:
-        """What a call gave."""
+        """Adds a tool call's result."""
         self._messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
     def _turn(self, role: str) -> Message:

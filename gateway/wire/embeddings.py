@@ -1,4 +1,4 @@
-"""`/v1/embeddings` and `/v1/rerank`: requests checked, vectors as they were asked for."""
+"""`/v1/embeddings` and `/v1/rerank`: validates requests, writes vectors in the requested encoding."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class CreateEmbedding(Struct):
         """Raises ProviderInvalidRequest."""
         request = body.read(_embedding_decoder, data)
         if not request.input:
-            raise ProviderInvalidRequest("input: at least one text is needed", param="input")
+            raise ProviderInvalidRequest("input: at least one text is required", param="input")
         if isinstance(request.input, list):
             if len(request.input) > MOST_INPUTS and not isinstance(request.input[0], int):
                 raise ProviderInvalidRequest(f"input: at most {MOST_INPUTS} texts at a time", param="input")
             if len({isinstance(one, int) for one in request.input}) > 1:
                 raise ProviderInvalidRequest("input: texts or the tokens of one text, not both", param="input")
             if any(one == "" or one == [] for one in request.input):
-                raise ProviderInvalidRequest("input: none of its texts may be empty", param="input")
+                raise ProviderInvalidRequest("input: texts must not be empty", param="input")
         if request.dimensions is not None and request.dimensions < 1:
-            raise ProviderInvalidRequest("dimensions: at least 1", param="dimensions")
+            raise ProviderInvalidRequest("dimensions: must be at least 1", param="dimensions")
         return request
 
     @property
     def fields(self) -> dict[str, Raw]:
-        """What an engine is asked: numbers, which every one of them can give."""
+        """The fields for the engine. Always asks for float numbers, which every engine supports."""
         return {"input": Raw(encode(self.input)), "encoding_format": Raw(b'"float"')}
 
 
@@ -66,11 +66,11 @@ class CreateRerank(Struct):
         request = body.read(_rerank_decoder, data)
         for name in ("query", "documents"):
             if not getattr(request, name):
-                raise ProviderInvalidRequest(f"{name}: it is empty", param=name)
+                raise ProviderInvalidRequest(f"{name}: must not be empty", param=name)
         if not all(request.texts):
-            raise ProviderInvalidRequest("documents: each needs a text", param="documents")
+            raise ProviderInvalidRequest("documents: each document needs a text", param="documents")
         if request.top_n is not None and request.top_n < 1:
-            raise ProviderInvalidRequest("top_n: at least 1", param="top_n")
+            raise ProviderInvalidRequest("top_n: must be at least 1", param="top_n")
         return request
 
     @property
@@ -100,7 +100,7 @@ class Vectors(Struct):
 
     @classmethod
     def parse(cls, data: bytes) -> Vectors:
-        """In the order of the input. Raises ProviderInvalidResponse."""
+        """Sorts the vectors in the order of the input. Raises ProviderInvalidResponse."""
         vectors = _read(_decode_vectors, data)
         vectors.data.sort(key=lambda one: one.index)
         return vectors
@@ -124,7 +124,7 @@ class Scores(Struct):
 
     @classmethod
     def of(cls, vectors: Vectors) -> Scores:
-        """The similarity of each text with the first one."""
+        """Scores each text by its similarity to the first one, the query."""
         query, *others = vectors.data
         scores = [_Score(at, cosine(query.embedding, one.embedding)) for at, one in enumerate(others)]
         return cls(scores, vectors.usage)
@@ -137,21 +137,21 @@ _decode_scores = msgspec.json.Decoder(Scores).decode
 
 
 def embedding_list(request: CreateEmbedding, vectors: Vectors, model: str) -> dict[str, Any]:
-    """OpenAI's answer."""
+    """The answer in OpenAI's format."""
     data = [
-        {"object": "embedding", "index": at, "embedding": _written(one.embedding, request)}
+        {"object": "embedding", "index": at, "embedding": _encoded(one.embedding, request)}
         for at, one in enumerate(vectors.data)
     ]
     return {"object": "list", "data": data, "model": model, "usage": vectors.usage}
 
 
 def shortened(vector: list[float], dimensions: int | None) -> list[float]:
-    """The first numbers of a vector, at length 1 again. Of use with models that were trained for it."""
+    """Truncates a vector and rescales it to length 1. Only for models trained for it (Matryoshka embeddings)."""
     if dimensions is None or dimensions >= len(vector):
         return vector
-    kept = vector[:dimensions]
-    length = math.hypot(*kept)
-    return [number / length for number in kept] if length else kept
+    head = vector[:dimensions]
+    length = math.hypot(*head)
+    return [number / length for number in head] if length else head
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:
@@ -160,10 +160,10 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def rerank_list(request: CreateRerank, scores: Scores, model: str) -> dict[str, Any]:
-    """Jina's and Cohere's answer, the best first."""
+    """The answer in Jina's and Cohere's format, best first."""
     best = sorted(scores.results, key=lambda one: (-one.relevance_score, one.index))[: request.top_n]
     if any(not 0 <= one.index < len(request.documents) for one in best):
-        raise ProviderInvalidResponse("the engine ranked a document that wasn't there")
+        raise ProviderInvalidResponse("the engine ranked a document that the request doesn't contain")
     results = []
     for one in best:
         result: dict[str, Any] = {"index": one.index, "relevance_score": one.relevance_score}
@@ -173,7 +173,7 @@ def rerank_list(request: CreateRerank, scores: Scores, model: str) -> dict[str, 
     return {"object": "list", "model": model, "results": results, "usage": scores.usage}
 
 
-def _written(vector: list[float], request: CreateEmbedding) -> list[float] | str:
+def _encoded(vector: list[float], request: CreateEmbedding) -> list[float] | str:
     vector = shortened(vector, request.dimensions)
     if request.encoding_format != "base64":
         return vector
@@ -187,4 +187,4 @@ def _read(decode: Callable[[bytes], T], data: bytes) -> T:
     try:
         return decode(data)
     except msgspec.DecodeError as error:
-        raise ProviderInvalidResponse(f"the engine's answer can't be read: {error}") from error
+        raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from error

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 
 class RawText(Struct, frozen=True):
-    """How to ask for an answer as the model writes it, read by no parser of the engine's.
+    """How to ask for the model's raw text, unparsed by the engine.
 
     markers: special tokens to keep in the text. think: the pairs of marks around reasoning. grammar: GBNF that the
     answer must match. trigger: the words that start the grammar; None starts it at once.

@@ -1,4 +1,4 @@
-"""The canonical event stream of models and agents (`/ctx`): the union, its JSON lines, and how chunks become events."""
+"""The event stream of models and agents (`/ctx`): event types, their JSON lines, and events from chat chunks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Text(Struct, tag="text", tag_field="type"):
 
 
 class _Event(Struct, tag_field="type", kw_only=True):
-    """id: the event's place in its session, by which a client resumes; not set where nothing is kept.
+    """id: the event's place in its session, from which a client resumes; unset if the session isn't stored.
 
-    run: not set in an error that belongs to no run.
+    run: unset in an error outside any run.
     """
 
     id: str | UnsetType = UNSET
@@ -30,7 +30,7 @@ class _Event(Struct, tag_field="type", kw_only=True):
 
 
 class Start(_Event, tag="start", kw_only=True):
-    """model: the object that answers, `provider/model`. client_id: of the message that is answered."""
+    """model: the object that answers, `provider/model`. client_id: the id of the message that it answers."""
 
     model: str
     client_id: str | UnsetType = UNSET
@@ -56,7 +56,7 @@ class ReasoningMessage(_Event, tag="reasoning_message", kw_only=True):
 
 
 class ToolCall(_Event, tag="tool_call", kw_only=True):
-    """What the model wants done; nobody has done it. Its id is the call's id, too. arguments: JSON."""
+    """A call that the model asks for; the gateway hasn't executed it. `id` is the call's id too. arguments: JSON."""
 
     name: str
     arguments: Raw
@@ -69,7 +69,7 @@ class Usage(_Event, tag="usage", kw_only=True):
 
 
 class Error(_Event, tag="error", kw_only=True):
-    """code: the name of an errno. message: for people. client_id: of the message that was refused."""
+    """code: an errno name. message: for people. client_id: the id of the rejected message."""
 
     code: str
     message: str
@@ -81,7 +81,7 @@ class Done(_Event, tag="done", kw_only=True):
 
 
 class Pong(Struct, tag="pong", tag_field="type"):
-    """A socket's answer to a ping; part of no run."""
+    """The answer to a ping on a socket, outside any run."""
 
 
 Event = Start | Delta | Message | ReasoningDelta | ReasoningMessage | ToolCall | Usage | Error | Done
@@ -100,16 +100,16 @@ class AnswerTooLong(ValueError):
 
 
 class EventWriter:
-    """An answer said piece by piece, as events: `take` gives what was said since, `finish` the messages and the usage.
+    """Writes an answer as events: `take` returns the events since the last call, `finish` the messages and the usage.
 
-    Deltas are the text as it comes, neighbours of one kind joined; calls come whole at the end, since engines may
-    write several at once. limit: bytes that all of it may have as JSON; what goes beyond raises AnswerTooLong.
+    Adjacent deltas of one kind are joined. Calls come whole at the end, because engines may write several at once.
+    limit: the answer's largest size as JSON, in bytes; above it the methods raise AnswerTooLong.
     """
 
     def __init__(self, run: str, limit: int) -> None:
         self._run = run
         self._limit = limit
-        self._said: list[Event] = []
+        self._events: list[Event] = []
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, tuple[str, list[str]]] = {}
@@ -118,18 +118,18 @@ class EventWriter:
     def text(self, text: str) -> None:
         self._count(text)
         self._text.append(text)
-        if self._said and isinstance(last := self._said[-1], Delta):
+        if self._events and isinstance(last := self._events[-1], Delta):
             last.text += text
         else:
-            self._said.append(Delta(run=self._run, text=text))
+            self._events.append(Delta(run=self._run, text=text))
 
     def reasoning(self, text: str) -> None:
         self._count(text)
         self._reasoning.append(text)
-        if self._said and isinstance(last := self._said[-1], ReasoningDelta):
+        if self._events and isinstance(last := self._events[-1], ReasoningDelta):
             last.text += text
         else:
-            self._said.append(ReasoningDelta(run=self._run, text=text))
+            self._events.append(ReasoningDelta(run=self._run, text=text))
 
     def call(self, index: int, name: str) -> None:
         self._count(name)
@@ -148,29 +148,29 @@ class EventWriter:
         )
 
     def take(self) -> list[Event]:
-        said, self._said = self._said, []
-        return said
+        events, self._events = self._events, []
+        return events
 
     def finish(self) -> list[Event]:
         if self._reasoning:
-            self._said.append(ReasoningMessage(run=self._run, content=[Text("".join(self._reasoning))]))
+            self._events.append(ReasoningMessage(run=self._run, content=[Text("".join(self._reasoning))]))
         if self._text or not self._calls:
-            self._said.append(Message(run=self._run, content=[Text("".join(self._text))]))
+            self._events.append(Message(run=self._run, content=[Text("".join(self._text))]))
         for number, (name, parts) in enumerate(self._calls.values(), 1):
             arguments = _arguments("".join(parts))
-            self._said.append(ToolCall(id=f"call-{number}", run=self._run, name=name, arguments=arguments))
+            self._events.append(ToolCall(id=f"call-{number}", run=self._run, name=name, arguments=arguments))
         if self._usage is not None:
-            self._said.append(self._usage)
+            self._events.append(self._usage)
         return self.take()
 
     def _count(self, text: str) -> None:
         self._limit -= len(_encode(text))
         if self._limit < 0:
-            raise AnswerTooLong("the answer is longer than a message may be")
+            raise AnswerTooLong("the answer exceeds the size limit of a message")
 
 
 def _arguments(json: str) -> Raw:
-    """As JSON; what an engine cut, as text."""
+    """The arguments as JSON; truncated arguments as a JSON string."""
     try:
         msgspec.json.decode(json or "{}")
     except (msgspec.DecodeError, RecursionError):
@@ -179,7 +179,7 @@ def _arguments(json: str) -> Raw:
 
 
 class EventReader(EventWriter):
-    """The clean chunks of one streamed chat answer, as events. Nothing of an engine's own ids comes through."""
+    """Turns the clean chunks of one streamed chat answer into events, without the engine's ids."""
 
     def feed(self, payloads: Iterable[bytes]) -> list[Event]:
         for payload in payloads:

@@ -1,4 +1,4 @@
-"""Adds the chunks of a streamed chat completion up to the answer that they are, in time linear in their length."""
+"""Joins the chunks of a streamed chat completion into the whole answer, in time linear in their length."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Json = dict[str, Any]
 
 
 class Fold:
-    """Takes decoded chunks; gives the body of the whole answer. Raises ProviderInvalidResponse for a malformed chunk.
+    """Takes decoded chunks, returns the whole answer's body. Raises ProviderInvalidResponse for a malformed chunk.
 
-    Texts and the arguments of tool calls are joined, log probabilities appended; of every other field the last value
-    that isn't null counts.
+    Joins texts and tool call arguments and appends log probabilities; every other field keeps its last value that
+    isn't null.
     """
 
     __slots__ = ("choices", "fields")
@@ -41,7 +41,7 @@ class Fold:
                 fields[name] = value
 
     def add_choice(self, part: Json) -> list[int]:
-        """Adds one of the chunk's `parts`. Returns for each of its tool call fragments the number of the call."""
+        """Adds one of the chunk's `parts`. Returns the call number of each of its tool call fragments."""
         index = part.get("index", 0)
         if type(index) is not int:
             raise malformed(f"a choice's index is {index!r}")
@@ -69,7 +69,7 @@ def parts(chunk: Json) -> list[Json]:
 
 
 class FoldedChoice:
-    """One choice of the answer, as far as it has come."""
+    """One choice of the answer so far."""
 
     __slots__ = ("_calls", "_current", "_fields", "_highest", "_logprobs", "_message", "_texts")
 
@@ -81,7 +81,7 @@ class FoldedChoice:
         self._calls: dict[int, _Call] = {}
         """By the server's index."""
         self._current = self._highest = -1
-        """The server's indices: of the call that the last fragment belongs to, and the highest so far."""
+        """The server's indices: the last fragment's call, and the highest so far."""
 
     @property
     def finish_reason(self) -> Any:
@@ -127,7 +127,7 @@ class FoldedChoice:
         if not isinstance(arguments, str):
             raise malformed("the arguments of a tool call are not a string")
         index = fragment.get("index")
-        if type(index) is not int:  # some servers leave it out: an id begins a call
+        if type(index) is not int:  # some servers omit it; then an id starts a new call
             index = self._highest + 1 if fragment.get("id") or not self._calls else self._current
         self._current, self._highest = index, max(index, self._highest)
         if (call := self._calls.get(index)) is None:
@@ -156,7 +156,7 @@ class FoldedChoice:
         return message
 
     def whole(self) -> Json:
-        """The choice of a whole answer."""
+        """The choice as in a whole answer."""
         choice = {**self._fields, "message": self.message()}
         return choice if self._logprobs is None else {**choice, "logprobs": self._logprobs}
 
@@ -165,7 +165,7 @@ _OWN = frozenset(("index", "function"))
 
 
 class _Call:
-    """A tool call, as far as it has come. number: its place among the calls of its choice."""
+    """A tool call so far. number: its place among its choice's calls."""
 
     __slots__ = ("arguments", "fields", "function", "number")
 

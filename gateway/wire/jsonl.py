@@ -1,4 +1,4 @@
-"""JSON lines from a stream of bytes, each bounded."""
+"""Reads JSON lines of bounded length from a stream of bytes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ TOO_LONG: Literal["too long"] = "too long"
 
 
 class LineReader:
-    """Bytes in any split in, each finished line out, without its newline.
+    """Takes bytes in any split; returns each finished line without its newline.
 
-    A line that with its newline exceeds `limit` bytes comes out as TOO_LONG, as soon as that is known; what is left of
-    it is dropped as it comes, so that no more than `limit` bytes are ever held.
+    Returns TOO_LONG for a line longer than `limit` bytes (newline included) as soon as it exceeds them, and drops the
+    rest of that line. Never buffers more than `limit` bytes.
     """
 
     __slots__ = ("_limit", "_parts", "_size", "_skipping")
@@ -46,7 +46,7 @@ class LineReader:
         return lines
 
     def finish(self) -> bytes | None:
-        """The line that the stream's end ended, if there is one."""
+        """Returns the last line if it has no newline; None otherwise."""
         rest = b"".join(self._parts)
         self._parts.clear()
         self._size = 0

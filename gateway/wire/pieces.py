@@ -1,7 +1,7 @@
-"""A chat answer as the few things that can happen in it: what the encoders of other APIs read.
+"""A chat answer as a sequence of pieces, the input of the other APIs' encoders.
 
-A whole answer gives the pieces of a stream with one chunk, so an encoder has one way for both. Only the first choice
-counts: these APIs know no `n`.
+A whole answer yields the same pieces as a stream of one chunk, so encoders treat both alike. Only the first choice
+counts, because these APIs have no `n`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.errors import ProviderInvalidResponse
 
 
 class Text(Struct, frozen=True):
-    """logprobs: OpenAI's `logprobs.content` of these tokens."""
+    """logprobs: these tokens' entries of OpenAI's `logprobs.content`."""
 
     text: str
     logprobs: list[Any] = []
@@ -33,31 +33,31 @@ class CallStart(Struct, frozen=True):
 
 
 class CallArguments(Struct, frozen=True):
-    """json: the next part of the arguments, which are valid JSON together."""
+    """json: a fragment of the arguments; all fragments together are valid JSON."""
 
     index: int
     json: str
 
 
 class End(Struct, frozen=True):
-    """reason: OpenAI's finish_reason. stop: the stop sequence that ended the answer, where the engine tells."""
+    """reason: OpenAI's finish_reason. stop: the stop sequence that ended the answer, if the engine reports it."""
 
     reason: str
     stop: str | None = None
 
 
 class Usage(Struct, frozen=True):
-    """Tokens. `cached` are part of `prompt`, `reasoning` of `completion`.
+    """Token counts. `prompt` includes `cached`, `completion` includes `reasoning`.
 
-    reading, writing: seconds that the engine took for prompt and completion, where it tells.
+    prompt_seconds, completion_seconds: the engine's own timings, if it reports them.
     """
 
     prompt: int = 0
     completion: int = 0
     cached: int = 0
     reasoning: int = 0
-    reading: float | None = None
-    writing: float | None = None
+    prompt_seconds: float | None = None
+    completion_seconds: float | None = None
 
 
 Piece = Text | Reasoning | CallStart | CallArguments | End | Usage
@@ -114,18 +114,18 @@ class _Answer(Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     timings: Any = None
-    """llama.cpp's; what another server means by it isn't known."""
+    """In llama.cpp's format; other servers may use the name for something else."""
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
 
 
 def pieces(payload: bytes) -> Iterator[Piece]:
-    """What a chunk of a stream, or a whole answer, says. Raises ProviderInvalidResponse."""
+    """Yields the pieces of a streamed chunk or of a whole answer. Raises ProviderInvalidResponse."""
     try:
         answer = _decode(payload)
     except msgspec.DecodeError as error:
-        raise ProviderInvalidResponse(f"the engine's answer can't be read: {error}") from error
+        raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from error
     for choice in answer.choices or ():
         if choice.index == 0:
             yield from _of_choice(choice)
@@ -134,14 +134,14 @@ def pieces(payload: bytes) -> Iterator[Piece]:
 
 
 def _of_choice(choice: _Choice) -> Iterator[Piece]:
-    said = choice.delta or choice.message
-    if said is not None:
-        if reasoning := said.reasoning_content or said.reasoning:
+    message = choice.delta or choice.message
+    if message is not None:
+        if reasoning := message.reasoning_content or message.reasoning:
             yield Reasoning(reasoning)
         logprobs = (choice.logprobs and choice.logprobs.content) or []
-        if said.content or logprobs:
-            yield Text(said.content or "", logprobs)
-        for position, call in enumerate(said.tool_calls or ()):
+        if message.content or logprobs:
+            yield Text(message.content or "", logprobs)
+        for position, call in enumerate(message.tool_calls or ()):
             index = position if call.index is None else call.index
             function = call.function or _Function()
             if call.id is not None:
@@ -149,7 +149,7 @@ def _of_choice(choice: _Choice) -> Iterator[Piece]:
             if function.arguments:
                 yield CallArguments(index, function.arguments)
     elif choice.text:
-        yield Text(choice.text)  # of a text completion
+        yield Text(choice.text)  # a text completion
     if choice.finish_reason is not None:
         stop = choice.stop_reason if isinstance(choice.stop_reason, str) else None
         yield End(choice.finish_reason, stop)

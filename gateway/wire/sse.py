@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 DEFAULT_MAX_EVENT_SIZE = 8 * 1024 * 1024
-"""Bytes of one unfinished event. Far above any real chunk; bounds the memory that a broken server can take."""
+"""Largest unfinished event in bytes. Far above any real chunk; bounds the memory that a broken server can use."""
 
 DONE = b"data: [DONE]\n\n"
 
@@ -34,9 +34,9 @@ class SSEReader:
         self._data: list[bytes] = []
         """Data lines of the unfinished event."""
         self._size = 0
-        """Bytes in `_rest` and `_data`, with the field's name."""
+        """Bytes in `_rest` and `_data`, field names included."""
         self._after_cr = False
-        """The last line ended in CR; an LF that follows belongs to it."""
+        """The last line ended in CR; a following LF is part of that line end."""
         self._max = max_event_size
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -47,7 +47,7 @@ class SSEReader:
             and data.endswith(b"\n")
             and CR not in data
         ):
-            # One event of one line: what most engines send at a time.
+            # One event of one line, as most engines send it.
             return [data[6:-2]]
         if self._after_cr or CR in data:
             data = self._with_lf(data)
@@ -56,18 +56,18 @@ class SSEReader:
         if lines and self._rest:
             lines[0] = self._joined() + lines[0]
         events: list[bytes] = []
-        held = self._data
+        pending = self._data
         for line in lines:
             if line.startswith(b"data: "):
-                held.append(line[6:])
+                pending.append(line[6:])
                 self._size += len(line)
             elif not line:
-                if held:
-                    events.append(held[0] if len(held) == 1 else b"\n".join(held))
-                    held.clear()
+                if pending:
+                    events.append(pending[0] if len(pending) == 1 else b"\n".join(pending))
+                    pending.clear()
                     self._size = 0
             elif line.startswith(b"data:"):
-                held.append(line[5:])
+                pending.append(line[5:])
                 self._size += len(line)
             elif self.comment is not None and line.startswith(b":"):
                 self.comment(line)
@@ -89,7 +89,7 @@ class SSEReader:
         return data
 
     def _joined(self) -> bytes:
-        """Takes the unfinished line."""
+        """Removes and returns the unfinished line."""
         line = b"".join(self._rest)
         self._rest.clear()
         self._size -= len(line)
@@ -97,7 +97,7 @@ class SSEReader:
 
     @property
     def between(self) -> bool:
-        """No event is half read."""
+        """Whether the reader stands between two events."""
         return not self._size
 
     def finish(self) -> list[bytes]:
@@ -107,13 +107,13 @@ class SSEReader:
 
 
 def named(name: str, payload: bytes, id: int | None = None) -> bytes:
-    """An event with a name, and an id by which a client resumes."""
+    """An event with a name, and an id from which a client resumes."""
     head = b"" if id is None else b"id: %d\n" % id
     return b"%bevent: %b\ndata: %b\n\n" % (head, name.encode(), payload)
 
 
 def event(payload: bytes) -> bytes:
-    """One event with this data, which has no line break."""
+    """One event with this data, which must not contain a line break."""
     return b"data: " + payload + b"\n\n"
 
 
@@ -125,7 +125,7 @@ def events(payloads: list[bytes]) -> bytes:
 
 
 class Sink(Protocol):
-    """A client that can take events at once. `ready` is false while it lags behind."""
+    """A client that accepts events without waiting. `ready` returns False while it lags."""
 
     def ready(self) -> bool: ...
 

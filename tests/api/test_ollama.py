@@ -156,7 +156,7 @@ async def test_errors_are_strings() -> None:
         assert missing.status == 404
         assert "there is no model 'nobody'" in missing.json["error"]
         wrong = await gateway.ask({"model": "m", "prompt": "x", "template": "y"}, "/api/generate")
-        assert (wrong.status, wrong.json) == (400, {"error": "template: the model's own is used"})
+        assert (wrong.status, wrong.json) == (400, {"error": "template: not supported; the model's own applies"})
         typed = await gateway.ask({"model": "m", "messages": [ASK], "options": {"num_predict": "5"}}, "/api/chat")
         assert (typed.status, typed.json) == (400, {"error": "max_tokens: expected `int | null`, got `str`"})
         for path in ("/api/pull", "/api/chat/x", "/api"):
@@ -180,4 +180,4 @@ async def test_arguments_nested_too_deeply(path: str) -> None:
             {"model": "m", "messages": [ASK], "tools": tools, "max_tokens": 5, "stream": True}, path
         )
     assert answer.status == 200
-    assert b"arguments that are no JSON" in answer.body
+    assert b"arguments that are not valid JSON" in answer.body

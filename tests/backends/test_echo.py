@@ -50,7 +50,7 @@ async def test_cases(body: bytes, expected: tuple[str, str]) -> None:
 
 
 async def test_a_part_whose_text_is_none_is_refused() -> None:
-    with pytest.raises(ProviderInvalidRequest, match="the text of a part is no text"):
+    with pytest.raises(ProviderInvalidRequest, match="the text of a part must be a string"):
         await ask(ECHO, None, request(user([{"type": "text", "text": {}}])))
 
 

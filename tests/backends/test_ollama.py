@@ -195,7 +195,7 @@ async def test_an_ollama_that_cuts_whatever_it_is_told_gets_no_prompt_that_may_n
 ) -> None:
     double.version = "0.12.5"
     await ask(WINDOWED, address, request("word " * 20))
-    with pytest.raises(ProviderInvalidRequest, match=r"Ollama 0.12.5 would cut it in silence.* 0.12.6") as caught:
+    with pytest.raises(ProviderInvalidRequest, match=r"Ollama 0.12.5 would silently truncate it.* 0.12.6") as caught:
         await ask(WINDOWED, address, request("word " * 596))
     assert caught.value.code == "context_length_unknown"
     assert len(double.requests) == 1

@@ -161,7 +161,7 @@ ERRORS: dict[str, tuple[str, int, bytes, type[GatewayError], str]] = {
     "schema": ("llama.cpp", 500, body("JSON schema error at #: unrecognized type"), ProviderInvalidRequest, "schema"),
     "image": ("llama.cpp", 500, body("image input is not supported"), ProviderUnsupportedContentBlock, "image"),
     "a part of no known kind": (
-        *("llama.cpp", 400, body("unsupported content[].type"), ProviderUnsupportedContentBlock, "can't read this"),
+        *("llama.cpp", 400, body("unsupported content[].type"), ProviderUnsupportedContentBlock, "doesn't support"),
     ),
     "audio": ("llama.cpp", 500, body("audio input is not supported"), ProviderUnsupportedContentBlock, "audio"),
     "broken": ("llama.cpp", 500, body("llama_decode failed"), ProviderUnavailable, "llama_decode failed"),

@@ -76,7 +76,7 @@ async def test_the_responses_api(short: Path) -> None:
         ]
         assert not FORBIDDEN & set(json.dumps(told).replace('"', " ").split())
         (entry,) = kept.gateway.request_log.entries()
-        assert (entry.face, entry.outcome, entry.prompt_tokens, entry.completion_tokens) == ("ctx", "ok", 10, 3)
+        assert (entry.api, entry.outcome, entry.prompt_tokens, entry.completion_tokens) == ("ctx", "ok", 10, 3)
         exchange = double.requests[0]
         assert exchange.path == "/v1/responses"
         assert exchange.json == {
@@ -109,7 +109,7 @@ async def test_failures_of_the_responses_api(scripts: Any, codes: str, short: Pa
         assert [frame["code"] for frame in told if frame["type"] == "error"] == [codes]
         assert (told[-1]["status"], exit_code > 0) == ("error", True)
         (entry,) = kept.gateway.request_log.entries()
-        assert (entry.face, getattr(errno, codes)) == ("ctx", CATEGORIES[cast(Category, entry.outcome)].errno)
+        assert (entry.api, getattr(errno, codes)) == ("ctx", CATEGORIES[cast(Category, entry.outcome)].errno)
         assert {exchange.path for exchange in double.requests} == {"/v1/responses"}
 
 
@@ -128,7 +128,7 @@ async def test_a_server_without_the_responses_api(status: int, short: Path) -> N
         assert types(told) == ["start", "delta", "message", "done"]
         assert [exchange.path for exchange in double.requests] == ["/v1/responses", "/v1/chat/completions"]
         (entry,) = kept.gateway.request_log.entries()
-        assert (entry.face, entry.outcome) == ("ctx", "ok")
+        assert (entry.api, entry.outcome) == ("ctx", "ok")
 
 
 async def test_agents_prefer_the_richer_api(short: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.backends.prompt_progress import Prefill
+from gateway.backends.prompt_progress import PromptProgress
 from gateway.engines.request_queue import Progress, Waiting
 from gateway.server.keepalive import KEEP_ALIVE
 from tests.conftest import ROOT
@@ -95,9 +95,9 @@ def test_mlx_reads(mlx_python: str, mlx_model: Path, tmp_path: Path) -> None:
 
 
 def test_the_examples_in_the_docs() -> None:
-    prefill = Prefill()
-    prefill.comment(b": keepalive 2048/7210")
-    said = (str(Progress("load", 1, 1, 0.4)), prefill.progress(), KEEP_ALIVE)
+    read = PromptProgress()
+    read.comment(b": keepalive 2048/7210")
+    said = (str(Progress("load", 1, 1, 0.4)), read.describe(), KEEP_ALIVE)
     assert "\n".join(f": ctxgate {text}" for text in said) in DOCS.read_text("utf-8")
 
 

@@ -61,7 +61,7 @@ WRONG: dict[str, tuple[bytes, str | None, str]] = {
     "a string": (b'"hi"', None, "expected `object`, got `str`"),
     "no messages": (b'{"model":"m"}', None, "missing required field `messages`"),
     "messages null": (b'{"messages":null}', "messages", "expected `array`, got `null`"),
-    "messages empty": (b'{"messages":[]}', "messages", "at least one message is needed"),
+    "messages empty": (b'{"messages":[]}', "messages", "at least one message is required"),
     "messages an object": (b'{"messages":{}}', "messages", "expected `array`, got `object`"),
     "a message is text": (b'{"messages":["Hi"]}', "messages[0]", "expected `object`, got `str`"),
     "a message without role": (

@@ -325,7 +325,7 @@ def test_native_calls_cut_keep_their_reason(chunks: list[bytes], calls: list[Cal
     assert choice.reason == "length"
 
 
-def test_native_calls_that_are_not_allowed_are_dropped_and_told() -> None:
+def test_disallowed_native_calls_are_dropped_with_a_warning() -> None:
     payloads = [*NATIVE["in turns"][0], payload(reason="tool_calls")]
     [choice] = from_stream(streamed(answer(tool_choice="none"), [[p] for p in payloads])).values()
     assert (choice.calls, choice.reason) == ([], "stop")
@@ -335,7 +335,7 @@ def test_native_calls_that_are_not_allowed_are_dropped_and_told() -> None:
     ]
 
 
-def test_of_parallel_native_calls_the_first_is_kept_and_the_others_are_told() -> None:
+def test_the_first_of_parallel_native_calls_stays_and_the_others_cause_warnings() -> None:
     payloads = [*NATIVE["in turns"][0], payload(reason="tool_calls")]
     [choice] = from_stream(streamed(answer(parallel_tool_calls=False), [[p] for p in payloads])).values()
     assert (same(choice.calls), choice.reason) == (same([A]), "tool_calls")
@@ -483,14 +483,14 @@ def test_two_choices_in_one_chunk() -> None:
     assert [(c.content, c.reason) for _, c in sorted(choices.items())] == [("a", "stop"), ("b", "length")]
 
 
-def test_the_warnings_of_every_choice_are_told() -> None:
+def test_warnings_cover_every_choice() -> None:
     body = completion("A")
     text = '<|tool_call_start|>[get_weather(city="Paris")]<|tool_call_end|>'
     for index in (0, 1):
         body["choices"][index:] = completion(text)["choices"]
         body["choices"][index]["index"] = index
-    told = json.loads(answer("pythonic", n=2, tool_choice="none").whole(json.dumps(body).encode()))["ctxgate"]
-    assert [warning["code"] for warning in told["warnings"]] == ["calls_not_allowed"] * 2
+    report = json.loads(answer("pythonic", n=2, tool_choice="none").whole(json.dumps(body).encode()))["ctxgate"]
+    assert [warning["code"] for warning in report["warnings"]] == ["calls_not_allowed"] * 2
 
 
 # Beside the text
@@ -517,7 +517,7 @@ def test_usage_on_a_chunk_whose_text_is_held_back_is_not_lost() -> None:
     assert [frame["usage"] for frame in clean] == [{"completion_tokens": 3}]
 
 
-def test_thoughts_in_the_text_join_those_that_the_engine_told_apart() -> None:
+def test_reasoning_in_the_text_joins_the_engines_reasoning_field() -> None:
     body = completion("<think>two</think>Hi", reasoning_content="one ")
     message = json.loads(answer("hermes").whole(json.dumps(body).encode()))["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == ("Hi", "one two")
@@ -674,9 +674,9 @@ def test_usage_comes_once_and_last_and_with_no_choice(name: str, asked: bool) ->
     one = Answer(request, registry.get("pythonic"))
     clean = fed(one, payload("Hi"), *(json.dumps(last).encode() for last in LAST_CHUNKS[name]))
     chunks = [json.loads(each) for each in [*clean, *one.finish(done=True)]]
-    told = [(at, each["choices"], each["usage"]) for at, each in enumerate(chunks) if each.get("usage")]
+    usages = [(at, each["choices"], each["usage"]) for at, each in enumerate(chunks) if each.get("usage")]
     own = any(not last["choices"] for last in LAST_CHUNKS[name])
-    assert told == ([(len(chunks) - 1, [], USAGE)] if asked or own else [])
+    assert usages == ([(len(chunks) - 1, [], USAGE)] if asked or own else [])
     assert one.usage == USAGE
 
 
@@ -722,7 +722,7 @@ def test_after_the_reason_the_end_owes_nothing(done: bool) -> None:
 def test_what_was_held_back_comes_out_when_the_engine_fails() -> None:
     one = answer("pythonic")
     clean = fed(one, payload("Hello <|tool_call_"))
-    rest = one.rest()
+    rest = one.remaining()
     text = "".join(json.loads(p)["choices"][0]["delta"].get("content", "") for p in [*clean, *rest])
     assert text == "Hello <|tool_call_"
     assert {json.loads(p)["id"] for p in rest} == {"chatcmpl-1"}
@@ -741,11 +741,11 @@ class EveryChunk(Fixup):
         answer["seen"] = True
 
 
-def test_a_mender_sees_every_chunk_first() -> None:
+def test_a_fixup_sees_every_chunk_first() -> None:
     clean = streamed(answer("pythonic", EveryChunk()), [stream_of(["Hel", "lo"]), [b'{"choices":[],"usage":{}}']])
     assert all(json.loads(p)["seen"] for p in clean)
     assert len(clean) == 5
 
 
-def test_a_mender_sees_the_whole_answer() -> None:
+def test_a_fixup_sees_the_whole_answer() -> None:
     assert json.loads(answer(fixup=EveryChunk()).whole(json.dumps(completion()).encode()))["seen"]

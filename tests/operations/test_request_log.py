@@ -24,7 +24,7 @@ def row(model: str = "m", outcome: str = OK, seconds: float = 0.2, **fields: Any
         "chunks": 0,
         "repairs": None,
         "recording": None,
-        "face": "chat",
+        "api": "chat",
         **fields,
     }
     return (
@@ -38,7 +38,7 @@ def row(model: str = "m", outcome: str = OK, seconds: float = 0.2, **fields: Any
         found["chunks"],
         found["repairs"],
         found["recording"],
-        found["face"],
+        found["api"],
     )
 
 
@@ -122,7 +122,7 @@ def test_recordings_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> N
     made = RequestLog(10, bodies=True)
     for number in range(4):
         answer = recorded()
-        answer.recording.keep([b"x" * 300], [encode({"id": f"c{number}"})])
+        answer.recording.add([b"x" * 300], [encode({"id": f"c{number}"})])
         recording = made.record(answer)
         made.rows.append(row(recording=recording))
     assert [entry.recorded for entry in made.entries()] == [True, True, False, False]
@@ -170,14 +170,14 @@ def test_a_whole_answer_that_fails_is_recorded_too() -> None:
 
 def test_a_recording_is_bounded() -> None:
     kept = recorded()
-    kept.recording.keep([b"x" * MAX_RECORDING], [])
-    kept.recording.keep([b"y"], [])
+    kept.recording.add([b"x" * MAX_RECORDING], [])
+    kept.recording.add([b"y"], [])
     assert kept.recording.cut
     assert kept.recording.raw == []
     long = recorded(messages=[{"role": "user", "content": "x" * MAX_RECORDING}], tools=[])
     assert long.recording.cut
     assert {*long.recording.request} == {"stream", "tools"}
-    long.recording.forget()
+    long.recording.clear()
     assert long.recording == Recording({}, "pythonic", False, cut=True)
 
 

@@ -189,7 +189,7 @@ def test_replay_as_the_same_format_gives_the_same(running: Gateway) -> None:
 
 def test_replay_lists_what_is_remembered(running: Gateway) -> None:
     lines = command(running, "replay").stdout.splitlines()
-    assert lines[0].split() == ["ID", "TIME", "MODEL", "FACE", "OUTCOME", "SECONDS", "TOKENS", "RECORDED"]
+    assert lines[0].split() == ["ID", "TIME", "MODEL", "API", "OUTCOME", "SECONDS", "TOKENS", "RECORDED"]
     assert [line.split()[0] for line in lines[-3:]] == ["3", "2", "1"]
 
 

@@ -32,7 +32,7 @@ async def test_each_step_of_a_turn_has_its_event(tmp_path: Path) -> None:
         await rooms.until(room, "room:idle")
         history = await rooms.history(room)
         log = (await rooms.http.get("/-/requests")).json()["requests"]
-    assert [(entry["face"], entry["outcome"], entry["completion_tokens"]) for entry in log] == [
+    assert [(entry["api"], entry["outcome"], entry["completion_tokens"]) for entry in log] == [
         *(("rooms", "ok", 4), ("rooms", "ok", 5)),
     ]
     assert [event["event_type"] for event in history["events"] if event["event_type"] != "agent:update"] == [
@@ -212,7 +212,7 @@ async def test_a_failure_is_recorded_and_a_wake_starts_over(tmp_path: Path) -> N
         (error,) = of_type(await rooms.history(room), "error")
         assert error["message"] == shown["last_error"]["message"]
         (entry,) = (await rooms.http.get("/-/requests")).json()["requests"]
-        assert (entry["face"], entry["outcome"]) == ("rooms", "provider_unavailable")
+        assert (entry["api"], entry["outcome"]) == ("rooms", "provider_unavailable")
         assert (await rooms.post(room, "messages", 409, content="x"))["code"] == "room_failed"
         woken = await rooms.post(room, "wake")
         assert (woken["status"], woken["last_error"]) == ("active", None)

@@ -82,7 +82,7 @@ def _reloader(request: Request) -> Reloader:
 
 def _entry(entry: Entry) -> dict[str, Any]:
     """`face` is the old name of `api`; scripts may still read it."""
-    return {**asdict(entry), "api": entry.face}
+    return {**asdict(entry), "face": entry.api}
 
 
 def _recording(recording: Any) -> dict[str, Any]:

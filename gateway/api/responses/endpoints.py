@@ -122,7 +122,7 @@ async def _prepared(request: Request, wanted: CreateResponse, *, stored: bool) -
         # Always streamed by the engine: clients may follow its events later.
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
     response = response_object(wanted, model, tools, id=new_id("resp"), created_at=int(time.time()), store=stored)
-    encoder = ResponseEncoder(response, tools, time.time, sealed=wanted.asks("reasoning.encrypted_content"))
+    encoder = ResponseEncoder(response, tools, time.time, sealed=wanted.includes("reasoning.encrypted_content"))
     items = [item if "id" in item else {"id": new_id("item"), **item} for item in wanted.items]
     chat = ChatRequest.parse(encode(fields), "responses")
     return _Answer(request, chat, tools, encoder, items, store if stored else None)

@@ -1,1 +1,1 @@
-"""Anthropic's Messages API: a request to a chat request, a chat answer to a message and its events."""
+"""Anthropic's Messages API: translates its requests to chat requests, and chat answers to messages and events."""

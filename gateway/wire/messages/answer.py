@@ -1,4 +1,4 @@
-"""A chat answer as a message of Anthropic's: its object, and the events of its stream in their order."""
+"""Encodes a chat answer as Anthropic's message object or stream of events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning,
 Event = dict[str, Any]
 
 STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
-"""Anthropic's for OpenAI's finish_reason; any other is an `end_turn`."""
+"""OpenAI's finish_reason → Anthropic's stop_reason; any other becomes `end_turn`."""
 
 ERROR_TYPES = {
     400: "invalid_request_error",
@@ -31,7 +31,7 @@ ERROR_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-"""By HTTP status; any other is an `api_error`."""
+"""HTTP status → error type; any other becomes `api_error`."""
 
 
 def new_id() -> str:
@@ -39,7 +39,7 @@ def new_id() -> str:
 
 
 def error_object(error: GatewayError) -> Event:
-    """An error as Anthropic's clients know it, with the fields of `GatewayError` that say more."""
+    """An error in Anthropic's format, plus the other fields of `GatewayError`."""
     known = {"code": error.code, "category": error.category, "param": error.param, **error.details}
     more = {name: value for name, value in known.items() if value is not None}
     kind = ERROR_TYPES.get(error.status, "api_error")
@@ -47,10 +47,10 @@ def error_object(error: GatewayError) -> Event:
 
 
 class MessageEncoder:
-    """Pieces in, events out: `opening`, then `feed` for what comes, then `finish` or `fail`.
+    """Turns pieces into events: `opening`, then `feed` for each batch, then `finish` or `fail`.
 
-    message: the message as it stands; in the end what a whole answer is. thinking: whether the model's reasoning is
-    shown; omitted: its blocks are, without their text.
+    message: the message so far, after `finish` the whole answer. thinking: include the model's reasoning; omitted:
+    include its blocks without their text.
     """
 
     def __init__(self, model: str, *, thinking: bool, omitted: bool = False, id: Callable[[], str] = new_id) -> None:
@@ -69,7 +69,7 @@ class MessageEncoder:
         self._open = False
         self._call: int | None = None
         self._bare: set[int] = set()
-        """Calls that had no arguments when they ended; the stream's end still tells those, as `{}`."""
+        """Calls that ended without arguments. The end of the chat stream repeats them with `{}`."""
         self._texts: list[str] = []
         self._end = End("stop")
 
@@ -77,17 +77,17 @@ class MessageEncoder:
         return [{"type": "message_start", "message": {**self.message, "content": []}}, {"type": "ping"}]
 
     def feed(self, pieces: Iterable[Piece]) -> list[Event]:
-        """Raises ProviderInvalidResponse for arguments of a call that has ended."""
+        """Raises ProviderInvalidResponse for arguments of a call that has already ended."""
         events: list[Event] = []
         for piece in pieces:
             match piece:
                 case Text() if piece.text:
-                    self._in(events, "text", {"text": ""})
-                    self._say(events, piece.text, {"type": "text_delta", "text": piece.text})
+                    self._ensure_block(events, "text", {"text": ""})
+                    self._add_delta(events, piece.text, {"type": "text_delta", "text": piece.text})
                 case Reasoning() if self._thinking:
-                    self._in(events, "thinking", {"thinking": "", "signature": ""})
+                    self._ensure_block(events, "thinking", {"thinking": "", "signature": ""})
                     if not self._omitted:
-                        self._say(events, piece.text, {"type": "thinking_delta", "thinking": piece.text})
+                        self._add_delta(events, piece.text, {"type": "thinking_delta", "thinking": piece.text})
                 case CallStart():
                     self._begin(events, {"type": "tool_use", "id": piece.id, "name": piece.name, "input": {}})
                     self._call = piece.index
@@ -95,8 +95,10 @@ class MessageEncoder:
                     if self._call != piece.index and piece.index in self._bare and piece.json == "{}":
                         continue
                     if self._call != piece.index:
-                        raise ProviderInvalidResponse(f"the engine sent arguments for call {piece.index}, which ended")
-                    self._say(events, piece.json, {"type": "input_json_delta", "partial_json": piece.json})
+                        raise ProviderInvalidResponse(
+                            f"the engine sent arguments for call {piece.index}, which has ended"
+                        )
+                    self._add_delta(events, piece.json, {"type": "input_json_delta", "partial_json": piece.json})
                 case End():
                     self._end = piece
                 case Usage():
@@ -109,19 +111,19 @@ class MessageEncoder:
             self._begin(events, {"type": "text", "text": ""})
         self._close(events)
         reason = "stop_sequence" if self._end.stop is not None else STOP_REASONS.get(self._end.reason, "end_turn")
-        told = {"stop_reason": reason, "stop_sequence": self._end.stop}
-        self.message |= told
+        ending = {"stop_reason": reason, "stop_sequence": self._end.stop}
+        self.message |= ending
         return [
             *events,
-            {"type": "message_delta", "delta": told, "usage": self.message["usage"]},
+            {"type": "message_delta", "delta": ending, "usage": self.message["usage"]},
             {"type": "message_stop"},
         ]
 
     def fail(self, error: GatewayError) -> list[Event]:
         return [error_object(error)]
 
-    def _in(self, events: list[Event], kind: str, empty: dict[str, Any]) -> None:
-        """In a block of that kind, a new one if need be."""
+    def _ensure_block(self, events: list[Event], kind: str, empty: dict[str, Any]) -> None:
+        """Makes sure that the open block is of that kind."""
         if not self._open or self.message["content"][-1]["type"] != kind:
             self._begin(events, {"type": kind, **empty})
 
@@ -131,7 +133,7 @@ class MessageEncoder:
         self._open = True
         events.append({"type": "content_block_start", "index": self._index, "content_block": {**block}})
 
-    def _say(self, events: list[Event], text: str, delta: dict[str, Any]) -> None:
+    def _add_delta(self, events: list[Event], text: str, delta: dict[str, Any]) -> None:
         self._texts.append(text)
         events.append({"type": "content_block_delta", "index": self._index, "delta": delta})
 
@@ -146,7 +148,7 @@ class MessageEncoder:
                 self._bare.add(self._call)
         elif block["type"] == "thinking":
             block["thinking"] = text
-            # Clients want one, to send it back.
+            # Clients expect a signature and send it back.
             block["signature"] = sha256(text.encode()).hexdigest()
             delta = {"type": "signature_delta", "signature": block["signature"]}
             events.append({"type": "content_block_delta", "index": self._index, "delta": delta})
@@ -161,17 +163,19 @@ class MessageEncoder:
 
 
 def _input(arguments: str) -> Any:
-    """Raises ProviderInvalidResponse for what a message can't hold."""
+    """Decodes a call's arguments. Raises ProviderInvalidResponse for invalid JSON."""
     if not arguments:
         return {}
     try:
         return decode(arguments)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ProviderInvalidResponse(f"the model's call has arguments that are no JSON: {error}") from error
+        raise ProviderInvalidResponse(
+            f"the model wrote tool call arguments that are not valid JSON: {error}"
+        ) from error
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
-    """Anthropic counts what was cached apart."""
+    """Anthropic counts cached tokens separately."""
     return {
         "input_tokens": usage.prompt - usage.cached,
         "cache_creation_input_tokens": 0,

@@ -1,4 +1,4 @@
-"""`POST /v1/messages` as a chat request."""
+"""Reads `POST /v1/messages` and translates it to a chat request."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gateway.wire.conversation import Conversation, Message, image_part, text_pa
 Block = dict[str, Any]
 
 HIDDEN_BLOCKS = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "fallback", "compaction")
-"""Blocks of an earlier answer that say nothing to another model."""
+"""Blocks of earlier answers that other models can't use."""
 
 BILLING = "x-anthropic-billing-header:"
-"""A block of Claude Code's system prompt that is meant for Anthropic's servers; it would change the prompt's beginning
-with each request, and engines could keep nothing of what they have read."""
+"""Starts a block of Claude Code's system prompt that is meant for Anthropic's servers. It changes with each request, so
+keeping it would defeat the engines' prompt caches."""
 
 
-class Said(Struct):
+class InputMessage(Struct):
     """role: user or assistant; system in the middle of a conversation."""
 
     role: str
@@ -61,9 +61,9 @@ class OutputConfig(Struct):
 
 
 class CreateMessage(Struct, kw_only=True):
-    """The fields that are read. Others that Anthropic knows are accepted; here they say nothing to a model."""
+    """The fields that the gateway uses. It accepts and ignores Anthropic's other fields."""
 
-    messages: list[Said]
+    messages: list[InputMessage]
     model: str | None = None
     max_tokens: int | None = None
     system: str | list[Block] | None = None
@@ -83,14 +83,14 @@ class CreateMessage(Struct, kw_only=True):
         """counting: for `count_tokens`, which takes no `max_tokens`. Raises ProviderInvalidRequest."""
         request = body.read(_decoder, data)
         if not request.messages:
-            raise _refused("messages", "messages: at least one message is needed")
+            raise _invalid("messages", "messages: at least one message is required")
         if request.max_tokens is None and not counting:
-            raise _refused("max_tokens", "max_tokens: field required")
+            raise _invalid("max_tokens", "max_tokens: field required")
         return request
 
     @property
     def thinks(self) -> bool:
-        """Whether the caller wants to see the model's reasoning."""
+        """Whether the client asks for the model's reasoning."""
         return self.thinking is not None and self.thinking.type != "disabled"
 
 
@@ -101,11 +101,11 @@ def chat_fields(request: CreateMessage) -> dict[str, Any]:
     """The fields of the chat request. Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock."""
     conversation = Conversation()
     conversation.system(_system(request.system))
-    for position, said in enumerate(request.messages):
-        _add(conversation, said, f"messages[{position}]")
+    for position, message in enumerate(request.messages):
+        _add(conversation, message, f"messages[{position}]")
     fields: dict[str, Any] = {"messages": conversation.messages(), "stream": bool(request.stream)}
     if not fields["messages"]:
-        raise _refused("messages", "messages: nothing in them can be shown to a model")
+        raise _invalid("messages", "messages: they contain nothing that a model can read")
     if request.stream:
         fields["stream_options"] = {"include_usage": True}
     for name, value in {
@@ -120,31 +120,31 @@ def chat_fields(request: CreateMessage) -> dict[str, Any]:
         if value is not None:
             fields[name] = value
     if request.thinking is not None:
-        # Templates that have no such switch ignore it.
+        # Templates without this switch ignore it.
         fields["chat_template_kwargs"] = {"enable_thinking": request.thinks}
     config = request.output_config
     if (format := request.output_format or (config.format if config is not None else None)) is not None:
         fields["response_format"] = _response_format(format)
     if tools := offered(request):
         fields["tools"] = [_function(tool) for tool in tools]
-    # A choice among tools that were all left out means nothing; one without any tool is a mistake that is told.
+    # If every tool was dropped, drop the choice too. A choice without any declared tool is the client's error.
     if request.tool_choice is not None and (tools or not request.tools):
         fields |= _tool_choice(request.tool_choice)
     return fields
 
 
 def offered(request: CreateMessage) -> list[Tool]:
-    """The tools that the model is shown: not those that Anthropic runs itself, nor deferred ones before something in
-    the conversation has named them."""
+    """The tools to show to the model: none that Anthropic runs itself, and a deferred tool only once the conversation
+    mentions it."""
     tools = [tool for tool in request.tools or () if tool.input_schema is not None and tool.type in (None, "custom")]
     if not any(tool.defer_loading for tool in tools):
         return tools
-    named = {name for said in request.messages if not isinstance(said.content, str) for name in _named(said.content)}
+    named = {name for one in request.messages if not isinstance(one.content, str) for name in _named(one.content)}
     return [tool for tool in tools if not tool.defer_loading or tool.name in named]
 
 
 def dropped(request: CreateMessage) -> list[str]:
-    """Tools of Anthropic's own, which nobody can run here."""
+    """The types of Anthropic's own tools, which the gateway can't run."""
     return [tool.type for tool in request.tools or () if tool.type is not None and tool.type != "custom"]
 
 
@@ -181,14 +181,14 @@ def _tool_choice(choice: ToolChoice) -> dict[str, Any]:
         case "tool" if choice.name:
             fields["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
         case _:
-            raise _refused("tool_choice", "tool_choice.type: auto, any, none, or tool with its name")
+            raise _invalid("tool_choice", "tool_choice.type: must be auto, any, none, or tool with a name")
     return fields
 
 
 def _response_format(format: dict[str, Any]) -> dict[str, Any]:
     schema = format.get("schema")
     if format.get("type") != "json_schema" or not isinstance(schema, dict):
-        raise _refused("output_config.format", "output_config.format: json_schema with its schema")
+        raise _invalid("output_config.format", "output_config.format: must be json_schema with a schema")
     return {"type": "json_schema", "json_schema": {"name": "output", "schema": schema, "strict": True}}
 
 
@@ -199,12 +199,12 @@ def _system(system: str | list[Block] | None) -> str:
     return "\n\n".join(text for text in texts if not text.startswith(BILLING))
 
 
-def _add(conversation: Conversation, said: Said, place: str) -> None:
-    content = [text_part(said.content)] if isinstance(said.content, str) else said.content
+def _add(conversation: Conversation, message: InputMessage, place: str) -> None:
+    content = [text_part(message.content)] if isinstance(message.content, str) else message.content
     blocks = [(block, f"{place}.content[{position}]") for position, block in enumerate(content)]
-    match said.role:
+    match message.role:
         case "user":
-            # Results first: they belong to the calls right before.
+            # Results first: they must directly follow their calls.
             rest: list[Message] = []
             for block, at in blocks:
                 if block.get("type") == "tool_result":
@@ -221,7 +221,7 @@ def _add(conversation: Conversation, said: Said, place: str) -> None:
             parts = [part for block, at in blocks for part in _parts(block, at)]
             conversation.system("\n\n".join(part["text"] for part in parts if part["type"] == "text"))
         case _:
-            raise _refused(f"{place}.role", f"{place}.role: user or assistant")
+            raise _invalid(f"{place}.role", f"{place}.role: must be user or assistant")
 
 
 def _add_answer(conversation: Conversation, block: Block, place: str) -> None:
@@ -235,12 +235,12 @@ def _add_answer(conversation: Conversation, block: Block, place: str) -> None:
         call = {"id": _text(block, "id", place), "name": _text(block, "name", place), "arguments": arguments}
         conversation.assistant(call=call)
     elif kind not in HIDDEN_BLOCKS:
-        raise _unread(kind, place)
+        raise _unsupported(kind, place)
 
 
 def _parts(block: Any, place: str) -> list[Message]:
     if not isinstance(block, Mapping):
-        raise _refused(place, f"{place}: a block is an object with a type")
+        raise _invalid(place, f"{place}: must be an object with a type")
     kind = block.get("type")
     if kind == "text":
         return [text_part(_text(block, "text", place))]
@@ -251,12 +251,12 @@ def _parts(block: Any, place: str) -> list[Message]:
     if kind == "search_result":
         found = block.get("content") or []
         if not isinstance(found, list):
-            raise _refused(f"{place}.content", f"{place}.content: a list of blocks is needed")
+            raise _invalid(f"{place}.content", f"{place}.content: must be a list of blocks")
         texts = [_text(inner, "text", f"{place}.content[{at}]") for at, inner in enumerate(found)]
         return [text_part("\n".join((str(block.get("title") or ""), str(block.get("source") or ""), *texts)))]
     if kind == "tool_reference":
         return [text_part(f"The tool {block.get('tool_name') or block.get('name')} can be called now.")]
-    raise _unread(kind, place)
+    raise _unsupported(kind, place)
 
 
 def _image(source: Any, place: str) -> Message:
@@ -265,7 +265,7 @@ def _image(source: Any, place: str) -> Message:
             return image_part(f"data:{kind};base64,{data}")
         case {"type": "url", "url": str(url)}:
             return image_part(url)
-    raise ProviderUnsupportedContentBlock(f"{place}.source: base64 or url", param=f"{place}.source")
+    raise ProviderUnsupportedContentBlock(f"{place}.source: must be base64 or url", param=f"{place}.source")
 
 
 def _document(block: Mapping[str, Any], place: str) -> list[Message]:
@@ -278,19 +278,19 @@ def _document(block: Mapping[str, Any], place: str) -> list[Message]:
         case {"type": "content", "content": list(blocks)}:
             inner = [_parts(one, f"{place}.source.content[{at}]") for at, one in enumerate(blocks)]
             return [*title, *(part for parts in inner for part in parts)]
-    message = f"{place}: documents are read as text only; no model here reads PDF files"
+    message = f"{place}: only text documents are supported, not PDF files"
     raise ProviderUnsupportedContentBlock(message, param=place)
 
 
 def _result(block: Block, place: str) -> tuple[str, list[Message]]:
-    """The text of a result, and its pictures: a tool's message has no place for them."""
+    """A result's text, and its images, which a tool message can't contain."""
     content = block.get("content")
     if content is None or isinstance(content, str):
         parts = [text_part(content or "")]
     elif isinstance(content, list):
         parts = [part for at, one in enumerate(content) for part in _parts(one, f"{place}.content[{at}]")]
     else:
-        raise _refused(f"{place}.content", f"{place}.content: a text or a list of blocks is needed")
+        raise _invalid(f"{place}.content", f"{place}.content: must be a string or a list of blocks")
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
     if block.get("is_error") and not text[:16].lower().lstrip("<").startswith(("error", "tool_use_error")):
         text = f"Error: {text}"
@@ -300,13 +300,13 @@ def _result(block: Block, place: str) -> tuple[str, list[Message]]:
 def _text(block: Any, name: str, place: str) -> str:
     value = block.get(name) if isinstance(block, Mapping) else None
     if not isinstance(value, str):
-        raise _refused(f"{place}.{name}", f"{place}.{name}: a text is needed")
+        raise _invalid(f"{place}.{name}", f"{place}.{name}: must be a string")
     return value
 
 
-def _unread(kind: object, place: str) -> ProviderUnsupportedContentBlock:
-    return ProviderUnsupportedContentBlock(f"{place}: blocks of type {kind!r} can't be read here", param=place)
+def _unsupported(kind: object, place: str) -> ProviderUnsupportedContentBlock:
+    return ProviderUnsupportedContentBlock(f"{place}: blocks of type {kind!r} are not supported", param=place)
 
 
-def _refused(param: str, message: str) -> ProviderInvalidRequest:
+def _invalid(param: str, message: str) -> ProviderInvalidRequest:
     return ProviderInvalidRequest(message, param=param)

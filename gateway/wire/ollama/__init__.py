@@ -1,1 +1,1 @@
-"""Ollama's own API: a request to a chat request, a chat answer to its lines."""
+"""Ollama's own API: translates its requests to chat requests, and chat answers to its lines."""

@@ -1,4 +1,4 @@
-"""A chat answer as Ollama's lines: of `/api/chat`, or with `generate` of `/api/generate`."""
+"""Encodes a chat answer as Ollama's lines, for `/api/chat` or `/api/generate`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def error_object(error: GatewayError) -> Line:
 
 
 class LineEncoder:
-    """Pieces in, lines out: `opening`, then `feed` for what comes, then `finish` or `fail`. A complete call is a line.
+    """Turns pieces into lines: `opening`, then `feed` for each batch, then `finish` or `fail`. Each call gets one line.
 
-    began, now: seconds since 1970; `total_duration` is what lies between. What reading and writing took is the
-    engine's word or, in a stream, measured by its first piece; of a whole answer that says nothing it isn't known.
+    began, now: seconds since 1970; `total_duration` is their difference. The durations of prompt and completion come
+    from the engine; if it doesn't report them, a stream's first piece divides them, and a whole answer omits them.
     """
 
     def __init__(self, model: str, began: float, now: Callable[[], float], *, generate: bool = False) -> None:
@@ -35,7 +35,7 @@ class LineEncoder:
         self._call: CallStart | None = None
         self._arguments: list[str] = []
         self._bare: set[int] = set()
-        """Calls that had no arguments when they ended; the stream's end still tells those, as `{}`."""
+        """Calls that ended without arguments. The end of the chat stream repeats them with `{}`."""
         self._calls = 0
         self._end = End("stop")
         self._usage = Usage()
@@ -44,23 +44,25 @@ class LineEncoder:
         return []
 
     def feed(self, pieces: Iterable[Piece]) -> list[Line]:
-        """Raises ProviderInvalidResponse for calls that Ollama's format can't hold."""
+        """Raises ProviderInvalidResponse for calls that Ollama's format can't express."""
         self._first = self._first or self._now()
         lines: list[Line] = []
         for piece in pieces:
             match piece:
                 case Text() if piece.text:
-                    lines += [*self._called(), self._line(piece.text)]
+                    lines += [*self._finish_call(), self._line(piece.text)]
                 case Reasoning():
-                    lines += [*self._called(), self._line("", thinking=piece.text)]
+                    lines += [*self._finish_call(), self._line("", thinking=piece.text)]
                 case CallStart():
-                    lines += self._called()
+                    lines += self._finish_call()
                     self._call = piece
                 case CallArguments():
                     if self._call is None or self._call.index != piece.index:
                         if piece.index in self._bare and piece.json == "{}":
                             continue
-                        raise ProviderInvalidResponse(f"the engine sent arguments for call {piece.index}, which ended")
+                        raise ProviderInvalidResponse(
+                            f"the engine sent arguments for call {piece.index}, which has ended"
+                        )
                     self._arguments.append(piece.json)
                 case End():
                     self._end = piece
@@ -69,7 +71,7 @@ class LineEncoder:
         return lines
 
     def finish(self) -> list[Line]:
-        lines = self._called()
+        lines = self._finish_call()
         now = self._now()
         last: Line = {
             **self._line(""),
@@ -78,9 +80,9 @@ class LineEncoder:
             "total_duration": _ns(now - self._began),
             "load_duration": 0,
             "prompt_eval_count": self._usage.prompt,
-            "prompt_eval_duration": _ns(self._usage.reading or max(0.0, (self._first or now) - self._began)),
+            "prompt_eval_duration": _ns(self._usage.prompt_seconds or max(0.0, (self._first or now) - self._began)),
             "eval_count": self._usage.completion,
-            "eval_duration": _ns(self._usage.writing or max(0.0, now - (self._first or now))),
+            "eval_duration": _ns(self._usage.completion_seconds or max(0.0, now - (self._first or now))),
         }
         return [*lines, last]
 
@@ -88,9 +90,9 @@ class LineEncoder:
         return [error_object(error)]
 
     def whole(self, lines: list[Line]) -> Line:
-        """The lines of an answer as one."""
+        """Joins the lines of an answer into one."""
         *before, last = lines
-        if self._usage.writing is None:
+        if self._usage.completion_seconds is None:
             del last["prompt_eval_duration"], last["eval_duration"]
         if self._generate:
             last["response"] = "".join(line["response"] for line in before)
@@ -106,10 +108,10 @@ class LineEncoder:
         return last
 
     def loaded(self) -> Line:
-        """The answer to a request that only wants the model to be there."""
+        """The answer to a request that only loads the model."""
         return {**self._line(""), "done": True, "done_reason": "load"}
 
-    def _called(self) -> list[Line]:
+    def _finish_call(self) -> list[Line]:
         call, self._call = self._call, None
         if call is None:
             return []
@@ -119,7 +121,9 @@ class LineEncoder:
         try:
             arguments = decode(text) if text else {}
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ProviderInvalidResponse(f"the model's call has arguments that are no JSON: {error}") from error
+            raise ProviderInvalidResponse(
+                f"the model wrote tool call arguments that are not valid JSON: {error}"
+            ) from error
         function = {"index": self._calls, "name": call.name, "arguments": arguments}
         self._calls += 1
         return [self._line("", tool_calls=[{"id": call.id, "function": function}])]

@@ -1,4 +1,4 @@
-"""`POST /api/chat` and `POST /api/generate` as chat requests."""
+"""Reads Ollama's requests and translates them to chat requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OPTIONS = {
     "frequency_penalty": "frequency_penalty",
     "repeat_penalty": "repeat_penalty",
 }
-"""Names of chat requests for Ollama's. Others (`num_ctx`, `num_gpu`, …) are config.yaml's business here."""
+"""Ollama's options → fields of a chat request. Ignores the others (`num_ctx`, `num_gpu`, …): see config.yaml."""
 
 KINDS = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"))
 
@@ -51,7 +51,7 @@ class Message(Struct):
 
 
 class Common(Struct, kw_only=True):
-    """stream: by default it is."""
+    """stream: None means True."""
 
     model: str = ""
     stream: bool | None = None
@@ -61,7 +61,7 @@ class Common(Struct, kw_only=True):
     keep_alive: Any = None
 
     def fields(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """Of the chat request. Raises ProviderInvalidRequest."""
+        """The fields of the chat request. Raises ProviderInvalidRequest."""
         fields: dict[str, Any] = {"messages": messages, "stream": self.stream is not False}
         if self.model:
             fields["model"] = plain_name(self.model)
@@ -76,7 +76,7 @@ class Common(Struct, kw_only=True):
         elif self.format == "json":
             fields["response_format"] = {"type": "json_object"}
         elif self.format:
-            raise ProviderInvalidRequest("format: json, or a JSON schema", param="format")
+            raise ProviderInvalidRequest("format: must be json or a JSON schema", param="format")
         if isinstance(self.think, str):
             fields["reasoning_effort"] = self.think
         elif self.think is not None:
@@ -101,7 +101,7 @@ class Chat(Common):
 
 
 class Generate(Common):
-    """raw: the prompt goes to the model as it is, without a template."""
+    """raw: send the prompt to the model without a chat template."""
 
     prompt: str = ""
     suffix: str | None = None
@@ -116,9 +116,9 @@ class Generate(Common):
         """Raises ProviderInvalidRequest."""
         request = body.read(_generate_decoder, data)
         if request.template:
-            raise ProviderInvalidRequest("template: the model's own is used", param="template")
+            raise ProviderInvalidRequest("template: not supported; the model's own applies", param="template")
         if request.context:
-            raise ProviderInvalidRequest("context: send the conversation to /api/chat", param="context")
+            raise ProviderInvalidRequest("context: not supported; send the conversation to /api/chat", param="context")
         return request
 
     @property
@@ -151,7 +151,7 @@ class Embed(Struct, kw_only=True):
 
 
 class Named(Struct, kw_only=True):
-    """`/api/show`; `name` is its old name of `model`."""
+    """`/api/show`; `name` is the old name of `model`."""
 
     model: str = ""
     name: str = ""
@@ -169,12 +169,12 @@ _named_decoder = msgspec.json.Decoder(Named)
 
 
 def plain_name(name: str) -> str:
-    """Without the tag that Ollama's clients put behind a name that has none."""
+    """Removes the tag `:latest`, which Ollama's clients add to names without a tag."""
     return name.removesuffix(":latest")
 
 
 def _messages(messages: list[Message]) -> list[dict[str, Any]]:
-    """Chat messages. Ollama's calls may have no ids: a result belongs to the first call of its name that waits."""
+    """Chat messages. Ollama's calls may lack ids; then a result belongs to the first unanswered call of its name."""
     made: list[dict[str, Any]] = []
     waiting: list[tuple[str, str]] = []
     for position, message in enumerate(messages):
@@ -216,6 +216,6 @@ def _image(data: str, place: str) -> dict[str, Any]:
     try:
         head = base64.b64decode(data[:64], validate=True)
     except ValueError:
-        raise ProviderInvalidRequest(f"{place}: a picture in base64 is needed", param=place) from None
+        raise ProviderInvalidRequest(f"{place}: must be an image in base64", param=place) from None
     kind = next((kind for start, kind in KINDS if head.startswith(start)), "png")
     return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}"}}

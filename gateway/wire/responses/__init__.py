@@ -1,1 +1,1 @@
-"""OpenAI's Responses API: a request to a chat request, a chat answer to a response and its events."""
+"""OpenAI's Responses API: translates its requests to chat requests, and chat answers to responses and events."""

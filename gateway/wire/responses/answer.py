@@ -1,4 +1,4 @@
-"""A chat answer as a response: its object, and the events of its stream in OpenAI's order."""
+"""Encodes a chat answer as OpenAI's response object or stream of events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.wire.responses.request import CreateResponse, Item, ToolTable, seal
 Event = dict[str, Any]
 
 ERROR_CODES = {"provider_rate_limit": "rate_limit_exceeded", "provider_invalid_request": "invalid_prompt"}
-"""OpenAI's codes for a response that failed; any other category is a `server_error`."""
+"""Error category → OpenAI's code of a failed response; any other becomes `server_error`."""
 
 RUNNING = ("queued", "in_progress")
 
@@ -26,7 +26,7 @@ def new_id(prefix: str) -> str:
 def response_object(
     request: CreateResponse, model: str, tools: ToolTable, *, id: str, created_at: int, store: bool
 ) -> dict[str, Any]:
-    """The response before anything of it has come."""
+    """The response object before the answer begins."""
     background = bool(request.background)
     format = request.text.format if request.text is not None else None
     text: dict[str, Any] = {"format": {"type": "text"}}
@@ -59,8 +59,8 @@ def response_object(
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": text,
         "tool_choice": request.tool_choice or "auto",
-        # Those that were dropped can't be called, so they are not shown.
-        "tools": [_shown(tool) for tool in request.tools or () if tool.get("type") not in tools.dropped],
+        # The model can't call dropped tools.
+        "tools": [_with_defaults(tool) for tool in request.tools or () if tool.get("type") not in tools.dropped],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": "disabled",
@@ -74,15 +74,14 @@ def _fields(struct: Any) -> dict[str, Any]:
     return {name: getattr(struct, name) for name in struct.__struct_fields__}
 
 
-def _shown(tool: Item) -> Item:
+def _with_defaults(tool: Item) -> Item:
     return {"strict": None, "parameters": None, **tool} if tool.get("type") == "function" else tool
 
 
 class ResponseEncoder:
-    """Pieces in, events out: `opening`, then `feed` for what comes, `close` and `last`; or `fail` or `cancel`.
+    """Turns pieces into events: `opening`, then `feed` for each batch, then `close` and `last`, or `fail` or `cancel`.
 
-    response: the response as it stands; in the end what a whole answer is.
-    now: seconds since 1970, for `completed_at`.
+    response: the response so far, after `close` the whole answer. now: seconds since 1970, for `completed_at`.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class ResponseEncoder:
         sealed: bool = False,
         id: Callable[[str], str] = new_id,
     ) -> None:
-        """sealed: reasoning items carry `encrypted_content`."""
+        """sealed: reasoning items get `encrypted_content`."""
         self.response = response
         self._tools = tools
         self._now = now
@@ -103,7 +102,7 @@ class ResponseEncoder:
         self._sequence = 0
         self._open: _Open | None = None
         self._bare: set[int] = set()
-        """Calls that had no arguments when they ended; the stream's end still tells those, as `{}`."""
+        """Calls that ended without arguments. The end of the chat stream repeats them with `{}`."""
         self._end: End | None = None
 
     def opening(self) -> list[Event]:
@@ -112,7 +111,7 @@ class ResponseEncoder:
         return [created, self._event("response.in_progress", response=self._snapshot())]
 
     def feed(self, pieces: Iterable[Piece]) -> list[Event]:
-        """Raises ProviderInvalidResponse for arguments of a call that has ended."""
+        """Raises ProviderInvalidResponse for arguments of a call that has already ended."""
         events: list[Event] = []
         for piece in pieces:
             match piece:
@@ -131,7 +130,7 @@ class ResponseEncoder:
         return events
 
     def close(self) -> list[Event]:
-        """The answer has come: `response` is `completed`, or `incomplete` where the engine had to end it."""
+        """Ends the answer: `response` becomes `completed`, or `incomplete` if the engine cut it short."""
         events: list[Event] = []
         reason = self._end.reason if self._end is not None else "stop"
         cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(reason)
@@ -145,17 +144,17 @@ class ResponseEncoder:
         return events
 
     def last(self) -> Event:
-        """Tells how the response ended."""
+        """The event with the final response."""
         return self._event(f"response.{self.response['status']}", response=self._snapshot())
 
     def fail(self, error: GatewayError) -> list[Event]:
-        """What had come stays in `output`; an item that was cut is `incomplete`."""
+        """Ends the response with an error. `output` keeps what arrived; an unfinished item becomes `incomplete`."""
         events: list[Event] = []
         self._close(events, "incomplete")
         self.response["status"] = "failed"
         self.response["error"] = {"code": ERROR_CODES.get(error.category, "server_error"), "message": error.message}
-        told = self._event("error", code=error.code, message=error.message, param=error.param)
-        return [*events, told, self._event("response.failed", response=self._snapshot())]
+        failure = self._event("error", code=error.code, message=error.message, param=error.param)
+        return [*events, failure, self._event("response.failed", response=self._snapshot())]
 
     def cancel(self) -> None:
         self._close([], "incomplete")
@@ -208,7 +207,7 @@ class ResponseEncoder:
 
 
 class _Open:
-    """The item that is being written."""
+    """The output item that is still growing."""
 
     prefix: str
 
@@ -218,22 +217,22 @@ class _Open:
         self.place = {"item_id": self.item["id"], "output_index": encoder._add(self.item)}
 
     def begin(self) -> list[Event]:
-        return [self._about_item("added")]
+        return [self._item_event("added")]
 
     def finish(self, status: str) -> list[Event]:
         self.item["status"] = status
-        return [self._about_item("done")]
+        return [self._item_event("done")]
 
     def event(self, type: str, **fields: Any) -> Event:
         return self.encoder._event(type, **self.place, **fields)
 
-    def _about_item(self, what: str) -> Event:
+    def _item_event(self, state: str) -> Event:
         index = self.place["output_index"]
-        return self.encoder._event(f"response.output_item.{what}", output_index=index, item={**self.item})
+        return self.encoder._event(f"response.output_item.{state}", output_index=index, item={**self.item})
 
 
 class _OpenText(_Open):
-    """A message or reasoning: one part of text."""
+    """A message or reasoning item with one text part."""
 
     def __init__(self, encoder: ResponseEncoder, kind: str) -> None:
         self.prefix = "msg" if kind == "message" else "rs"
@@ -286,7 +285,7 @@ class _OpenCall(_Open):
 
     @property
     def bare(self) -> bool:
-        """No arguments have come."""
+        """Whether no arguments have arrived."""
         return not self._parts
 
     def more(self, json: str) -> list[Event]:
@@ -300,7 +299,7 @@ class _OpenCall(_Open):
 
 
 class _OpenCustom(_OpenCall):
-    """A call of a custom tool, whose input is free text."""
+    """A call of a custom tool, which takes free text."""
 
     prefix, kind, field = "ctc", "custom_tool_call", "input"
 

@@ -1,4 +1,4 @@
-"""The input of a custom tool, out of the function call that a chat model makes of it."""
+"""Extracts a custom tool's input from the function call that stands for it in chat."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _HIGH = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 
 
 class InputReader:
-    """Reads `{"input": "…"}` as it comes: `feed` gives the text so far unread, `finish` all of it.
+    """Reads `{"input": "…"}` incrementally: `feed` returns the new text, `finish` the whole input.
 
-    Arguments of another shape are the input as they stand; then `feed` gives nothing.
+    Arguments of another shape become the input unchanged; then `feed` returns "".
     """
 
     def __init__(self) -> None:
         self._arguments = ""
         self._texts: list[str] = []
         self._at: int | None = None
-        self._lost = False
+        self._other_shape = False
         self._ended = False
 
     def feed(self, json: str) -> str:
         self._arguments += json
         if self._at is None:
-            if self._lost:
+            if self._other_shape:
                 return ""
             if (opening := _OPENING.match(self._arguments)) is None:
-                self._lost = _PARTIAL.fullmatch(self._arguments) is None
+                self._other_shape = _PARTIAL.fullmatch(self._arguments) is None
                 return ""
             self._at = opening.end()
         if self._ended:
@@ -44,7 +44,7 @@ class InputReader:
         assert found is not None
         raw, end = found[0], found.end()
         if _HIGH.search(raw):
-            # Half of a character: the other escape is still to come.
+            # Half of a surrogate pair: wait for the other escape.
             raw, end = raw[:-6], end - 6
         self._at = end
         self._ended = self._arguments[end : end + 1] == '"'
@@ -61,6 +61,6 @@ class InputReader:
 
 
 def _unescaped(raw: str) -> str:
-    """Of the inside of a JSON string, in which a model may have left raw line breaks and half characters."""
+    """Decodes the inside of a JSON string. Tolerates raw line breaks and lone surrogates, which models write."""
     text: str = stdlib_json.loads(f'"{raw}"', strict=False)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

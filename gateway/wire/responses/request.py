@@ -1,4 +1,4 @@
-"""`POST /v1/responses` as a chat request."""
+"""Reads `POST /v1/responses` and translates it to a chat request."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gateway.wire.conversation import Conversation, Message, image_part, text_pa
 Item = dict[str, Any]
 
 SEALED = "ctxgate:"
-"""Begins the `encrypted_content` of a reasoning item: base64 follows. Who keeps no responses here gets its reasoning
-back this way; there is nothing in it to hide."""
+"""Prefix of a reasoning item's `encrypted_content`, before base64. Clients that store no responses here send reasoning
+back in it. It isn't secret, so it isn't encrypted."""
 
 IGNORED_ITEMS = ("item_reference", "compaction", "web_search_call", "file_search_call", "code_interpreter_call")
 NAMESPACE = "__"
-"""Between a namespace and the name of a tool in it."""
+"""Joins a namespace and the name of a tool in it."""
 
 
 class Reasoning(Struct):
@@ -32,7 +32,7 @@ class Reasoning(Struct):
 
 
 class TextFormat(Struct):
-    """`type`: text, json_object or json_schema."""
+    """type: text, json_object or json_schema."""
 
     type: str
     name: str | None = None
@@ -47,7 +47,7 @@ class TextOptions(Struct):
 
 
 class CreateResponse(Struct, kw_only=True):
-    """The fields that are read. Others that OpenAI knows are accepted, and say nothing to a model on this machine."""
+    """The fields that the gateway uses. It accepts and ignores OpenAI's other fields."""
 
     model: str | None = None
     input: str | list[Item] = field(default_factory=list)
@@ -77,23 +77,24 @@ class CreateResponse(Struct, kw_only=True):
 
     @classmethod
     def parse(cls, data: bytes) -> CreateResponse:
-        """Raises ProviderInvalidRequest, which names the field at fault."""
+        """Raises ProviderInvalidRequest, which names the invalid field."""
         request = body.read(_decoder, data)
         for name in ("conversation", "prompt"):
             if getattr(request, name) is not None:
-                raise _refused(name, f"{name} is kept by OpenAI's servers; send instructions and input instead")
+                raise _invalid(name, f"{name} refers to data on OpenAI's servers; send instructions and input instead")
         if not request.input and request.previous_response_id is None:
-            raise _refused("input", "input: a text or at least one item is needed")
+            raise _invalid("input", "input: a string or at least one item is required")
         return request
 
     @property
     def items(self) -> list[Item]:
-        """The input as items."""
+        """The input as a list of items."""
         if isinstance(self.input, str):
             return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": self.input}]}]
         return self.input
 
-    def asks(self, include: str) -> bool:
+    def includes(self, include: str) -> bool:
+        """Whether the client asks for this extra output."""
         return include in (self.include or ())
 
 
@@ -101,10 +102,10 @@ _decoder = msgspec.json.Decoder(CreateResponse)
 
 
 class ToolTable:
-    """The declared tools under the names by which a chat model knows them.
+    """Maps the declared tools to chat functions.
 
-    Tools in a namespace get one name with it, custom tools become functions with the text `input`. Tools that OpenAI
-    runs itself (`web_search`, …) can't be offered: `dropped` names them.
+    A namespaced tool gets the namespace in its name; a custom tool becomes a function with the string `input`. Drops
+    the tools that OpenAI runs itself (`web_search`, …) and lists their types in `dropped`.
     """
 
     def __init__(self, tools: Sequence[Item] | None) -> None:
@@ -119,7 +120,7 @@ class ToolTable:
         return name in self._custom
 
     def split(self, name: str) -> tuple[str | None, str]:
-        """The namespace and the name that a client knows."""
+        """The namespace and name under which the client declared the tool."""
         return self._namespaces.get(name, (None, name))
 
     def _add(self, tool: Item, place: str, namespace: str | None) -> None:
@@ -127,7 +128,7 @@ class ToolTable:
         if kind == "namespace":
             tools = tool.get("tools") or []
             if not isinstance(tools, list) or not all(isinstance(inner, dict) for inner in tools):
-                raise _refused(f"{place}.tools", f"{place}.tools: a list of tools is needed")
+                raise _invalid(f"{place}.tools", f"{place}.tools: must be a list of tools")
             for position, inner in enumerate(tools):
                 self._add(inner, f"{place}.tools[{position}]", tool.get("name"))
             return
@@ -136,7 +137,7 @@ class ToolTable:
             return
         name = tool.get("name")
         if not isinstance(name, str) or not name:
-            raise _refused(f"{place}.name", f"{place}.name: a tool needs a name")
+            raise _invalid(f"{place}.name", f"{place}.name: a tool needs a name")
         known = joined(namespace, name)
         if namespace is not None:
             self._namespaces[known] = (namespace, name)
@@ -167,7 +168,7 @@ def _custom(tool: Item) -> Item:
 
 
 def chat_fields(request: CreateResponse, items: Iterable[Item], tools: ToolTable) -> dict[str, Any]:
-    """The fields of the chat request. items: the whole conversation, earlier responses included.
+    """The fields of the chat request. items: the whole conversation, including earlier responses.
 
     Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock.
     """
@@ -186,7 +187,7 @@ def chat_fields(request: CreateResponse, items: Iterable[Item], tools: ToolTable
     }.items():
         if value is not None:
             fields[name] = value
-    if request.top_logprobs or request.asks("message.output_text.logprobs"):
+    if request.top_logprobs or request.includes("message.output_text.logprobs"):
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
     if request.text is not None and request.text.format is not None:
         fields |= _response_format(request.text.format)
@@ -206,7 +207,7 @@ def _response_format(format: TextFormat) -> dict[str, Any]:
     if format.type == "json_object":
         return {"response_format": {"type": "json_object"}}
     if format.type != "json_schema" or format.schema is None:
-        raise _refused("text.format", "text.format: text, json_object, or json_schema with its schema")
+        raise _invalid("text.format", "text.format: must be text, json_object, or json_schema with a schema")
     schema: dict[str, Any] = {"name": format.name or "response", "schema": format.schema}
     if format.strict is not None:
         schema["strict"] = format.strict
@@ -214,21 +215,21 @@ def _response_format(format: TextFormat) -> dict[str, Any]:
 
 
 def _tool_choice(choice: str | Item, tools: ToolTable) -> tuple[list[Item], Any]:
-    """The tools that may be called, and chat's `tool_choice`."""
+    """The tools that the model may call, and chat's `tool_choice`."""
     if isinstance(choice, str):
         if choice not in ("auto", "none", "required"):
-            raise _refused("tool_choice", f"tool_choice: {choice!r} is none of auto, none, required")
+            raise _invalid("tool_choice", f"tool_choice: must be auto, none or required, not {choice!r}")
         if choice == "required" and not tools.declared:
-            raise _refused("tool_choice", "tool_choice: required, and there is no tool that can be called here")
+            raise _invalid("tool_choice", "tool_choice: required needs at least one callable tool")
         return tools.declared, choice
     kind = choice.get("type")
     if kind == "allowed_tools":
         allowed = [_named(one) for one in choice.get("tools") or () if isinstance(one, Mapping)]
-        kept = [tool for tool in tools.declared if tool["function"]["name"] in allowed]
-        return kept, choice.get("mode", "auto")
+        callable_tools = [tool for tool in tools.declared if tool["function"]["name"] in allowed]
+        return callable_tools, choice.get("mode", "auto")
     if kind in ("function", "custom"):
         return tools.declared, {"type": "function", "function": {"name": _named(choice)}}
-    raise _refused("tool_choice", f"tool_choice: a tool of type {kind!r} can't be run here")
+    raise _invalid("tool_choice", f"tool_choice: tools of type {kind!r} are not supported")
 
 
 def _named(choice: Mapping[str, Any]) -> str:
@@ -236,14 +237,14 @@ def _named(choice: Mapping[str, Any]) -> str:
 
 
 def messages(instructions: str | None, items: Iterable[Item]) -> list[Message]:
-    """Items as chat messages. Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock."""
+    """Translates items to chat messages. Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock."""
     conversation = Conversation()
     conversation.system(instructions or "")
     for position, item in enumerate(items):
         _add_item(conversation, item, f"input[{position}]")
     found = conversation.messages()
     if not found:
-        raise _refused("input", "input: nothing in it can be shown to a model")
+        raise _invalid("input", "input: it contains nothing that a model can read")
     return found
 
 
@@ -261,7 +262,7 @@ def _add_item(conversation: Conversation, item: Item, place: str) -> None:
         case "reasoning":
             conversation.assistant(reasoning=_past_reasoning(item))
         case _ if kind not in IGNORED_ITEMS:
-            raise ProviderUnsupportedContentBlock(f"{place}: items of type {kind!r} can't be read here", param=place)
+            raise ProviderUnsupportedContentBlock(f"{place}: items of type {kind!r} are not supported", param=place)
 
 
 def _add_message(conversation: Conversation, item: Item, place: str) -> None:
@@ -275,12 +276,12 @@ def _add_message(conversation: Conversation, item: Item, place: str) -> None:
         case "system" | "developer":
             conversation.system("\n\n".join(part["text"] for part in parts if part["type"] == "text"))
         case _:
-            raise _refused(f"{place}.role", f"{place}.role: user, assistant, system or developer")
+            raise _invalid(f"{place}.role", f"{place}.role: must be user, assistant, system or developer")
 
 
 def _parts(content: Any, place: str) -> list[Message]:
     if not isinstance(content, list):
-        raise _refused(place, f"{place}: a text or a list of parts is needed")
+        raise _invalid(place, f"{place}: must be a string or a list of parts")
     found = []
     for position, part in enumerate(content):
         at = f"{place}[{position}]"
@@ -292,12 +293,12 @@ def _parts(content: Any, place: str) -> list[Message]:
         elif kind == "input_image" and isinstance(part.get("image_url"), str):
             found.append(image_part(part["image_url"], part.get("detail")))
         else:
-            raise ProviderUnsupportedContentBlock(f"{at}: content of type {kind!r} can't be read here", param=at)
+            raise ProviderUnsupportedContentBlock(f"{at}: content of type {kind!r} is not supported", param=at)
     return found
 
 
 def _output(output: Any, place: str) -> tuple[str, list[Message]]:
-    """The text of a call's result, and its pictures: a tool's message has no place for them."""
+    """A result's text, and its images, which a tool message can't contain."""
     if isinstance(output, str):
         return output, []
     if isinstance(output, list):
@@ -325,21 +326,21 @@ def _past_reasoning(item: Item) -> str:
         try:
             return base64.b64decode(sealed.removeprefix(SEALED), validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
-            return ""  # not ours after all
+            return ""  # another server's
     return ""
 
 
 def seal(reasoning: str) -> str:
-    """`encrypted_content` for a reasoning item."""
+    """The `encrypted_content` of a reasoning item."""
     return SEALED + base64.b64encode(reasoning.encode()).decode()
 
 
 def _text(item: Mapping[str, Any], name: str, place: str) -> str:
     value = item.get(name)
     if not isinstance(value, str):
-        raise _refused(f"{place}.{name}", f"{place}.{name}: a text is needed")
+        raise _invalid(f"{place}.{name}", f"{place}.{name}: must be a string")
     return value
 
 
-def _refused(param: str, message: str) -> ProviderInvalidRequest:
+def _invalid(param: str, message: str) -> ProviderInvalidRequest:
     return ProviderInvalidRequest(message, param=param)
