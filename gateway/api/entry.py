@@ -37,6 +37,7 @@ class API:
         self.chat = Chat(gateway)
         self.hot_paths = frozenset(path.encode() for path in PATHS)
         self.answer_hot = self.chat.answer
+        self.max_body = self.chat.max_body
         self._services = services
         self._router: ASGIApp | None = None
         self._background = background
@@ -47,11 +48,6 @@ class API:
             from gateway.server import cors
 
             self._app = cors.allowing(origins, self._answer)
-
-    @property
-    def max_body(self) -> int:
-        """The largest request body in bytes."""
-        return self.chat.max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -109,6 +105,7 @@ class API:
     def _configured(self) -> None:
         self._keyring = self._keys()
         self.chat.configured()
+        self.max_body = self.chat.max_body
 
     def _keys(self) -> Keyring:
         config = self.chat.gateway.config

@@ -8,7 +8,7 @@ from gateway.backends import Backend
 from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.request.constraints import may_use_grammar
-from gateway.request.prepare import Capabilities, needs_capabilities
+from gateway.request.prepare import Capabilities
 from gateway.wire.chat import ChatRequest
 from normalizers import Detection, FormatSpec, detect, registry
 
@@ -30,7 +30,7 @@ class CapabilityFinder:
         """What `_asked` said: without, and with, what concerns past calls."""
         self._asked: Backend | None = None
         self.plain = None if self._undetected else Capabilities(self.reader, self.reader)
-        """For requests that need no others, see `needs_capabilities`: the reader alone. None until it is detected."""
+        """For plain requests (`ChatRequest.plain`): the reader alone. None until it is detected."""
 
     def known(self, request: ChatRequest, backend: Backend) -> Capabilities | None:
         """What the request needs, if this backend was asked for it already."""
@@ -43,7 +43,7 @@ class CapabilityFinder:
             # If nothing says beforehand, each answer shows it: the first known marker counts.
             self._undetected = False
             self.plain = Capabilities(self.reader, self.reader)
-        if not needs_capabilities(request):
+        if request.plain:
             return self.plain
         known = self.known(request, backend)
         if known is None:

@@ -22,7 +22,7 @@ from gateway.core.run import Asked, Run
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
-from gateway.request.prepare import Settings, needs_capabilities, prepare, prepare_prompt
+from gateway.request.prepare import Settings, prepare, prepare_prompt
 from gateway.request.repair_history import NOTHING
 from gateway.schema.checker import compiled
 from gateway.upstream import EngineGone
@@ -133,7 +133,7 @@ class Route:
 
     async def _send(self, request: ChatRequest, backend: Backend) -> Asked:
         capability = self.capability
-        can = capability.known(request, backend) if needs_capabilities(request) else capability.plain
+        can = capability.plain if request.plain else capability.known(request, backend)
         if can is None:
             can = await capability.find(request, backend)
         prepared = prepare(request, self._settings, can)

@@ -14,7 +14,7 @@ from gateway.request.grammars import forced_tools, raw_text
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
 from gateway.schema.fault import Compile
-from gateway.wire.chat import ChatRequest, decode, encode
+from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest, decode, encode
 from gateway.wire.engine import RawText
 from normalizers import FormatSpec
 
@@ -121,20 +121,16 @@ class _Terms(Struct, frozen=True):
     check: Check | None = None
 
 
-def needs_capabilities(request: ChatRequest) -> bool:
-    """Whether `prepare` looks at more than the reader: for tools, constraints and past calls it does."""
-    return request.tools is not None or request.constrained or request.past_calls
-
-
 def prepare(request: ChatRequest, settings: Settings, can: Capabilities) -> Prepared:
     """Works out what to send. Raises ProviderInvalidRequest for what the engine couldn't be held to."""
     fields = settings.fields(request.fields)
-    if not needs_capabilities(request):
+    if request.plain:
         return Prepared(fields, can.reader)
-    if request.tool_choice is None and request.response_format is None:
-        terms = _terms(settings, can, request.tools, request.parallel_tool_calls)
-    else:
-        terms = _terms(settings, can, request.tools, request.parallel_tool_calls, *_constraint_bytes(request))
+    tools, choice, format = request.tools or b"", b"", b""
+    if request.tool_choice is not None or request.response_format is not None:
+        choice, format = _constraint_bytes(request)
+    kept = len(tools) + len(choice) + len(format) <= MAX_KEPT_BYTES
+    terms = (_terms if kept else _terms.__wrapped__)(settings, can, tools, request.parallel_tool_calls, choice, format)
     if terms.drop or terms.replace:
         for name in terms.drop:
             fields.pop(name, None)
@@ -180,7 +176,7 @@ def _constraint_bytes(request: ChatRequest) -> tuple[bytes, bytes]:
     return bytes(choice), bytes(format)
 
 
-def _same_terms(tools: bytes | None, parallel: bool, choice: bytes, format: bytes) -> ChatRequest:
+def _same_terms(tools: bytes, parallel: bool, choice: bytes, format: bytes) -> ChatRequest:
     """A request with these fields alone."""
     fields = {b"messages": b'[{"role":"user"}]', b"parallel_tool_calls": b"true" if parallel else b"false"}
     given = {b"tools": tools, b"tool_choice": choice, b"response_format": format}
@@ -188,15 +184,9 @@ def _same_terms(tools: bytes | None, parallel: bool, choice: bytes, format: byte
     return ChatRequest.parse(b"{%b}" % b",".join(b'"%b":%b' % pair for pair in fields.items()))
 
 
-@lru_cache(maxsize=256)
-def _terms(
-    settings: Settings,
-    can: Capabilities,
-    tools: bytes | None,
-    parallel: bool,
-    choice: bytes = b"",
-    format: bytes = b"",
-) -> _Terms:
+@lru_cache(maxsize=64)
+def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, choice: bytes, format: bytes) -> _Terms:
+    """tools, choice, format: JSON; b"" for a field that the request leaves out."""
     request = _same_terms(tools, parallel, choice, format)
     wanted = constraint(request) if request.constrained else None
     method = _method(wanted, settings)

@@ -39,10 +39,8 @@ class HotApp(Protocol):
     hot_paths: frozenset[bytes]
     """POSTs to these paths take the hot route."""
 
-    @property
-    def max_body(self) -> int:
-        """The largest body in bytes."""
-        ...
+    max_body: int
+    """The largest body in bytes."""
 
     def authenticate(self, headers: Headers) -> object:
         """Raises ProviderAuthentication for a caller who may not use the route."""

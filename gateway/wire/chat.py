@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from copy import copy
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -44,7 +45,8 @@ class _Known(Struct, gc=False):
     model: str | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    tools: list[_Tool] | None = None
+    tools: Raw = Raw(b"null")
+    """See `_checked_tools`."""
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
@@ -58,12 +60,16 @@ class _Known(Struct, gc=False):
 
 
 _decode_known = msgspec.json.Decoder(_Known).decode
+_decode_tools = msgspec.json.Decoder(list[_Tool] | None).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
 _past_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool)"').search
+
+MAX_KEPT_BYTES = 256 * 1024
+"""Longer lists of tools are worked out anew for each request, so that what is kept stays small."""
 
 FREE = ("auto", "none")
 """Values of `tool_choice` that allow an answer in plain text."""
@@ -85,8 +91,8 @@ class ChatRequest:
     change. tools: the JSON array of tools; None if the request declares none. api: the API that received it.
     fallback: the name of the fallback model that answers; the answer reports it. constrained: the answer must meet a
     constraint; see `gateway.request.constraints`. past_calls: `messages` may contain tool calls or their results; a
-    false positive only costs time. progress: returns the progress until the answer begins; each stage that works on
-    the request sets it.
+    false positive only costs time. plain: without tools, past calls and constraint. progress: returns the progress
+    until the answer begins; each stage that works on the request sets it.
     """
 
     __slots__ = (
@@ -98,6 +104,7 @@ class ChatRequest:
         "model",
         "parallel_tool_calls",
         "past_calls",
+        "plain",
         "progress",
         "response_format",
         "stream",
@@ -105,7 +112,7 @@ class ChatRequest:
         "tools",
     )
 
-    def __init__(self, fields: dict[str, Raw], known: _Known, api: ApiName) -> None:
+    def __init__(self, fields: dict[str, Raw], known: _Known, tools: bytes | None, api: ApiName) -> None:
         self.fields = fields
         self.api = api
         self.fallback: str | None = None
@@ -113,13 +120,14 @@ class ChatRequest:
         self.stream = bool(known.stream)
         options = known.stream_options
         self.include_usage = bool(options and options.include_usage)
-        self.tools = b"".join((fields["tools"],)) if known.tools else None  # bytes() of a Raw costs four times as much
+        self.tools = tools
         self.parallel_tool_calls = known.parallel_tool_calls is not False
         self.tool_choice = known.tool_choice
         self.response_format = known.response_format
         choice = known.tool_choice
         self.constrained = known.response_format is not None or (choice is not None and choice not in FREE)
         self.past_calls = _past_calls(fields["messages"]) is not None
+        self.plain = tools is None and not self.constrained and not self.past_calls
         self.progress: Callable[[], str] = waiting
 
     def describe_progress(self) -> str:
@@ -143,10 +151,7 @@ class ChatRequest:
             known = _decode_known(body)
             fields = _decode_fields(body)
         except msgspec.ValidationError as error:
-            reason, _, where = str(error).partition(" - at `$")
-            param = where.rstrip("`").lstrip(".") or None
-            place = f"{param}: " if param else "the request body: "
-            raise ProviderInvalidRequest(f"{place}{reason[:1].lower()}{reason[1:]}", param=param) from None
+            raise _invalid(error) from None
         except msgspec.DecodeError as error:
             raise ProviderInvalidRequest(f"the request body is not valid JSON: {error}") from None
         except UnicodeDecodeError:
@@ -155,9 +160,36 @@ class ChatRequest:
             raise ProviderInvalidRequest("the request body is not valid: it is nested too deeply") from None
         if not known.messages:
             raise ProviderInvalidRequest("messages: at least one message is required", param="messages")
-        if known.tools and _check_tools(known.tools):
-            fields["tools"] = _without_null_descriptions(fields["tools"])
-        return cls(fields, known, api)
+        given = b"".join((known.tools,))  # bytes() of a Raw costs four times as much
+        tools = None
+        if given != b"null":
+            tools = (_checked_tools if len(given) <= MAX_KEPT_BYTES else _checked_tools.__wrapped__)(given)
+            if tools is not None and tools != given:
+                fields["tools"] = Raw(tools)
+        return cls(fields, known, tools, api)
+
+
+def _invalid(error: msgspec.ValidationError, root: str = "") -> ProviderInvalidRequest:
+    """root: the field that was decoded; "" for the whole body."""
+    reason, _, where = str(error).partition(" - at `$")
+    param = (root + where.rstrip("`")).lstrip(".") or None
+    place = f"{param}: " if param else "the request body: "
+    return ProviderInvalidRequest(f"{place}{reason[:1].lower()}{reason[1:]}", param=param)
+
+
+@lru_cache(maxsize=64)
+def _checked_tools(given: bytes) -> bytes | None:
+    """The array of tools to send, None for an empty one. Agents repeat the same bytes with every turn.
+
+    Removes null descriptions: some clients send them, and llama.cpp rejects them. Raises ProviderInvalidRequest.
+    """
+    try:
+        tools = _decode_tools(given)
+    except msgspec.ValidationError as error:
+        raise _invalid(error, "tools") from None
+    if not tools:
+        return None
+    return _without_null_descriptions(given) if _check_tools(tools) else given
 
 
 def _check_tools(tools: list[_Tool]) -> bool:
@@ -172,14 +204,13 @@ def _check_tools(tools: list[_Tool]) -> bool:
     return found
 
 
-def _without_null_descriptions(tools: Raw) -> Raw:
-    """Removes null descriptions: some clients send them, and llama.cpp rejects them."""
+def _without_null_descriptions(tools: bytes) -> bytes:
     found: list[dict[str, Any]] = decode(tools)
     for tool in found:
         function = tool.get("function")
         if function is not None and function.get("description", "") is None:
             del function["description"]
-    return Raw(encode(found))
+    return encode(found)
 
 
 class FunctionDelta(Struct, omit_defaults=True):
