@@ -83,7 +83,7 @@ async def test_it_is_refused_at_once_though_every_slot_is_busy(serve: Serve, tes
             assert caught.value.code == "context_length_exceeded"
             assert not waiting.done()
             run.close()
-            assert (await waiting).content or True
+            assert (await waiting).finish_reason in ("stop", "length"), "it got its turn, and answered"
 
 
 async def test_a_prompt_that_surely_fits_costs_no_further_request() -> None:

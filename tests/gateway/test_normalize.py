@@ -749,3 +749,12 @@ def test_a_fixup_sees_every_chunk_first() -> None:
 
 def test_a_fixup_sees_the_whole_answer() -> None:
     assert json.loads(answer(fixup=EveryChunk()).whole(json.dumps(completion()).encode()))["seen"]
+
+
+def test_reasoning_in_two_parts_of_one_chunk_stays_whole() -> None:
+    one = answer("hermes")
+    clean = [json.loads(each) for each in fed(one, payload("<think>first</think><think>second</think>done"))]
+    deltas = [frame["choices"][0]["delta"] for frame in clean]
+    for name in ("reasoning", "reasoning_content"):
+        assert "".join(delta.get(name, "") for delta in deltas) == "firstsecond"
+    assert "".join(delta.get("content", "") for delta in deltas) == "done"

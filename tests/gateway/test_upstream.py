@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from gateway.backends import Address
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
-from gateway.upstream import HIGH_WATER, LINGER_SECONDS, MAX_IDLE, Response, Upstream
+from gateway.upstream import HIGH_WATER, LINGER_SECONDS, MAX_IDLE, SWEEP_SECONDS, Response, Upstream
 from tests.gateway.conftest import Clock
 from tests.gateway.double import (
     STREAM_HEAD,
@@ -425,6 +425,20 @@ async def test_an_engine_that_falls_silent() -> None:
         assert await answered.receive()
         with pytest.raises(ProviderUnavailable, match="sent nothing"):
             await answered.receive()
+        await double.requests[0].gone
+
+
+async def test_silence_that_begins_after_a_sweep_is_noticed_by_a_later_one(clock: Clock) -> None:
+    async with engine(endless, silence=2.5) as (double, upstream):
+        answered = await post(upstream)
+        assert await answered.receive()
+        reading = asyncio.ensure_future(answered.receive())
+        for _ in range(2):
+            await clock.goes_on(SWEEP_SECONDS)
+            assert not reading.done()
+        await clock.goes_on(SWEEP_SECONDS)
+        with pytest.raises(ProviderUnavailable, match="sent nothing"):
+            await reading
         await double.requests[0].gone
 
 

@@ -1,0 +1,150 @@
+"""A run asks again, once, when its engine goes away before the client has anything."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+import pytest
+
+from gateway.answer.normalize import Answer
+from gateway.backends import Backend, Reply
+from gateway.config import Model
+from gateway.core.run import Asked, Run
+from gateway.engines import Engine
+from gateway.errors import ProviderUnavailable
+from gateway.upstream import EngineGone
+from gateway.wire.chat import ChatRequest
+from normalizers import registry
+from tests.gateway.double import chunk, completion
+
+MODEL = Model(name="m", runtime="echo")
+GONE = EngineGone("the engine went away", status=502)
+SILENT = ProviderUnavailable("the engine sent nothing", status=503)
+
+
+class Scripted(Reply):
+    """Hands out its payloads, then raises its error or ends."""
+
+    def __init__(self, *payloads: bytes, error: Exception | None = None) -> None:
+        self.closed = False
+        self.done = error is None
+        self._payloads = list(payloads)
+        self._error = error
+
+    async def whole(self) -> bytes:
+        if self._error is not None:
+            raise self._error
+        return self._payloads[0]
+
+    async def payloads(self) -> list[bytes]:
+        if self._payloads:
+            return [self._payloads.pop(0)]
+        if self._error is not None:
+            raise self._error
+        return []
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class CountedEngine:
+    """What a run uses of an engine."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.losses = 0
+
+    def lost(self) -> None:
+        self.losses += 1
+
+    def leave(self) -> None:
+        self.in_flight -= 1
+
+
+class Route:
+    """Answers each attempt with the next reply."""
+
+    def __init__(self, *replies: Scripted, ours: bool = True) -> None:
+        self.model = MODEL
+        self.fake = CountedEngine()
+        self.engine = cast("Engine", self.fake) if ours else None
+        self.booked: list[Run] = []
+        self.replies = list(replies)
+
+    async def ask(self, request: ChatRequest) -> Asked:
+        self.fake.in_flight += 1
+        return Asked(self.replies.pop(0), Answer(request, registry.get("native_json")), Backend(MODEL, None), None)
+
+    def ended(self, run: Run) -> None:
+        self.booked.append(run)
+
+    async def run(self, *, stream: bool) -> Run:
+        body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+        request = ChatRequest.parse(json.dumps(body).encode())
+        return Run(self, request, await self.ask(request), 0.0, replayed=False)
+
+
+def good(stream: bool) -> Scripted:
+    if not stream:
+        return Scripted(json.dumps(completion("Hello")).encode())
+    return Scripted(*(json.dumps(each).encode() for each in (chunk("Hello"), chunk(reason="stop"))))
+
+
+async def text(run: Run, stream: bool) -> str:
+    if not stream:
+        found: str = json.loads(await run.whole())["choices"][0]["message"]["content"]
+        return found
+    said: list[Any] = []
+    while payloads := await run.payloads():
+        said += [json.loads(payload)["choices"][0]["delta"].get("content") or "" for payload in payloads]
+    return "".join(said)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_engine_that_goes_after_its_head_is_asked_once_more(stream: bool) -> None:
+    lost = Scripted(error=GONE)
+    route = Route(lost, good(stream))
+    with await route.run(stream=stream) as run:
+        assert await text(run, stream) == "Hello"
+        assert run.outcome == "ok"
+        assert lost.closed
+        assert (route.fake.losses, route.fake.in_flight) == (1, 1)
+    assert route.fake.in_flight == 0
+    assert route.booked == [run]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("replies", "ours", "error"),
+    [
+        pytest.param((GONE, GONE), True, GONE, id="it goes twice"),
+        pytest.param((SILENT, None), True, SILENT, id="it was silent, and may still work on it"),
+        pytest.param((GONE, None), False, GONE, id="a server of somebody else's"),
+    ],
+)
+async def test_otherwise_the_error_stands(
+    stream: bool, replies: tuple[Exception | None, ...], ours: bool, error: Exception
+) -> None:
+    route = Route(*(good(stream) if each is None else Scripted(error=each) for each in replies), ours=ours)
+    with await route.run(stream=stream) as run, pytest.raises(ProviderUnavailable) as caught:
+        await text(run, stream)
+    assert caught.value is error
+    assert run.outcome == "provider_unavailable"
+
+
+async def test_a_client_that_has_a_part_is_told_of_the_end() -> None:
+    route = Route(Scripted(json.dumps(chunk("Hel")).encode(), error=GONE), good(True))
+    with await route.run(stream=True) as run:
+        (first,) = await run.payloads()
+        assert json.loads(first)["choices"][0]["delta"]["content"] == "Hel"
+        with pytest.raises(EngineGone):
+            await run.payloads()
+    assert len(route.replies) == 1, "never asked again"
+
+
+async def test_what_begin_has_read_can_still_be_asked_again_elsewhere() -> None:
+    route = Route(good(True))
+    with await route.run(stream=True) as run:
+        await run.begin()
+        assert await text(run, True) == "Hello"

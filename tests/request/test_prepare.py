@@ -1,0 +1,181 @@
+"""`prepare` decides what an engine gets; no engine is needed to see it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.request.prepare import Capabilities, Prepared, Settings, prepare
+from gateway.schema.checker import compiled
+from gateway.wire.chat import ChatRequest
+from normalizers import registry
+
+Json = dict[str, Any]
+
+HERMES, NATIVE = registry.get("hermes"), registry.get("native_json")
+USER: Json = {"role": "user", "content": "Hi"}
+CALL: Json = {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": '{"zone": "UTC"}'}}
+PAST: list[Json] = [
+    USER,
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
+]
+BY_SCHEMA: Json = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "required": ["n"]}}}
+
+
+def tool(name: str) -> Json:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
+
+
+def prepared(
+    can: Capabilities,
+    *,
+    messages: list[Json] | None = None,
+    runtime: str = "llama.cpp",
+    settings: Settings | None = None,
+    **fields: Any,
+) -> Prepared:
+    settings = settings or Settings.of(
+        runtime, defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled
+    )
+    body = {"model": "m", "messages": messages or [USER], **fields}
+    return prepare(ChatRequest.parse(json.dumps(body).encode()), settings, can)
+
+
+def sent(one: Prepared) -> Json:
+    return {name: json.loads(bytes(value)) for name, value in one.fields.items()}
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_tools_go_into_the_prompt_of_a_model_whose_engine_takes_none(role: str) -> None:
+    can = Capabilities(HERMES, HERMES, tools_in_prompt=True, takes_tools=False)
+    plain = sent(prepared(can, tools=[tool("now")], tool_choice="auto", parallel_tool_calls=True))
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & plain.keys()
+    assert [message["role"] for message in plain["messages"]] == ["system", "user"]
+    assert '"name": "now"' in plain["messages"][0]["content"]
+
+    first = {"role": role, "content": "Be brief."}
+    own = sent(prepared(can, messages=[first, USER], tools=[tool("now")]))
+    assert [message["role"] for message in own["messages"]] == [role, "user"], "one system message, not two"
+    assert own["messages"][0]["content"].startswith("Be brief.\n\n")
+
+
+def test_past_calls_become_text_with_the_tools() -> None:
+    can = Capabilities(HERMES, HERMES, tools_in_prompt=True, takes_tools=False)
+    _, _, called, result = sent(prepared(can, messages=PAST, tools=[tool("now")]))["messages"]
+    assert "tool_calls" not in called
+    assert '"now"' in called["content"]
+    assert (result["role"], "noon" in result["content"]) == ("user", True)
+
+
+@pytest.mark.parametrize(
+    ("keeps_calls", "takes_tools", "roles"),
+    [
+        pytest.param(True, True, ["user", "assistant", "tool"], id="the template shows both"),
+        pytest.param(False, True, ["user", "assistant", "tool"], id="it drops calls"),
+        pytest.param(False, False, ["user", "assistant", "user"], id="it knows no tools at all"),
+    ],
+)
+def test_past_calls_of_a_template_that_drops_them(keeps_calls: bool, takes_tools: bool, roles: list[str]) -> None:
+    can = Capabilities(HERMES, HERMES, takes_tools=takes_tools, keeps_calls=keeps_calls)
+    messages = sent(prepared(can, messages=PAST))["messages"]
+    assert [message["role"] for message in messages] == roles
+    assert ("tool_calls" in messages[1]) is keeps_calls
+
+
+def test_an_engine_that_reads_calls_itself_gets_them_as_they_are() -> None:
+    one = prepared(Capabilities(NATIVE, NATIVE, keeps_calls=False), messages=PAST, tools=[tool("now")])
+    assert sent(one)["messages"] == PAST
+    assert sent(one)["tools"] == [tool("now")]
+
+
+def test_choice_none_hides_the_tools() -> None:
+    fields = sent(prepared(Capabilities(HERMES, HERMES), tools=[tool("now")], tool_choice="none"))
+    assert not {"tools", "tool_choice"} & fields.keys()
+
+
+@pytest.mark.parametrize(("mode", "choice"), [("auto", "auto"), ("required", "required")])
+def test_allowed_tools_are_all_that_the_engine_sees(mode: str, choice: str) -> None:
+    listed = {"mode": mode, "tools": [{"type": "function", "function": {"name": "later"}}]}
+    fields = sent(
+        prepared(
+            Capabilities(NATIVE, NATIVE),
+            tools=[tool("now"), tool("later")],
+            tool_choice={"type": "allowed_tools", "allowed_tools": listed},
+        )
+    )
+    assert fields["tools"] == [tool("later")]
+    assert fields["tool_choice"] == choice
+
+
+@pytest.mark.parametrize(
+    ("runtime", "words", "format"),
+    [
+        ("mlx", True, None),
+        ("ollama", False, BY_SCHEMA),  # it enforces a schema by itself
+        ("llama-cpp-python", True, {"type": "json_object"}),
+        ("openai", False, BY_SCHEMA),
+    ],
+)
+def test_a_schema_that_the_engine_does_not_understand_is_put_into_words(
+    runtime: str, words: bool, format: Json | None
+) -> None:
+    one = prepared(Capabilities(NATIVE, NATIVE), runtime=runtime, response_format=BY_SCHEMA)
+    fields = sent(one)
+    assert fields.get("response_format") == format
+    assert ("JSON Schema" in fields["messages"][0]["content"]) is words
+    assert (one.check is not None) is (one.method == "checked")
+
+
+def test_a_grammar_that_the_engine_did_not_take_leaves_a_check() -> None:
+    one = prepared(Capabilities(HERMES, HERMES, raw_text=True), tools=[tool("now")], tool_choice="required")
+    assert one.method == "grammar"
+    assert one.raw is not None
+    assert one.raw.grammar
+    taken, refused = one.enforced(by_grammar=True), one.enforced(by_grammar=False)
+    assert taken is not None
+    assert refused is not None
+    assert (taken.method, taken.check) == ("grammar", None)
+    assert (refused.method, refused.check) == ("checked", one.check)
+
+
+def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
+    with pytest.raises(ProviderInvalidRequest, match="tool_choice: runtime echo"):
+        prepared(Capabilities(NATIVE, NATIVE), runtime="echo", tools=[tool("now")], tool_choice="required")
+
+
+def test_what_depends_on_the_tools_alone_is_worked_out_once() -> None:
+    can = Capabilities(HERMES, HERMES, raw_text=True)
+    settings = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
+    fields: Json = {"tools": [tool("now")], "tool_choice": "required"}
+    first = prepared(can, settings=settings, **fields)
+    second = prepared(can, settings=settings, messages=PAST, **fields)
+    other = prepared(can, settings=settings, tools=[tool("later")], tool_choice="required")
+    assert first.raw is second.raw
+    assert first.check is second.check
+    assert other.raw != first.raw
+
+
+@pytest.mark.parametrize(
+    ("strip", "force", "expected"),
+    [
+        pytest.param((), {}, {"temperature": 2.0, "max_completion_tokens": 7}, id="the caller's own"),
+        pytest.param(("temperature",), {}, {"temperature": 0.5, "max_completion_tokens": 7}, id="stripped"),
+        pytest.param(("max_tokens",), {}, {"temperature": 2.0, "max_tokens": 9}, id="stripped by its other name"),
+        pytest.param((), {"max_tokens": 5}, {"temperature": 2.0, "max_tokens": 5}, id="forced by its other name"),
+    ],
+)
+def test_fields_that_config_yaml_decides(strip: tuple[str, ...], force: Json, expected: Json) -> None:
+    settings = Settings.of(
+        "openai",
+        defaults={"temperature": 0.5, "max_tokens": 9},
+        strip=strip,
+        force=force,
+        engine_enforces=False,
+        compile=compiled,
+    )
+    fields = sent(prepared(Capabilities(NATIVE, NATIVE), settings=settings, temperature=2.0, max_completion_tokens=7))
+    assert {name: value for name, value in fields.items() if name not in ("model", "messages")} == expected
