@@ -1,4 +1,4 @@
-"""Both ways a chat request goes: the lane that `ctxgate serve` uses, and plain ASGI."""
+"""Both ways a chat request goes: the fast protocol that `ctxgate serve` uses, and plain ASGI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream's comments while it has nothing to say, on the lane and on plain ASGI."""
+"""A stream's comments while it has nothing to say, on the fast protocol and on plain ASGI."""
 
 from __future__ import annotations
 
