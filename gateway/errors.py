@@ -228,7 +228,7 @@ class Backoff(NamedTuple):
 
 
 def seconds_until_retry(header: str | None) -> float | None:
-    """A server's Retry-After header, which may be a date (RFC 9110 §10.2.3), as seconds from now; None if it is neither."""
+    """A server's Retry-After header, a number or a date (RFC 9110 §10.2.3), as seconds from now; None if neither."""
     if header is None:
         return None
     try:
