@@ -10,13 +10,14 @@ from msgspec import Raw, Struct
 
 from gateway.request.checks import Check, Enforced
 from gateway.request.constraints import NEED_WORDS, Constraint, Method, allowed_tools, constraint, refused
-from gateway.request.grammars import forced_tools, raw_text
+from gateway.request.grammars import forced_tools, raw_text, strict
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
-from gateway.schema.fault import Compile
+from gateway.schema.fault import Compile, Write
 from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest, decode, encode
 from gateway.wire.engine import RawText
 from normalizers import FormatSpec
+from normalizers.write.grammar import grammar
 
 
 class Settings(Struct, frozen=True, eq=False):
@@ -24,7 +25,7 @@ class Settings(Struct, frozen=True, eq=False):
 
     defaults: fields for requests that leave them out. strip: fields that callers may not set. force: fields that we
     set whatever the caller says. engine_enforces: trust the engine with every constraint. compile: makes the checkers
-    of JSON Schemas.
+    of JSON Schemas. write: writes grammars.
     """
 
     runtime: str
@@ -33,6 +34,7 @@ class Settings(Struct, frozen=True, eq=False):
     force: Mapping[str, Raw]
     engine_enforces: bool
     compile: Compile
+    write: Write = grammar
 
     @classmethod
     def of(
@@ -44,9 +46,10 @@ class Settings(Struct, frozen=True, eq=False):
         force: Mapping[str, Any],
         engine_enforces: bool,
         compile: Compile,
+        write: Write = grammar,
     ) -> Self:
         """From plain values as the configuration has them."""
-        return cls(runtime, _raw(defaults), _with_twins(strip), _raw(force), engine_enforces, compile)
+        return cls(runtime, _raw(defaults), _with_twins(strip), _raw(force), engine_enforces, compile, write)
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """The fields that the engine gets for those that the caller gave."""
@@ -121,6 +124,11 @@ class _Terms(Struct, frozen=True):
     check: Check | None = None
 
 
+def blocks(request: ChatRequest) -> bool:
+    """Whether `prepare` may call `Settings.write`, which blocks."""
+    return not request.plain and (request.constrained or (request.tools is not None and strict(request.tools)))
+
+
 def prepare(request: ChatRequest, settings: Settings, can: Capabilities) -> Prepared:
     """Works out what to send. Raises ProviderInvalidRequest for what the engine couldn't be held to."""
     fields = settings.fields(request.fields)
@@ -184,7 +192,7 @@ def _same_terms(tools: bytes, parallel: bool, choice: bytes, format: bytes) -> C
     return ChatRequest.parse(b"{%b}" % b",".join(b'"%b":%b' % pair for pair in fields.items()))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, choice: bytes, format: bytes) -> _Terms:
     """tools, choice, format: JSON; b"" for a field that the request leaves out."""
     request = _same_terms(tools, parallel, choice, format)
@@ -209,7 +217,8 @@ def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, 
     elif request.tools is not None and not reader.untouched:
         must = forced_tools(request)
         if can.raw_text:
-            raw = raw_text(request, reader, answer=wanted.text_schema if wanted is not None else None)
+            answer = wanted.text_schema if wanted is not None else None
+            raw = raw_text(request, reader, answer=answer, write=settings.write)
         if can.tools_in_prompt:
             as_text = True
             system.append(tools_prompt(bytes(replace.pop("tools", request.tools)), reader, must))
