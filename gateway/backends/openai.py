@@ -25,6 +25,7 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderRateLimit,
     ProviderUnavailable,
+    seconds_until_retry,
 )
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
@@ -163,7 +164,7 @@ class OpenAIBackend(Backend):
             names.adapt(fields)
         response = await self.upstream.request(self._chat_head, encode(fields))
         if response.status != 200:
-            raise await self._refusal(response)
+            raise await self.refusal(response)
         reply = self.reply(response, fields)
         if names is not None:
             reply.fixup = names
@@ -177,14 +178,19 @@ class OpenAIBackend(Backend):
         """Sends a POST and returns the response to read. Raises the error for any status but 200."""
         response = await self.upstream.request(head, encode(fields))
         if response.status != 200:
-            raise await self._refusal(response)
+            raise await self.refusal(response)
         return response
 
-    async def _refusal(self, response: Response) -> GatewayError:
+    async def refusal(self, response: Response) -> GatewayError:
+        """The error for a response whose status isn't 200. Reads and closes it."""
         try:
-            return self.error(response.status, await response.read(MAX_ERROR_BODY))
+            error = self.error(response.status, await response.read(MAX_ERROR_BODY))
         finally:
             response.close()
+        asked = seconds_until_retry(response.headers.get(b"retry-after", b"").decode("latin-1"))
+        if asked is not None and error.transient:
+            error.retry_after = asked
+        return error
 
     async def ready(self) -> None:
         status, body = await self.get(self.ready_path)

@@ -15,6 +15,7 @@ from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
 from gateway.request.checks import Enforced
+from gateway.schema.pool import Threads
 from gateway.wire.chat import ChatRequest
 from gateway.wire.sse import Sink
 
@@ -27,6 +28,7 @@ class Asker(Protocol):
 
     model: Model
     engine: Engine | None
+    schemas: Threads
 
     def ask(self, request: ChatRequest) -> Awaitable[Asked]:
         """Sends the request once more."""
