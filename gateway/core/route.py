@@ -22,6 +22,7 @@ from gateway.core.run import Asked, Run
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
+from gateway.request.guarded import may_need_guard
 from gateway.request.prepare import Settings, prepare, prepare_prompt
 from gateway.request.repair_history import NOTHING
 from gateway.schema.checker import compiled
@@ -136,6 +137,8 @@ class Route:
         can = capability.plain if request.plain else capability.known(request, backend)
         if can is None:
             can = await capability.find(request, backend)
+        if backend.guards and may_need_guard(request):
+            can = await capability.guarding(request, backend, can)
         prepared = prepare(request, self._settings, can)
         if prepared.check is not None:
             # In a thread: a client's schema may take long to compile.
@@ -244,6 +247,8 @@ class Route:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""
         async with self.use() as backend:
             can = await self.capability.find(request, backend)
+            if backend.guards and may_need_guard(request):
+                can = await self.capability.guarding(request, backend, can)
             return await backend.count_tokens(prepare_prompt(request, self._settings, can))
 
     async def readiness(self) -> GatewayError | None:
