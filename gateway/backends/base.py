@@ -17,6 +17,7 @@ from gateway.config import Model
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
+from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Fixup, RawText
 
 Endpoint = Literal["completions", "embeddings", "rerank"]
@@ -115,6 +116,8 @@ class Backend:
 
     gives_raw_text = False
     """Whether `open_raw` works."""
+    guards = False
+    """Whether `open_raw` and `count_tokens` take requests that are guarded against control tokens in their texts."""
 
     def __init__(self, model: Model, address: Address | None) -> None:
         self.model = model
@@ -160,6 +163,10 @@ class Backend:
     async def keeps_calls(self) -> bool:
         """Whether the model's chat template shows the calls of earlier answers."""
         return True
+
+    async def control_tokens(self) -> ControlTokens | None:
+        """The control tokens of the model; None if the server doesn't tell. Asked only of backends that guard."""
+        return None
 
     async def about(self) -> About:
         """What the model's files or its server say about the model."""

@@ -203,6 +203,9 @@ class ServerEntry(Entry):
     responses_days: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] | None = Field(
         default=None, description="Days to keep /v1/responses; 0: store none."
     )
+    responses_max_bytes: Bytes | None = Field(
+        default=None, description="Total size of a user's stored responses; the oldest go first."
+    )
     progress_comments: bool | None = Field(
         default=None,
         description="Report in SSE comments what a stream waits for: queue, loading, prompt.",

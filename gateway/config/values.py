@@ -167,6 +167,8 @@ class Server(Struct, frozen=True, kw_only=True):
     """Origins whose web pages may use the gateway from a browser; `*`: any."""
     responses_days: float = 30.0
     """How long the gateway keeps stored `/v1/responses`; 0: it stores none."""
+    responses_max_bytes: int = 1024 * 1024 * 1024
+    """Of one user; the oldest go first."""
     progress_comments: bool = True
     """Whether a stream reports in SSE comments what it waits for."""
     progress_after_seconds: float = 0.8

@@ -22,6 +22,7 @@ from gateway.core.run import Asked, Run
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
+from gateway.request.guarded import may_need_guard
 from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
 from gateway.request.repair_history import NOTHING
 from gateway.schema.pool import Threads
@@ -144,6 +145,8 @@ class Route:
         can = capability.plain if request.plain else capability.known(request, backend)
         if can is None:
             can = await capability.find(request, backend)
+        if backend.guards and may_need_guard(request):
+            can = await capability.guarding(request, backend, can)
         terms = self._terms.get(request, can) or await self._work_out(request, can)
         prepared = prepare(request, self._settings, can, terms)
         if terms.check is not None:
@@ -258,6 +261,8 @@ class Route:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""
         async with self.use() as backend:
             can = await self.capability.find(request, backend)
+            if backend.guards and may_need_guard(request):
+                can = await self.capability.guarding(request, backend, can)
             return await backend.count_tokens(prepare_prompt(request, self._settings, can))
 
     async def readiness(self) -> GatewayError | None:

@@ -32,7 +32,7 @@ def raw_text(
     schemas that take `write` too long.
     """
     names = forced_tools(request)
-    free = _free(spec)
+    free = free_text(spec)
     if names is None:
         calls = MAX_CALLS if request.parallel_tool_calls else 1
         if answer is None:
@@ -91,7 +91,8 @@ def tool_name(tool: Any) -> object:
 
 
 @lru_cache(maxsize=64)
-def _free(spec: FormatSpec) -> RawText:
+def free_text(spec: FormatSpec) -> RawText:
+    """How to ask for text that no grammar binds."""
     return RawText(spec.markers if spec.keep_special else (), spec.think)
 
 

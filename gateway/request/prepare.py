@@ -6,14 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace as replaced
 
 from gateway.request.checks import Check, Enforced
 from gateway.request.constraints import NEED_WORDS, Constraint, Method, allowed_tools, constraint, refused
-from gateway.request.grammars import forced_tools, raw_text, strict
+from gateway.request.grammars import forced_tools, free_text, raw_text, strict
+from gateway.request.guarded import guard_messages
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
 from gateway.schema.fault import Compile, Write
+from gateway.wire import control_tokens
 from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest, decode, encode
+from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import RawText
 from normalizers import FormatSpec
 from normalizers.write.grammar import grammar
@@ -74,7 +78,7 @@ class Capabilities(Struct, frozen=True, eq=False):
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
     reads them. raw_text: the engine can give us the text unread. tools_in_prompt: the model sees its tools only if we
     put them into the prompt. takes_tools: its chat template has a place for tools. keeps_calls: the template shows the
-    calls of earlier answers.
+    calls of earlier answers. guard: keep these control tokens out of the request's texts.
     """
 
     reader: FormatSpec
@@ -83,6 +87,7 @@ class Capabilities(Struct, frozen=True, eq=False):
     tools_in_prompt: bool = False
     takes_tools: bool = True
     keeps_calls: bool = True
+    guard: ControlTokens | None = None
 
 
 class Terms(Struct, frozen=True, eq=False):
@@ -115,7 +120,7 @@ class Prepared(Struct, frozen=True):
     """One request, ready to send.
 
     fields: the body to send. terms: how to ask for the answer and how to read it. repairs: repairs of the past
-    conversation, by kind.
+    conversation, by kind, and the number of `control_tokens` that are kept text.
     """
 
     fields: dict[str, Raw]
@@ -131,7 +136,7 @@ class TermsCache:
 
     def get(self, request: ChatRequest, can: Capabilities) -> Terms | None:
         """None if `work_out` has to find them."""
-        return Terms(can.reader) if request.plain else self._kept.get(_key(request, can))
+        return Terms(can.reader) if request.plain and can.guard is None else self._kept.get(_key(request, can))
 
     def keep(self, request: ChatRequest, can: Capabilities, terms: Terms) -> None:
         """Forgets the oldest if there are too many. Keeps no long ones, so that all together stay small."""
@@ -159,6 +164,8 @@ def blocks(request: ChatRequest) -> bool:
 def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: Terms) -> Prepared:
     """What to send. terms: of `work_out`, or kept from a request with the same tools and constraint."""
     fields = settings.fields(request.fields)
+    if can.guard is not None:
+        fields["messages"] = Raw(guard_messages(bytes(fields["messages"]), can.guard, can.reader))
     if terms.drop or terms.replace:
         for name in terms.drop:
             fields.pop(name, None)
@@ -166,20 +173,41 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
     repairs = NOTHING
     if request.past_calls or terms.system:
         repairs = _edit_messages(fields, terms, can, past=request.past_calls)
+    if can.guard is not None:
+        repairs = {**repairs, **_guard_fields(fields, can.guard, broken=terms.raw is None)}
     return Prepared(fields, terms, repairs)
 
 
 def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) -> dict[str, Raw]:
     """The fields that make the request's prompt, for counting its tokens. Constraints add nothing here."""
     fields = {**settings.defaults, **request.fields}
+    if can.guard is not None:
+        fields["messages"] = Raw(guard_messages(bytes(fields["messages"]), can.guard, can.reader))
     messages, repairs = repair_history(decode(fields["messages"]))
     if request.tools is not None and can.tools_in_prompt:
         messages = calls_as_text(messages, can.reader, results=True)
-        messages = add_to_system(messages, tools_prompt(bytes(fields.pop("tools")), can.reader))
-    elif not repairs:
-        return fields
-    fields["messages"] = Raw(encode(messages))
+        messages = add_to_system(messages, tools_prompt(_guarded_tools(bytes(fields.pop("tools")), can), can.reader))
+        fields["messages"] = Raw(encode(messages))
+    elif repairs:
+        fields["messages"] = Raw(encode(messages))
+    if can.guard is not None:
+        _guard_fields(fields, can.guard, broken=not can.raw_text)
     return fields
+
+
+def _guarded_tools(tools: bytes, can: Capabilities) -> bytes:
+    return tools if can.guard is None else can.guard.guard(tools)
+
+
+def _guard_fields(fields: dict[str, Raw], guard: ControlTokens, *, broken: bool) -> Mapping[str, int]:
+    """Guards the tools, as the messages are already; the number of texts. broken: for an engine that takes no ids."""
+    if "tools" in fields:
+        fields["tools"] = Raw(guard.guard(bytes(fields["tools"])))
+    names = [name for name in ("messages", "tools") if name in fields]
+    found = control_tokens.count(*(bytes(fields[name]) for name in names))
+    if broken:
+        fields |= {name: Raw(control_tokens.broken(bytes(fields[name]))) for name in names}
+    return {"control_tokens": found} if found else NOTHING
 
 
 def _edit_messages(fields: dict[str, Raw], terms: Terms, can: Capabilities, *, past: bool) -> Mapping[str, int]:
@@ -236,9 +264,14 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
             raw = raw_text(request, reader, answer=answer, write=settings.write)
         if can.tools_in_prompt:
             as_text = True
-            system.append(tools_prompt(bytes(replace.pop("tools", request.tools)), reader, must))
+            shown = _guarded_tools(bytes(replace.pop("tools", request.tools)), can)
+            system.append(tools_prompt(shown, reader, must))
             replace.pop("tool_choice", None)
             drop += ["tools", "tool_choice", "parallel_tool_calls"]
+    if can.guard is not None and can.raw_text:
+        if request.tools is None or request.tool_choice == "none":
+            raw = free_text(reader)
+        raw = replaced(raw, guarded=True) if raw is not None else None
     check = None
     if wanted is not None and method in ("checked", "grammar"):
         check = Check(wanted, request.tools, settings.compile)
