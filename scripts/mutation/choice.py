@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,28 +69,23 @@ class Recording:
     def record(self, tree: Tree, files: list[str], processes: int) -> list[str]:
         """Runs these files under coverage; the tests that failed, which no mutant runs."""
         name = f"{len([*self._folder.glob('*.coverage')]):03}"
-        work = self._folder / f"{name}.work"
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
+        tree.recording.mkdir()
         sources = "".join(f"\n    {tree.root / source}" for source in self._sources)
-        (work / "rc").write_text(_COVERAGE.format(data=work / "data", sources=sources), "utf-8")
-        environment = {
-            "COVERAGE_PROCESS_START": str(work / "rc"),
-            "MUTANTS_RECORD": str(work / "tests"),
-            "MUTANTS_CONTEXT": "",
-            # Tests start processes in other folders, with what they need of the environment.
-            "PYTHONDONTWRITEBYTECODE": "",
-        }
+        rc = _COVERAGE.format(data=tree.recording / "data", sources=sources)
+        (tree.recording / "rc").write_text(rc, "utf-8")
+        environment = {"MUTANTS_RECORD": str(tree.recording), "PYTHONDONTWRITEBYTECODE": ""}
         pytest = ["-m", "pytest", "-q", "-p", "scripts.mutation.plugin", "-p", "no:cacheprovider"]
         spread = ["-n", str(processes), "--dist", "loadfile", "-m", "not slow and not clients"]
-        status = tree.run([*pytest, *spread, *files], environment, work / "log", None)
+        log = tree.work / "log"
+        status = tree.run([*pytest, *spread, *files], environment, log, None)
         if status not in (0, 1, 5):
-            raise SystemExit(f"the tests don't run: see {work / 'log'}")
-        return self._keep(name, work, files)
+            raise SystemExit(f"the tests don't run: see {log}")
+        return self._keep(name, tree, files)
 
-    def _keep(self, name: str, work: Path, files: list[str]) -> list[str]:
+    def _keep(self, name: str, tree: Tree, files: list[str]) -> list[str]:
         from coverage import Coverage
 
+        work = tree.recording
         combined = Coverage(data_file=str(self._folder / f"{name}.coverage"), config_file=False)
         combined.combine([str(path) for path in work.glob("data.*")], keep=True)
         combined.save()
@@ -104,10 +98,9 @@ class Recording:
             else:
                 failed.append(nodeid)
         for file in files:
-            digest = _file(ROOT / file)
+            digest = _file(tree.root / file)
             self._files[file] = {"digest": digest, "recording": name, "tests": tests.get(file, [])}
         self._index.write_text(json.dumps(self._files), "utf-8")
-        shutil.rmtree(work, ignore_errors=True)
         return failed
 
     @cached_property

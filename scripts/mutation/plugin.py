@@ -1,6 +1,7 @@
 """The part of scripts/mutants that runs inside pytest: records what each test runs, or runs chosen tests in order.
 
-Environment: MUTANTS_RECORD is the file for a line of JSON for each test. MUTANTS_CHOSEN is the file with the ids to
+Environment: MUTANTS_RECORD is the folder that says which test runs (`Tree`); its file `tests` gets a line of JSON for
+each. MUTANTS_CHOSEN is the file with the ids to
 run, MUTANTS_NOTICED the file for the id of the first that fails.
 """
 
@@ -35,7 +36,8 @@ class Recorder:
     """Names each test to coverage, here and in the processes that it starts, and records how long it took."""
 
     def __init__(self, record: Path) -> None:
-        self._record = record
+        self._record = record / "tests"
+        self._current = record / str(os.getpid())
         self._seconds: dict[str, float] = {}
         self._failed: set[str] = set()
 
@@ -44,13 +46,13 @@ class Recorder:
         from coverage import Coverage
 
         measure: Any = Coverage.current()
-        os.environ["MUTANTS_CONTEXT"] = item.nodeid
+        self._current.write_text(item.nodeid, "utf-8")
         if measure is not None:
             measure.switch_context(item.nodeid)
         try:
             return (yield)
         finally:
-            os.environ["MUTANTS_CONTEXT"] = ""
+            self._current.write_text("", "utf-8")
             if measure is not None:
                 measure.switch_context("")
 

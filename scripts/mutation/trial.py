@@ -79,7 +79,7 @@ class Trials:
 
     def _run(self, tests: list[Test]) -> tuple[int | None, str | None]:
         """pytest's exit status, None past the limit; and the test that failed."""
-        folder = self._tree.start
+        folder = self._tree.work
         chosen, noticed = folder / "chosen.json", folder / "noticed"
         chosen.write_text(json.dumps([test.id for test in tests]), "utf-8")
         noticed.unlink(missing_ok=True)
