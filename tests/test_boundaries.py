@@ -72,8 +72,8 @@ OURS: dict[str, set[str]] = {
     },
     "gateway.cli": {
         *("gateway", "gateway.errors", "gateway.config", "gateway.pull", "gateway.app", "gateway.core"),
-        *("gateway.backends", "gateway.ctx", "gateway.engines", "gateway.server", "gateway.services"),
-        *("gateway.store", "gateway.tools", "gateway.wire", "gateway.answer", "normalizers"),
+        *("gateway.backends", "gateway.ctx", "gateway.engines", "gateway.prompts", "gateway.server"),
+        *("gateway.services", "gateway.store", "gateway.tools", "gateway.wire", "gateway.answer", "normalizers"),
     },
     "gateway.__main__": {"gateway.cli"},
 }

@@ -32,16 +32,18 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def list(self) -> dict[str, Saved]:
+        """The saved prompts by name."""
+        found = (self._described(description) for description in self._glob(f"*{DESCRIPTION}"))
+        return {saved.name: saved for saved in found if saved is not None}
+
     def open(self) -> dict[str, Saved]:
         """The saved prompts by name. Removes what killed gateways left half-written. Raises OSError."""
         self.make()
-        found = dict[str, Saved]()
+        found = self.list()
         for description in self._glob(f"*{DESCRIPTION}"):
-            saved = self._described(description)
-            if saved is None:
+            if description.stem not in found:
                 self._unlink(description.stem)
-            else:
-                found[saved.name] = saved
         for prompt in self._glob(f"*{PROMPT}"):
             writer = _FRESH.fullmatch(prompt.name)
             if writer is not None:

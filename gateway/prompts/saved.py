@@ -126,7 +126,8 @@ class SavedPrompts:
         try:
             name = await asyncio.to_thread(self._folder.file, saved)
         except (Damaged, OSError) as error:
-            log.warning("removes the saved prompt %s of model %s: %s", saved.name, saved.model, error)
+            if not isinstance(error, FileNotFoundError):  # `ctxgate prompts rm`
+                log.warning("removes the saved prompt %s of model %s: %s", saved.name, saved.model, error)
             await self.drop(saved)
             return None
         if (entry := self._entries.get(saved.name)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from gateway.api.operations.metrics import exposition
+from tests.cli.commands import ctxgate
 from tests.prompts.conftest import LEAST_CACHED, LONG, Open, Shop, copied, modes, names, talk
 
 
@@ -28,6 +31,9 @@ async def test_another_model_in_between(shop: Open, files: Path) -> None:
         entry = next(gateway.gateway.request_log.entries())
         assert entry.restored_tokens == again.cached
         assert gateway.gateway.request_log.stats("a").restored_tokens == again.cached
+        metrics, _ = exposition(gateway.gateway, None, "")
+        assert f'ctxgate_tokens_total{{kind="prompt_restored",model="a"}} {again.cached}.0'.encode() in metrics
+        assert b"ctxgate_prompt_restores_total 1.0" in metrics
     assert modes(files) == (0o700, {0o600})
 
 
@@ -103,6 +109,27 @@ async def test_a_prompt_that_shall_leave_nothing(shop: Open, files: Path) -> Non
     async with shop() as gateway:
         await gateway.ask(cache_prompt=False)
     assert not names(files)
+
+
+async def test_the_command_lists_and_removes(shop: Open, files: Path, tmp_path: Path) -> None:
+    async with shop() as gateway:
+        await gateway.ask()
+        await gateway.ask("b", talk("Hi", system="Another shop. " + "Open all day. " * 60))
+    listed = run(tmp_path, "ls", "--json")
+    prompts = json.loads(listed)["prompts"]
+    assert [(prompt["model"], prompt["bytes"] > 0) for prompt in prompts] == [("b", True), ("a", True)]
+    assert prompts[0]["name"] in run(tmp_path, "ls")
+    assert run(tmp_path, "rm", "--model", "b").startswith("removed 1 of 2 saved prompts")
+    assert run(tmp_path, "rm", prompts[1]["name"]).startswith("removed 1 of 1 saved prompts")
+    assert names(files) == []
+
+
+def run(folder: Path, *args: str) -> str:
+    config = {"active_model": "a", "models": {"a": {"runtime": "echo"}}, "state_dir": str(folder / "state")}
+    (folder / "config.yaml").write_text(json.dumps(config))
+    done = ctxgate("prompts", *args, "--config", folder / "config.yaml", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 async def test_off(shop: Open, files: Path) -> None:
