@@ -176,7 +176,10 @@ class Route:
         mended = repairs(answer) if answer.choices or answer.healed else None
         recording = self._request_log.record(answer) if self._request_log.bodies else None
         times = run.began, monotonic(), run.first
-        told = answer.usage, answer.chunks, mended, recording
+        turn, usage = run.turn, answer.usage
+        if turn is not None:
+            usage = turn.answered(usage, run.began, run.first)
+        told = usage, answer.chunks, mended, recording
         self._book((self.model.name, run.stream, run.outcome, *times, *told, run.api))
 
     def _book(self, row: Row) -> None:

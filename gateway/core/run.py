@@ -14,6 +14,7 @@ from gateway.core.shortcut import Shortcut
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
+from gateway.prompts.live import Turn
 from gateway.request.checks import Enforced
 from gateway.schema.pool import Threads
 from gateway.wire.chat import ChatRequest
@@ -199,6 +200,11 @@ class Run:
         if self._in_flight and (engine := self._route.engine) is not None:
             engine.leave()
         self._in_flight = False
+
+    @property
+    def turn(self) -> Turn | None:
+        """The request's place among the engine's prompts, if it matters."""
+        return self._reply.turn
 
     def push_to(self, sink: Sink) -> None:
         """Lets events take the shortcut to the client while `payloads` waits, if the reply and the client allow it."""

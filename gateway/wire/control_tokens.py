@@ -20,6 +20,14 @@ _NONCE = NONCE.encode()
 Prompt = str | list[str | int]
 """A text, or texts and token ids in turn, which together are one prompt."""
 
+
+def as_text(prompt: Prompt) -> str:
+    """The prompt as one text, to compare beginnings: prompts that begin alike become texts that do."""
+    if isinstance(prompt, str):
+        return prompt
+    return "".join(piece if isinstance(piece, str) else f"\0{piece}\0" for piece in prompt)
+
+
 _IN_BRACKETS = re.compile(rb"\[/?[A-Za-z]")
 
 
