@@ -108,7 +108,7 @@ class LlamaCppBackend(OpenAIBackend):
         collects = not request.stream and not (_is_set("logprobs", fields) and "tools" in fields)
         if collects:
             fields |= collect.STREAM_FIELDS
-        turn = await self._place(fields, None) if self._prompts is not None else None
+        turn = await self._place(fields, None)
         with refusing(turn):
             reply = await super().open(request, fields)
         reply.turn = turn
@@ -160,9 +160,8 @@ class LlamaCppBackend(OpenAIBackend):
             asked["return_progress"] = fields["return_progress"]
         if not request.stream:
             asked |= collect.STREAM_FIELDS
-        turn = await self._place(fields, prompt) if self._prompts is not None else None
-        if turn is not None and turn.slot is not None:
-            asked["id_slot"] = fields["id_slot"]
+        turn = await self._place(fields, prompt)
+        asked |= {name: value for name, value in fields.items() if name == "id_slot"}
         with refusing(turn):
             response = await self.accepted(self._completion_head, asked)
         reply = completion.CompletionReply(
@@ -179,8 +178,8 @@ class LlamaCppBackend(OpenAIBackend):
     async def _place(self, fields: dict[str, Raw], prompt: Prompt | None) -> Turn | None:
         """Chooses the slot for a request whose rendered prompt is `prompt`, if that is known, and writes it there."""
         prompts, slots = self._prompts, self._slots
-        assert prompts is not None
-        assert slots is not None
+        if prompts is None or slots is None:
+            return None
 
         async def render() -> str | None:
             found = prompt
