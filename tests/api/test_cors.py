@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from gateway.app import build
 from gateway.config import Config, Model, Server
 from gateway.server import access
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 
@@ -23,7 +23,7 @@ CHAT = {"messages": [{"role": "user", "content": "one two"}]}
 
 
 @contextmanager
-def gateway(*origins: str, http: str = LANE) -> Iterator[httpx.Client]:
+def gateway(*origins: str, http: str = FAST) -> Iterator[httpx.Client]:
     config = Config(
         source=Path("config.yaml"),
         active_model="echo",
@@ -46,7 +46,7 @@ ORIGINS: dict[str, tuple[tuple[str, ...], str, bool]] = {
 }
 
 
-@pytest.mark.parametrize("http", [LANE, "httptools"], ids=["lane", "asgi"])
+@pytest.mark.parametrize("http", [FAST, "httptools"], ids=["fast", "asgi"])
 @pytest.mark.parametrize("name", ORIGINS)
 def test_origins(name: str, http: str) -> None:
     origins, origin, allowed = ORIGINS[name]

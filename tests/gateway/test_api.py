@@ -1,4 +1,4 @@
-"""The API over HTTP. Everything about chat holds on the lane and on plain ASGI alike."""
+"""The API over HTTP. Everything about chat holds on the fast protocol and on plain ASGI alike."""
 
 from __future__ import annotations
 

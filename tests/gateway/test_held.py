@@ -1,4 +1,4 @@
-"""Answers that are checked: held back until they conform, asked for again, and told so; on the lane and plain ASGI."""
+"""Answers that are checked: held back until they conform, asked for again, and told so; on the fast protocol and plain ASGI."""
 
 from __future__ import annotations
 
