@@ -52,7 +52,7 @@ OURS: dict[str, set[str]] = {
     },
     "gateway.agent": {"gateway.errors", "gateway.core", "gateway.provider", "gateway.wire"},
     "gateway.tools": {"gateway", "gateway.errors", "gateway.config", "gateway.schema", "gateway.store"},
-    "gateway.services": {"gateway.config", "gateway.core", "gateway.store"},
+    "gateway.services": {"gateway.config", "gateway.core", "gateway.observe", "gateway.store"},
     "gateway.api": {
         *("gateway", "gateway.errors", "gateway.server", "gateway.wire", "gateway.config", "gateway.core"),
         *("gateway.engines", "gateway.observe", "gateway.request", "gateway.services", "gateway.store"),

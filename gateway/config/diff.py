@@ -13,7 +13,7 @@ Effect = Literal["added", "removed", "restarts", "settings"]
 """restarts: the engine drains, and the next request starts a new one. settings: running engines keep running."""
 
 AT_START = (
-    *("server.host", "server.port", "server.uds", "server.cors_origins"),
+    *("server.host", "server.port", "server.uds"),
     *("ctx.enabled", "ctx.root", "state_dir", "store", "rooms"),
 )
 """Keys that only a restart of the gateway applies."""

@@ -35,6 +35,7 @@ from gateway.config.fields import (
     Runtime,
     Seconds,
     Secret,
+    ServedHost,
     StripParams,
     Text,
     Tokens,
@@ -206,6 +207,16 @@ class ServerEntry(Entry):
     )
     max_body_bytes: Annotated[int, Field(ge=1024), NUMBER] | None = Field(
         default=None, description="Longest request body."
+    )
+    max_bodies_bytes: Annotated[int, Field(ge=1024), NUMBER] | None = Field(
+        default=None, description="All request bodies in memory together; further ones get 503."
+    )
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] | None = Field(
+        default=None, description="Connections at a time; further ones replace idle ones, or get 503."
+    )
+    allowed_hosts: Many[ServedHost] | None = Field(
+        default=None,
+        description='Names that requests may use for the gateway, besides loopback, addresses and host; "*": any.',
     )
     cors_origins: Many[Origin] | None = Field(
         default=None, description='Origins whose web pages may use the gateway, "*" for any; left out: none.'

@@ -163,6 +163,13 @@ class Server(Struct, frozen=True, kw_only=True):
     api_keys: tuple[SecretStr, ...] = ()
     """A request must carry one of them as its bearer token; empty: no key required."""
     max_body_bytes: int = 32 * 1024 * 1024
+    max_bodies_bytes: int = 256 * 1024 * 1024
+    """Of all request bodies that are in memory together."""
+    max_connections: int = 1000
+    """Fewer where the limit of open files allows fewer."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which requests may call the gateway, besides loopback names, IP addresses and `host`: `name`,
+    `*.domain`, or `*` for any."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose web pages may use the gateway from a browser; `*`: any."""
     responses_days: float = 30.0

@@ -14,22 +14,24 @@ from gateway.core import Gateway
 from gateway.core.reload import Reloader
 from gateway.engines import State
 from gateway.observe.request_log import BOUNDS, Histogram
+from gateway.observe.vitals import Vitals
 
 STATES: tuple[str, ...] = get_args(State)
 
 
-def exposition(gateway: Gateway, reloader: Reloader | None, accept: str) -> tuple[bytes, str]:
+def exposition(gateway: Gateway, reloader: Reloader | None, vitals: Vitals, accept: str) -> tuple[bytes, str]:
     """The metrics in the format that `accept` asks for, and its content type."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Metrics(gateway, reloader))
+    registry.register(_Metrics(gateway, reloader, vitals))
     encode, content_type = choose_encoder(accept)
     text: bytes = encode(registry)
     return text, content_type
 
 
 class _Metrics(Collector):
-    def __init__(self, gateway: Gateway, reloader: Reloader | None) -> None:
+    def __init__(self, gateway: Gateway, reloader: Reloader | None, vitals: Vitals) -> None:
         self._gateway = gateway
+        self._vitals = vitals
         self._reloader = reloader
 
     def collect(self) -> Iterator[Metric]:
@@ -37,6 +39,11 @@ class _Metrics(Collector):
         yield from self._engines()
         yield from self._replicas()
         yield from self._prompts()
+        yield GaugeMetricFamily(
+            "ctxgate_loop_lag_seconds",
+            "The longest delay of the event loop in the last 10 to 20 seconds.",
+            self._vitals.lag.longest(),
+        )
         if (reloader := self._reloader) is not None:
             yield GaugeMetricFamily(
                 "ctxgate_config_valid",
