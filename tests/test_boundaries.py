@@ -24,7 +24,7 @@ OURS: dict[str, set[str]] = {
     "gateway.errors": set(),
     "gateway.upstream": {"gateway.errors"},
     "gateway.wire": {"gateway.errors"},
-    "gateway.schema": {"gateway.errors"},
+    "gateway.schema": {"gateway.errors", "normalizers"},
     "gateway.config": {"gateway.errors", "normalizers"},
     "gateway.provider": {"gateway.errors", "gateway.schema", "gateway.wire"},
     "gateway.server": {"gateway.errors", "gateway.core", "gateway.services", "gateway.wire"},

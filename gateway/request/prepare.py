@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any, Self
 
 from msgspec import Raw, Struct
@@ -11,16 +10,19 @@ from msgspec.structs import replace as replaced
 
 from gateway.request.checks import Check, Enforced
 from gateway.request.constraints import NEED_WORDS, Constraint, Method, allowed_tools, constraint, refused
-from gateway.request.grammars import forced_tools, free_text, raw_text
+from gateway.request.grammars import forced_tools, free_text, raw_text, strict
 from gateway.request.guarded import guard_messages
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
-from gateway.schema.fault import Compile
+from gateway.schema.fault import Compile, Write
 from gateway.wire import control_tokens
 from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import RawText
 from normalizers import FormatSpec
+from normalizers.write.grammar import grammar
+
+MAX_KEPT = 16
 
 
 class Settings(Struct, frozen=True, eq=False):
@@ -28,7 +30,7 @@ class Settings(Struct, frozen=True, eq=False):
 
     defaults: fields for requests that leave them out. strip: fields that callers may not set. force: fields that we
     set whatever the caller says. engine_enforces: trust the engine with every constraint. compile: makes the checkers
-    of JSON Schemas.
+    of JSON Schemas. write: writes grammars.
     """
 
     runtime: str
@@ -37,6 +39,7 @@ class Settings(Struct, frozen=True, eq=False):
     force: Mapping[str, Raw]
     engine_enforces: bool
     compile: Compile
+    write: Write = grammar
 
     @classmethod
     def of(
@@ -48,13 +51,14 @@ class Settings(Struct, frozen=True, eq=False):
         force: Mapping[str, Any],
         engine_enforces: bool,
         compile: Compile,
+        write: Write = grammar,
     ) -> Self:
         """From plain values as the configuration has them."""
-        return cls(runtime, _raw(defaults), _with_twins(strip), _raw(force), engine_enforces, compile)
+        return cls(runtime, _raw(defaults), _with_twins(strip), _raw(force), engine_enforces, compile, write)
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """The fields that the engine gets for those that the caller gave."""
-        fields = {**self.defaults, **given}
+        fields = {**self.defaults, **given} if self.defaults else dict(given)
         if "max_completion_tokens" in fields and "max_tokens" not in given:
             fields.pop("max_tokens", None)
         if not self.strip and not self.force:
@@ -86,23 +90,25 @@ class Capabilities(Struct, frozen=True, eq=False):
     guard: ControlTokens | None = None
 
 
-class Prepared(Struct, frozen=True):
-    """One request, ready to send.
+class Terms(Struct, frozen=True, eq=False):
+    """The part of `Prepared` that agents repeat with every turn: it depends on the tools and the constraint alone.
 
-    fields: the body to send. reader: the format in which to read the answer. raw: ask for the text unread, this way.
-    method, check: how the answer's constraint is enforced. repairs: repairs of the past conversation, by kind, and the
-    number of `control_tokens` that are kept text.
+    reader: the format in which to read the answer. raw: ask for the text unread, this way. method, check: how the
+    answer's constraint is enforced. replace, drop: fields of the request. system: texts for the system message.
+    as_text: past calls and results become text, since the tools do, too.
     """
 
-    fields: dict[str, Raw]
     reader: FormatSpec
     raw: RawText | None = None
     method: Method | None = None
     check: Check | None = None
-    repairs: Mapping[str, int] = NOTHING
+    replace: Mapping[str, Raw] = {}
+    drop: tuple[str, ...] = ()
+    system: tuple[str, ...] = ()
+    as_text: bool = False
 
     def enforced(self, by_grammar: bool) -> Enforced | None:
-        """How the constraint is enforced, now that we know whether the engine took our grammar."""
+        """How the constraint is enforced, now that we know whether the engine took our grammar; None without one."""
         if self.method is None:
             return None
         if self.method == "grammar" and not by_grammar:
@@ -110,35 +116,57 @@ class Prepared(Struct, frozen=True):
         return Enforced(self.method, self.check if self.method == "checked" else None)
 
 
-class _Terms(Struct, frozen=True):
-    """The part of `Prepared` that agents repeat with every turn: it depends on the tools and the constraint alone.
+class Prepared(Struct, frozen=True):
+    """One request, ready to send.
 
-    replace, drop: fields of the request. system: texts for the system message. as_text: past calls and results become
-    text, since the tools do, too.
+    fields: the body to send. terms: how to ask for the answer and how to read it. repairs: repairs of the past
+    conversation, by kind, and the number of `control_tokens` that are kept text.
     """
 
-    reader: FormatSpec
-    replace: Mapping[str, Raw] = {}
-    drop: tuple[str, ...] = ()
-    system: tuple[str, ...] = ()
-    as_text: bool = False
-    raw: RawText | None = None
-    method: Method | None = None
-    check: Check | None = None
+    fields: dict[str, Raw]
+    terms: Terms
+    repairs: Mapping[str, int] = NOTHING
 
 
-def prepare(request: ChatRequest, settings: Settings, can: Capabilities) -> Prepared:
-    """Works out what to send. Raises ProviderInvalidRequest for what the engine couldn't be held to."""
+class TermsCache:
+    """The terms of a model's last requests, since agents repeat their tools and constraints with every turn."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], Terms] = {}
+
+    def get(self, request: ChatRequest, can: Capabilities) -> Terms | None:
+        """None if `work_out` has to find them."""
+        plain = request.plain and can.guard is None
+        return Terms(can.reader) if plain else self._kept.get(_key(request, can))
+
+    def keep(self, request: ChatRequest, can: Capabilities, terms: Terms) -> None:
+        """Forgets the oldest if there are too many. Keeps no long ones, so that all together stay small."""
+        key = _key(request, can)
+        if sum(len(part) for part in key if isinstance(part, bytes)) <= MAX_KEPT_BYTES:
+            self._kept[key] = terms
+            if len(self._kept) > MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+
+
+def _key(request: ChatRequest, can: Capabilities) -> tuple[object, ...]:
+    """All that terms depend on, for one model."""
+    if request.tool_choice is None and request.response_format is None:
+        return can, request.tools, request.parallel_tool_calls
+    fields = request.fields
+    choice, format = fields.get("tool_choice", b""), fields.get("response_format", b"")
+    return can, request.tools, request.parallel_tool_calls, bytes(choice), bytes(format)
+
+
+def blocks(request: ChatRequest) -> bool:
+    """Whether `work_out` may call `Settings.write`, which blocks."""
+    return request.constrained or (request.tools is not None and strict(request.tools))
+
+
+def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: Terms) -> Prepared:
+    """What to send. terms: of `work_out`, or kept from a request with the same tools and constraint."""
     fields = settings.fields(request.fields)
     if can.guard is not None:
         fields["messages"] = Raw(guard_messages(bytes(fields["messages"]), can.guard, can.reader))
-    elif request.plain:
-        return Prepared(fields, can.reader)
-    tools, choice, format = request.tools or b"", b"", b""
-    if request.tool_choice is not None or request.response_format is not None:
-        choice, format = _constraint_bytes(request)
-    kept = len(tools) + len(choice) + len(format) <= MAX_KEPT_BYTES
-    terms = (_terms if kept else _terms.__wrapped__)(settings, can, tools, request.parallel_tool_calls, choice, format)
     if terms.drop or terms.replace:
         for name in terms.drop:
             fields.pop(name, None)
@@ -148,7 +176,7 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities) -> Prep
         repairs = _edit_messages(fields, terms, can, past=request.past_calls)
     if can.guard is not None:
         repairs = {**repairs, **_guard_fields(fields, can.guard, broken=terms.raw is None)}
-    return Prepared(fields, terms.reader, terms.raw, terms.method, terms.check, repairs)
+    return Prepared(fields, terms, repairs)
 
 
 def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) -> dict[str, Raw]:
@@ -183,7 +211,7 @@ def _guard_fields(fields: dict[str, Raw], guard: ControlTokens, *, broken: bool)
     return {"control_tokens": found} if found else NOTHING
 
 
-def _edit_messages(fields: dict[str, Raw], terms: _Terms, can: Capabilities, *, past: bool) -> Mapping[str, int]:
+def _edit_messages(fields: dict[str, Raw], terms: Terms, can: Capabilities, *, past: bool) -> Mapping[str, int]:
     """Repairs the past, writes it as text where the template needs that, and extends the system message."""
     write_calls = terms.as_text or (past and not terms.reader.untouched and not can.keeps_calls)
     messages = decode(fields["messages"])
@@ -199,24 +227,19 @@ def _edit_messages(fields: dict[str, Raw], terms: _Terms, can: Capabilities, *, 
     return repairs
 
 
-def _constraint_bytes(request: ChatRequest) -> tuple[bytes, bytes]:
-    """`tool_choice` and `response_format` as they came, to tell requests apart."""
-    choice, format = request.fields.get("tool_choice", b""), request.fields.get("response_format", b"")
-    return bytes(choice), bytes(format)
+def _without_the_rest(request: ChatRequest) -> ChatRequest:
+    """The request with nothing but what terms may depend on."""
+    names = ("tools", "tool_choice", "response_format", "parallel_tool_calls")
+    fields = {name: request.fields[name] for name in names if name in request.fields}
+    return ChatRequest.parse(encode({"messages": [{"role": "user"}], **fields}))
 
 
-def _same_terms(tools: bytes, parallel: bool, choice: bytes, format: bytes) -> ChatRequest:
-    """A request with these fields alone."""
-    fields = {b"messages": b'[{"role":"user"}]', b"parallel_tool_calls": b"true" if parallel else b"false"}
-    given = {b"tools": tools, b"tool_choice": choice, b"response_format": format}
-    fields |= {name: value for name, value in given.items() if value}
-    return ChatRequest.parse(b"{%b}" % b",".join(b'"%b":%b' % pair for pair in fields.items()))
+def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Terms:
+    """How to ask and how to read, from the tools and the constraint of a request.
 
-
-@lru_cache(maxsize=64)
-def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, choice: bytes, format: bytes) -> _Terms:
-    """tools, choice, format: JSON; b"" for a field that the request leaves out."""
-    request = _same_terms(tools, parallel, choice, format)
+    Raises ProviderInvalidRequest for what the engine couldn't be held to.
+    """
+    request = _without_the_rest(request)
     wanted = constraint(request) if request.constrained else None
     method = _method(wanted, settings)
     reader = can.dialect if method == "grammar" else can.reader
@@ -238,7 +261,8 @@ def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, 
     elif request.tools is not None and not reader.untouched:
         must = forced_tools(request)
         if can.raw_text:
-            raw = raw_text(request, reader, answer=wanted.text_schema if wanted is not None else None)
+            answer = wanted.text_schema if wanted is not None else None
+            raw = raw_text(request, reader, answer=answer, write=settings.write)
         if can.tools_in_prompt:
             as_text = True
             shown = _guarded_tools(bytes(replace.pop("tools", request.tools)), can)
@@ -252,7 +276,7 @@ def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, 
     check = None
     if wanted is not None and method in ("checked", "grammar"):
         check = Check(wanted, request.tools, settings.compile)
-    return _Terms(reader, replace, tuple(drop), tuple(system), as_text, raw, method, check)
+    return Terms(reader, raw, method, check, replace, tuple(drop), tuple(system), as_text)
 
 
 def _method(wanted: Constraint | None, settings: Settings) -> Method | None:
