@@ -120,7 +120,10 @@ class Backend:
     gives_raw_text = False
     """Whether `open_raw` works."""
     guards = False
-    """Whether `open_raw` and `count_tokens` take requests that are guarded against control tokens in their texts."""
+    """Whether it has `control_tokens`, and takes requests that are guarded against them: `open_raw` and `count_tokens`
+    do, or `open` if `opens_guarded`."""
+    opens_guarded = False
+    """Whether `open` takes guarded requests; else their texts are broken for it."""
 
     def __init__(self, model: Model, address: Address | None) -> None:
         self.model = model

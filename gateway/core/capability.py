@@ -74,11 +74,14 @@ class CapabilityFinder:
         key = request.past_calls, with_tools
         if key not in kept:
             can = await self._ask(backend, past=request.past_calls)
-            reader = can.dialect
-            if reader.untouched and not with_tools:
-                reader = registry.get("auto")
-            raw_text = backend.gives_raw_text and not reader.untouched
-            kept[key] = replace(can, reader=reader, dialect=reader, raw_text=raw_text, guard=tokens)
+            if backend.opens_guarded:
+                kept[key] = replace(can, guard=tokens, opens_guarded=True)
+            else:
+                reader = can.dialect
+                if reader.untouched and not with_tools:
+                    reader = registry.get("auto")
+                raw_text = backend.gives_raw_text and not reader.untouched
+                kept[key] = replace(can, reader=reader, dialect=reader, raw_text=raw_text, guard=tokens)
         return kept[key]
 
     async def look(self) -> None:

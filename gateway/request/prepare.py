@@ -78,7 +78,8 @@ class Capabilities(Struct, frozen=True, eq=False):
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
     reads them. raw_text: the engine can give us the text unread. tools_in_prompt: the model sees its tools only if we
     put them into the prompt. takes_tools: its chat template has a place for tools. keeps_calls: the template shows the
-    calls of earlier answers. guard: keep these control tokens out of the request's texts.
+    calls of earlier answers. guard: keep these control tokens out of the request's texts. opens_guarded: the engine
+    itself cuts a guarded prompt; any other gets broken texts if it doesn't give us raw ones.
     """
 
     reader: FormatSpec
@@ -88,6 +89,7 @@ class Capabilities(Struct, frozen=True, eq=False):
     takes_tools: bool = True
     keeps_calls: bool = True
     guard: ControlTokens | None = None
+    opens_guarded: bool = False
 
 
 class Terms(Struct, frozen=True, eq=False):
@@ -136,7 +138,8 @@ class TermsCache:
 
     def get(self, request: ChatRequest, can: Capabilities) -> Terms | None:
         """None if `work_out` has to find them."""
-        return Terms(can.reader) if request.plain and can.guard is None else self._kept.get(_key(request, can))
+        plain = request.plain and can.guard is None
+        return Terms(can.reader) if plain else self._kept.get(_key(request, can))
 
     def keep(self, request: ChatRequest, can: Capabilities, terms: Terms) -> None:
         """Forgets the oldest if there are too many. Keeps no long ones, so that all together stay small."""
@@ -174,7 +177,7 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
     if request.past_calls or terms.system:
         repairs = _edit_messages(fields, terms, can, past=request.past_calls)
     if can.guard is not None:
-        repairs = {**repairs, **_guard_fields(fields, can.guard, broken=terms.raw is None)}
+        repairs = {**repairs, **_guard_fields(fields, can.guard, broken=terms.raw is None and not can.opens_guarded)}
     return Prepared(fields, terms, repairs)
 
 
@@ -191,7 +194,7 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
     elif repairs:
         fields["messages"] = Raw(encode(messages))
     if can.guard is not None:
-        _guard_fields(fields, can.guard, broken=not can.raw_text)
+        _guard_fields(fields, can.guard, broken=not can.raw_text and not can.opens_guarded)
     return fields
 
 
