@@ -64,7 +64,7 @@ def launch(model: Model) -> tuple[object, ...]:
     return (
         *(model.name, model.runtime, model.role, model.path, model.mmproj_path, model.upstream_name),
         *(model.context_window, model.base_url, model.uds, model.port),
-        *(engine.command, engine.args, engine.threads, engine.parallel),
+        *(engine.command, engine.args, engine.pass_env, engine.threads, engine.parallel),
     )
 
 

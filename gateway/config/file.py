@@ -40,6 +40,7 @@ from gateway.config.fields import (
     Text,
     Tokens,
     ToolCallFormat,
+    VariableName,
 )
 from gateway.config.values import (
     DEFAULT,
@@ -73,6 +74,10 @@ class RuntimeEntry(Entry):
     )
     startup_timeout_seconds: Seconds | None = Field(
         default=None, description="How long an engine may take to become ready."
+    )
+    pass_env: Many[VariableName] | None = Field(
+        default=None,
+        description="Environment variables that the engine gets beside the usual ones, such as PATH and CUDA_*.",
     )
     threads: Count | None = Field(default=None, description="CPU threads; left out: one less than the machine's cores.")
     parallel: Count | None = Field(default=None, description="Requests that the engine serves at a time.")

@@ -62,6 +62,8 @@ class Runtime(Struct, frozen=True, kw_only=True):
     health_check: str | None = None
     """URL that answers 200 once the engine is ready; None: the engine's own."""
     startup_timeout_seconds: float = 120.0
+    pass_env: tuple[str, ...] = ()
+    """Variables of the gateway's environment that the engine gets beside the usual ones; the others may hold keys."""
     threads: int | None = None
     """CPU threads; None: one less than the machine's cores, at least 1."""
     parallel: int | None = None

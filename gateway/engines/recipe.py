@@ -55,7 +55,8 @@ class Recipe(Struct, frozen=True):
     """A command to start.
 
     address: where it will listen; None: the process announces `host` and `port` once it does.
-    env: added to the gateway's own environment.
+    env: variables for it. pass_env: variables of the gateway's environment that it gets beside the usual ones; see
+    `gateway.engines.environment`.
     ready_timeout: seconds within which the engine must be ready.
     cure: what helps if the program was built for another processor. note: why it isn't the usual program.
     """
@@ -65,6 +66,7 @@ class Recipe(Struct, frozen=True):
     address: Address | None
     ready_timeout: float
     env: Mapping[str, str] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
     cure: str = ANOTHER_BUILD
     note: str | None = None
 
@@ -179,7 +181,8 @@ def _built(
     address = Address(HOST, port) if port else None
     argv += model.engine.arguments(_values(model, machine, port))
     timeout = model.engine.startup_timeout_seconds
-    return Recipe(engine, tuple(argv), address, timeout, _environment(model, machine), cure, note)
+    environment = _environment(model, machine)
+    return Recipe(engine, tuple(argv), address, timeout, environment, model.engine.pass_env, cure, note)
 
 
 def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:
@@ -201,7 +204,8 @@ def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:
             )
     port = port or machine.free_port()
     argv = (program, *runtime.command[1:], *runtime.arguments(_values(model, machine, port)))
-    return Recipe(name, argv, Address(HOST, port), runtime.startup_timeout_seconds, _environment(model, machine))
+    timeout = runtime.startup_timeout_seconds
+    return Recipe(name, argv, Address(HOST, port), timeout, _environment(model, machine), runtime.pass_env)
 
 
 def _environment(model: Model, machine: Machine) -> Mapping[str, str]:
