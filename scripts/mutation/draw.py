@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.work_item import MutationSpec
 
-from scripts.mutation.operators import operators
+from scripts.mutation.operators import NODES, can_change, operators
 from scripts.mutation.rules import equivalent
 
 PACKAGES = {
@@ -35,17 +34,11 @@ class Place:
     specs: tuple[MutationSpec, ...]
 
 
-def mutated(root: Path, spec: MutationSpec) -> str | None:
-    """The module with the fault; None if that isn't Python, or no change."""
-    source = (root / spec.module_path).read_text("utf-8")
+def mutated(source: str, spec: MutationSpec) -> str:
+    """The module's source with the fault."""
     code = mutate_code(source, operators()[spec.operator_name], spec.occurrence)
-    if code is None:
-        return None
-    try:
-        changed = ast.parse(code)
-    except SyntaxError:
-        return None
-    return None if ast.dump(changed) == ast.dump(ast.parse(source)) else code
+    assert isinstance(code, str), "the fault was found in this source"
+    return code
 
 
 def sample(root: Path, packages: list[str], size: int, seed: int) -> list[MutationSpec]:
@@ -58,13 +51,8 @@ def sample(root: Path, packages: list[str], size: int, seed: int) -> list[Mutati
     for index, package in enumerate(packages):
         share = size // len(packages) + (index < size % len(packages))
         ranked = sorted(places(root, PACKAGES[package]), key=lambda place: _hash(f"{seed} {place.key}"))
-        found: list[MutationSpec] = []
-        for place in ranked:
-            if len(found) == share:
-                break
-            variants = sorted(place.specs, key=lambda spec: _hash(f"{seed} {place.key} {_variant(spec)}"))
-            found += [spec for spec in variants if mutated(root, spec) is not None][:1]
-        drawn += found
+        for place in ranked[:share]:
+            drawn.append(min(place.specs, key=lambda spec: _hash(f"{seed} {place.key} {_variant(spec)}")))
     return drawn
 
 
@@ -76,8 +64,14 @@ def places(root: Path, folder: str) -> Iterator[Place]:
 def _places(source: str, path: Path) -> Iterator[Place]:
     lines, found = source.splitlines(), dict[tuple[str, tuple[int, int]], list[MutationSpec]]()
     nodes = list(ast_nodes(get_ast(source)))
+    # In the order of the tree: a fault is the n-th of its operator there.
+    by_family = {
+        family: [node for node in nodes if node.type in kinds and can_change(family, node)]
+        for family, kinds in NODES.items()
+    }
     for name, operator in operators().items():
-        positions = ((node, *position) for node in nodes for position in operator.mutation_positions(node))
+        fitting = by_family[name.partition("_")[0]]
+        positions = ((node, *position) for node in fitting for position in operator.mutation_positions(node))
         for occurrence, (node, start, end) in enumerate(positions):
             if not equivalent(node, start, name):
                 spec = MutationSpec(path, name, occurrence, start, end, definition_name=_definition(node))

@@ -82,13 +82,6 @@ def _times(leaf: Any, operator: str) -> bool:
     return False
 
 
-def _keyword_only(leaf: Any, _operator: str) -> bool:
-    """The bare `*` among parameters: mypy checks each call."""
-    return bool(
-        leaf.parent is not None and leaf.parent.type in ("parameters", "param") and leaf.get_code().strip() == "*"
-    )
-
-
 RULES: tuple[Callable[[Any, str], bool], ...] = (
     _annotation,
     _type_checking,
@@ -97,7 +90,6 @@ RULES: tuple[Callable[[Any, str], bool], ...] = (
     _class_options,
     _decorators,
     _times,
-    _keyword_only,
 )
 
 

@@ -42,8 +42,7 @@ class Trials:
         """The outcome; `output` says what noticed, or how many tests didn't."""
         path = self._tree.root / spec.module_path
         source, stat = path.read_text("utf-8"), path.stat()
-        code = mutated(self._tree.root, spec)
-        assert code is not None, "only faults that change the code are drawn"
+        code = mutated(source, spec)
         diff = "\n".join(
             difflib.unified_diff(
                 source.splitlines(),
