@@ -82,7 +82,7 @@ class _Stream(HTTPReply):
     __slots__ = ("_backend", "_fields")
 
     def __init__(self, response: Response, backend: LlamaCppPythonBackend, fields: dict[str, Raw]) -> None:
-        super().__init__(response, backend.fixup())
+        super().__init__(response)
         self._backend = backend
         self._fields = fields
 

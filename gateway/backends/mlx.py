@@ -20,8 +20,8 @@ from gateway.errors import (
     ProviderUnavailable,
     ProviderUnsupportedContentBlock,
 )
+from gateway.upstream import Response
 from gateway.wire.chat import ChatRequest
-from gateway.wire.engine import Fixup
 
 OWN_MODEL = Raw(b'"default_model"')
 """Selects the model that the server started with. The server tries to load any other name."""
@@ -62,8 +62,8 @@ class MLXBackend(OpenAIBackend):
         if _needs_edit(fields["messages"]):
             messages.edit(fields, messages.developer_is_system)
 
-    def fixup(self) -> Fixup:
-        return _Fixup(self.model.name)
+    def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
+        return HTTPReply(response, _Fixup(self.model.name))
 
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)

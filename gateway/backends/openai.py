@@ -41,7 +41,7 @@ class HTTPReply(DirectReply):
 
     __slots__ = ("_ended", "_reader", "_response", "_seen", "between_events", "collects", "done", "fixup", "progress")
 
-    def __init__(self, response: Response, fixup: Fixup | None) -> None:
+    def __init__(self, response: Response, fixup: Fixup | None = None) -> None:
         self.fixup = fixup
         self.progress: PromptProgress | None = None
         """Reads llama.cpp's progress payloads, until the first token."""
@@ -131,7 +131,7 @@ class HTTPReply(DirectReply):
 
 
 class OpenAIBackend(Backend):
-    """Subclasses override `adapt`, `error`, `fixup`, `reply`, `takes_tools` and the two paths for their engine."""
+    """Subclasses override `adapt`, `error`, `reply`, `takes_tools` and the two paths for their engine."""
 
     chat_path = "/v1/chat/completions"
     ready_path = "/v1/models"
@@ -171,7 +171,7 @@ class OpenAIBackend(Backend):
 
     async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
         fields["model"] = self._name
-        return HTTPReply(await self.accepted(self.post_head(f"/v1/{endpoint}"), fields), None)
+        return HTTPReply(await self.accepted(self.post_head(f"/v1/{endpoint}"), fields))
 
     async def accepted(self, head: bytes, fields: dict[str, Raw]) -> Response:
         """Sends a POST and returns the response to read. Raises the error for any status but 200."""
@@ -214,12 +214,9 @@ class OpenAIBackend(Backend):
     def adapt(self, fields: dict[str, Raw]) -> None:
         """Changes a request's fields in place to what the engine supports."""
 
-    def fixup(self) -> Fixup | None:
-        return None
-
     def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
         """The reply for a response with status 200. fields: the fields that were sent."""
-        return HTTPReply(response, self.fixup())
+        return HTTPReply(response)
 
     def error(self, status: int, body: bytes) -> GatewayError:
         """Maps an error reply of the engine (OpenArmature §8.1.3)."""

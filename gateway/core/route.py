@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
 
@@ -105,19 +105,21 @@ class Route:
                 (self.model.name, request.stream, outcome_of(error), *times, NOTHING, 0, None, None, request.api)
             )
             raise
-        kind = Run if asked.enforced is None or asked.enforced.check is None else CheckedRun
+        enforced = asked[-1]
+        kind = Run if enforced is None or enforced.check is None else CheckedRun
         run = kind(self, request, asked, began, replayed)
         self.runs.add(run)
         self.opening -= 1
         return run
 
-    async def ask(self, request: ChatRequest) -> Asked:
-        """Sends the request once. If this returns, the request has a place at its engine until `Engine.leave`."""
-        engine = self.engine
-        if engine is None:
-            return await self._send(request, self._backend or await self.backend())
-        if (ready := engine.backend) is not None:
-            backend = ready
+    def ask(self, request: ChatRequest) -> Awaitable[Asked]:
+        """Sends the request once. If an engine accepts it, it has a place there until `Engine.leave`."""
+        if self.engine is None:
+            return self._send(request, self._backend)
+        return self._take_place(request, self.engine)
+
+    async def _take_place(self, request: ChatRequest, engine: Engine) -> Asked:
+        if (backend := engine.backend) is not None:
             engine.in_flight += 1
         else:
             request.progress = lambda: str(engine.progress(request) or "waiting")
@@ -131,25 +133,27 @@ class Route:
             engine.leave()
             raise
 
-    async def _send(self, request: ChatRequest, backend: Backend) -> Asked:
+    async def _send(self, request: ChatRequest, backend: Backend | None) -> Asked:
+        """backend: None for the one of an external server that nobody has asked yet."""
+        if backend is None:
+            backend = await self.backend()
         capability = self.capability
         can = capability.plain if request.plain else capability.known(request, backend)
         if can is None:
             can = await capability.find(request, backend)
         prepared = prepare(request, self._settings, can)
-        if prepared.check is not None:
+        terms = prepared.terms
+        if terms.check is not None:
             # In a thread: a client's schema may take long to compile.
-            await asyncio.to_thread(prepared.check.compile)
-        if prepared.raw is None:
+            await asyncio.to_thread(terms.check.compile)
+        if terms.raw is None:
             reply = await backend.open(request, prepared.fields)
         else:
-            reply = await backend.open_raw(request, prepared.fields, prepared.raw)
+            reply = await backend.open_raw(request, prepared.fields, terms.raw)
         kind = RecordedAnswer if self._request_log.bodies else Answer
-        answer = kind(
-            request, prepared.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs
-        )
-        enforced = prepared.enforced(reply.by_grammar) if prepared.method is not None else None
-        return Asked(reply, answer, backend, enforced)
+        answer = kind(request, terms.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
+        return reply, answer, backend, enforced
 
     def ended(self, run: Run) -> None:
         """Books a closed run."""

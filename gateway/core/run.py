@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self
-
-from msgspec import Struct
 
 from gateway.answer.normalize import Answer, EngineError
 from gateway.backends import Backend, Reply
@@ -19,14 +18,8 @@ from gateway.request.checks import Enforced
 from gateway.wire.chat import ChatRequest
 from gateway.wire.sse import Sink
 
-
-class Asked(Struct):
-    """A request that an engine has accepted."""
-
-    reply: Reply
-    answer: Answer
-    backend: Backend
-    enforced: Enforced | None
+Asked = tuple[Reply, Answer, Backend, Enforced | None]
+"""A request that an engine has accepted: its reply, who reads it, its backend, how its constraint is enforced."""
 
 
 class Asker(Protocol):
@@ -35,7 +28,7 @@ class Asker(Protocol):
     model: Model
     engine: Engine | None
 
-    async def ask(self, request: ChatRequest) -> Asked:
+    def ask(self, request: ChatRequest) -> Awaitable[Asked]:
         """Sends the request once more."""
         ...
 
@@ -83,8 +76,7 @@ class Run:
         self.outcome: Outcome = LEFT
         self._route = route
         self._request = request
-        self._reply, self.answer, self._backend = asked.reply, asked.answer, asked.backend
-        self.enforced = asked.enforced
+        self._reply, self.answer, self._backend, self.enforced = asked
         self._in_flight = True
         self._replayed = replayed
         self._handed_out = False
@@ -195,9 +187,7 @@ class Run:
     async def _ask(self, request: ChatRequest) -> None:
         """Replaces this answer by a new one. Raises what `Asker.ask` raises."""
         self._leave()
-        asked = await self._route.ask(request)
-        self._reply, self.answer, self._backend = asked.reply, asked.answer, asked.backend
-        self.enforced = asked.enforced
+        self._reply, self.answer, self._backend, self.enforced = await self._route.ask(request)
         self._in_flight = True
         self._ended = False
         self.outcome = LEFT

@@ -50,7 +50,7 @@ class Settings(Struct, frozen=True, eq=False):
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """The fields that the engine gets for those that the caller gave."""
-        fields = {**self.defaults, **given}
+        fields = {**self.defaults, **given} if self.defaults else dict(given)
         if "max_completion_tokens" in fields and "max_tokens" not in given:
             fields.pop("max_tokens", None)
         if not self.strip and not self.force:
@@ -81,22 +81,25 @@ class Capabilities(Struct, frozen=True, eq=False):
     keeps_calls: bool = True
 
 
-class Prepared(Struct, frozen=True):
-    """One request, ready to send.
+class Terms(Struct, frozen=True, eq=False):
+    """The part of `Prepared` that agents repeat with every turn: it depends on the tools and the constraint alone.
 
-    fields: the body to send. reader: the format in which to read the answer. raw: ask for the text unread, this way.
-    method, check: how the answer's constraint is enforced. repairs: repairs of the past conversation, by kind.
+    reader: the format in which to read the answer. raw: ask for the text unread, this way. method, check: how the
+    answer's constraint is enforced. replace, drop: fields of the request. system: texts for the system message.
+    as_text: past calls and results become text, since the tools do, too.
     """
 
-    fields: dict[str, Raw]
     reader: FormatSpec
     raw: RawText | None = None
     method: Method | None = None
     check: Check | None = None
-    repairs: Mapping[str, int] = NOTHING
+    replace: Mapping[str, Raw] = {}
+    drop: tuple[str, ...] = ()
+    system: tuple[str, ...] = ()
+    as_text: bool = False
 
     def enforced(self, by_grammar: bool) -> Enforced | None:
-        """How the constraint is enforced, now that we know whether the engine took our grammar."""
+        """How the constraint is enforced, now that we know whether the engine took our grammar; None without one."""
         if self.method is None:
             return None
         if self.method == "grammar" and not by_grammar:
@@ -104,28 +107,23 @@ class Prepared(Struct, frozen=True):
         return Enforced(self.method, self.check if self.method == "checked" else None)
 
 
-class _Terms(Struct, frozen=True):
-    """The part of `Prepared` that agents repeat with every turn: it depends on the tools and the constraint alone.
+class Prepared(Struct, frozen=True):
+    """One request, ready to send.
 
-    replace, drop: fields of the request. system: texts for the system message. as_text: past calls and results become
-    text, since the tools do, too.
+    fields: the body to send. terms: how to ask for the answer and how to read it. repairs: repairs of the past
+    conversation, by kind.
     """
 
-    reader: FormatSpec
-    replace: Mapping[str, Raw] = {}
-    drop: tuple[str, ...] = ()
-    system: tuple[str, ...] = ()
-    as_text: bool = False
-    raw: RawText | None = None
-    method: Method | None = None
-    check: Check | None = None
+    fields: dict[str, Raw]
+    terms: Terms
+    repairs: Mapping[str, int] = NOTHING
 
 
 def prepare(request: ChatRequest, settings: Settings, can: Capabilities) -> Prepared:
     """Works out what to send. Raises ProviderInvalidRequest for what the engine couldn't be held to."""
     fields = settings.fields(request.fields)
     if request.plain:
-        return Prepared(fields, can.reader)
+        return Prepared(fields, Terms(can.reader))
     tools, choice, format = request.tools or b"", b"", b""
     if request.tool_choice is not None or request.response_format is not None:
         choice, format = _constraint_bytes(request)
@@ -138,7 +136,7 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities) -> Prep
     repairs = NOTHING
     if request.past_calls or terms.system:
         repairs = _edit_messages(fields, terms, can, past=request.past_calls)
-    return Prepared(fields, terms.reader, terms.raw, terms.method, terms.check, repairs)
+    return Prepared(fields, terms, repairs)
 
 
 def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) -> dict[str, Raw]:
@@ -154,7 +152,7 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
     return fields
 
 
-def _edit_messages(fields: dict[str, Raw], terms: _Terms, can: Capabilities, *, past: bool) -> Mapping[str, int]:
+def _edit_messages(fields: dict[str, Raw], terms: Terms, can: Capabilities, *, past: bool) -> Mapping[str, int]:
     """Repairs the past, writes it as text where the template needs that, and extends the system message."""
     write_calls = terms.as_text or (past and not terms.reader.untouched and not can.keeps_calls)
     messages = decode(fields["messages"])
@@ -185,7 +183,7 @@ def _same_terms(tools: bytes, parallel: bool, choice: bytes, format: bytes) -> C
 
 
 @lru_cache(maxsize=64)
-def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, choice: bytes, format: bytes) -> _Terms:
+def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, choice: bytes, format: bytes) -> Terms:
     """tools, choice, format: JSON; b"" for a field that the request leaves out."""
     request = _same_terms(tools, parallel, choice, format)
     wanted = constraint(request) if request.constrained else None
@@ -218,7 +216,7 @@ def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, 
     check = None
     if wanted is not None and method in ("checked", "grammar"):
         check = Check(wanted, request.tools, settings.compile)
-    return _Terms(reader, replace, tuple(drop), tuple(system), as_text, raw, method, check)
+    return Terms(reader, raw, method, check, replace, tuple(drop), tuple(system), as_text)
 
 
 def _method(wanted: Constraint | None, settings: Settings) -> Method | None:

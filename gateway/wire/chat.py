@@ -84,8 +84,8 @@ def waiting() -> str:
     return "waiting"
 
 
-class ChatRequest:
-    """A checked request.
+class ChatRequest(Struct, eq=False):
+    """A checked request; `parse` makes it.
 
     fields: every field of the request as JSON bytes, unknown ones included. Each backend gets a copy that it may
     change. tools: the JSON array of tools; None if the request declares none. api: the API that received it.
@@ -95,40 +95,20 @@ class ChatRequest:
     until the answer begins; each stage that works on the request sets it.
     """
 
-    __slots__ = (
-        "api",
-        "constrained",
-        "fallback",
-        "fields",
-        "include_usage",
-        "model",
-        "parallel_tool_calls",
-        "past_calls",
-        "plain",
-        "progress",
-        "response_format",
-        "stream",
-        "tool_choice",
-        "tools",
-    )
-
-    def __init__(self, fields: dict[str, Raw], known: _Known, tools: bytes | None, api: ApiName) -> None:
-        self.fields = fields
-        self.api = api
-        self.fallback: str | None = None
-        self.model = known.model
-        self.stream = bool(known.stream)
-        options = known.stream_options
-        self.include_usage = bool(options and options.include_usage)
-        self.tools = tools
-        self.parallel_tool_calls = known.parallel_tool_calls is not False
-        self.tool_choice = known.tool_choice
-        self.response_format = known.response_format
-        choice = known.tool_choice
-        self.constrained = known.response_format is not None or (choice is not None and choice not in FREE)
-        self.past_calls = _past_calls(fields["messages"]) is not None
-        self.plain = tools is None and not self.constrained and not self.past_calls
-        self.progress: Callable[[], str] = waiting
+    fields: dict[str, Raw]
+    api: ApiName
+    model: str | None
+    stream: bool
+    include_usage: bool
+    tools: bytes | None
+    parallel_tool_calls: bool
+    tool_choice: str | dict[str, Any] | None
+    response_format: dict[str, Any] | None
+    constrained: bool
+    past_calls: bool
+    plain: bool
+    fallback: str | None = None
+    progress: Callable[[], str] = waiting
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""
@@ -166,7 +146,23 @@ class ChatRequest:
             tools = (_checked_tools if len(given) <= MAX_KEPT_BYTES else _checked_tools.__wrapped__)(given)
             if tools is not None and tools != given:
                 fields["tools"] = Raw(tools)
-        return cls(fields, known, tools, api)
+        options, choice, format = known.stream_options, known.tool_choice, known.response_format
+        constrained = format is not None or (choice is not None and choice not in FREE)
+        past_calls = _past_calls(fields["messages"]) is not None
+        return cls(
+            fields,
+            api,
+            known.model,
+            known.stream is True,
+            options is not None and options.include_usage is True,
+            tools,
+            known.parallel_tool_calls is not False,
+            choice,
+            format,
+            constrained,
+            past_calls,
+            tools is None and not constrained and not past_calls,
+        )
 
 
 def _invalid(error: msgspec.ValidationError, root: str = "") -> ProviderInvalidRequest:

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 
 
-@pytest.fixture(params=[LANE, "httptools"], ids=["lane", "asgi"])
+@pytest.fixture(params=[FAST, "httptools"], ids=["fast", "asgi"])
 def http(request: pytest.FixtureRequest) -> str:
     kind: str = request.param
     return kind

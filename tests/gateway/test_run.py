@@ -74,7 +74,7 @@ class Route:
 
     async def ask(self, request: ChatRequest) -> Asked:
         self.fake.in_flight += 1
-        return Asked(self.replies.pop(0), Answer(request, registry.get("native_json")), Backend(MODEL, None), None)
+        return self.replies.pop(0), Answer(request, registry.get("native_json")), Backend(MODEL, None), None
 
     def ended(self, run: Run) -> None:
         self.booked.append(run)

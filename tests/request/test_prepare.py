@@ -127,19 +127,19 @@ def test_a_schema_that_the_engine_does_not_understand_is_put_into_words(
     fields = sent(one)
     assert fields.get("response_format") == format
     assert ("JSON Schema" in fields["messages"][0]["content"]) is words
-    assert (one.check is not None) is (one.method == "checked")
+    assert (one.terms.check is not None) is (one.terms.method == "checked")
 
 
 def test_a_grammar_that_the_engine_did_not_take_leaves_a_check() -> None:
     one = prepared(Capabilities(HERMES, HERMES, raw_text=True), tools=[tool("now")], tool_choice="required")
-    assert one.method == "grammar"
-    assert one.raw is not None
-    assert one.raw.grammar
-    taken, refused = one.enforced(by_grammar=True), one.enforced(by_grammar=False)
+    assert one.terms.method == "grammar"
+    assert one.terms.raw is not None
+    assert one.terms.raw.grammar
+    taken, refused = one.terms.enforced(by_grammar=True), one.terms.enforced(by_grammar=False)
     assert taken is not None
     assert refused is not None
     assert (taken.method, taken.check) == ("grammar", None)
-    assert (refused.method, refused.check) == ("checked", one.check)
+    assert (refused.method, refused.check) == ("checked", one.terms.check)
 
 
 def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
@@ -154,9 +154,9 @@ def test_what_depends_on_the_tools_alone_is_worked_out_once() -> None:
     first = prepared(can, settings=settings, **fields)
     second = prepared(can, settings=settings, messages=PAST, **fields)
     other = prepared(can, settings=settings, tools=[tool("later")], tool_choice="required")
-    assert first.raw is second.raw
-    assert first.check is second.check
-    assert other.raw != first.raw
+    assert first.terms.raw is second.terms.raw
+    assert first.terms.check is second.terms.check
+    assert other.terms.raw != first.terms.raw
 
 
 @pytest.mark.parametrize(

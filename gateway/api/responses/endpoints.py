@@ -8,9 +8,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.chat import stand_in
 from gateway.api.responses.background import Background, Backgrounds
-from gateway.api.streaming import chat_stream, dropped_tools, estimate, write_events
+from gateway.api.streaming import chat_stream, dropped_tools, estimate, stand_in, write_events
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
 from gateway.server.client import INTERNAL
@@ -139,6 +138,7 @@ class _Answer:
 
     headers = SSE_HEADERS
     comments = True
+    unchanged = False
 
     def __init__(
         self,
