@@ -57,6 +57,7 @@ class Route:
             force=model.force_params,
             engine_enforces=model.enforcement == "engine",
             compile=compiled,
+            call_deltas=model.call_deltas,
         )
         self._unused: asyncio.Event | None = None
         self._engine_stays = False
@@ -152,6 +153,11 @@ class Route:
             reply = await backend.open_raw(request, prepared.fields, terms.raw)
         kind = RecordedAnswer if self._request_log.bodies else Answer
         answer = kind(request, terms.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        if request.tools is not None:
+            answer.guarded = terms.piecewise(request.call_deltas or self._settings.call_deltas, reply.by_grammar)
+            if request.stream and not answer.guarded:
+                before = request.progress
+                request.progress = lambda: answer.describe_held() if answer.chunks else before()
         enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
         return reply, answer, backend, enforced
 

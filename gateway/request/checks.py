@@ -129,7 +129,10 @@ class Check:
                 return f"the tool {name!r} was called"
             tool = self._tools[name]
             if tool.get("strict") is True and isinstance(tool.get("parameters"), dict):
-                arguments = decode(function.get("arguments") or "{}")
+                try:
+                    arguments = decode(function.get("arguments") or "{}")
+                except (msgspec.DecodeError, RecursionError):
+                    return f"the arguments of {name} are not JSON"
                 if fault := self._violation(tool["parameters"], "tools", arguments):
                     return f"the arguments of {name} don't fit: {fault}"
         return None
