@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from gateway import backends
 from gateway.backends import Address, Backend
-from gateway.config import Model
+from gateway.config import Model, Prompts
 from gateway.config.values import STARTABLE
 from gateway.engines import memory, prompts
 from gateway.engines.launch import adopted, check_weights, cure, last_words, launched
@@ -397,6 +397,7 @@ class Engine:
             self._machine(),
             unfit=frozenset(self.residency.unfit),
             prompts=saved.path if saved is not None and saved.settings.save != "off" else None,
+            saving=saved.settings if saved is not None else Prompts(),
             cache_ram=self._cache_ram,
         )
 

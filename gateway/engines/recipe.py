@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from gateway.backends.base import Address
-from gateway.config import Model
+from gateway.config import Model, Prompts
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HOST = "127.0.0.1"
@@ -32,8 +32,8 @@ class Machine(Struct, frozen=True):
 
     which: the path of a program, None where it isn't installed. has: whether Python can import a module.
     free_port: a TCP port that the system has just found free. unfit: paths of programs that SIGILL killed here, since
-    they were built for another processor. prompts: folder of saved prompts; None: none are saved. cache_ram: bytes in
-    which an engine may keep prompts beside its slots; None: as many as it likes.
+    they were built for another processor. prompts: folder of saved prompts; None: none are saved. saving: when, and how
+    many. cache_ram: bytes in which an engine may keep prompts beside its slots; None: as many as it likes.
     """
 
     cores: int
@@ -43,6 +43,7 @@ class Machine(Struct, frozen=True):
     python: str = sys.executable
     unfit: frozenset[str] = frozenset()
     prompts: Path | None = None
+    saving: Prompts = Prompts()
     cache_ram: int | None = None
 
     @property
@@ -162,6 +163,16 @@ def _mlx(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--log-level", "WARNING"),
         ("--allowed-origins", "http://localhost"),
     )
+    if machine.prompts is not None:
+        saving = machine.saving
+        options += _options(
+            ("--prompt-folder", machine.prompts),
+            ("--prompt-save", saving.save),
+            ("--prompt-model", model.name),
+            ("--prompt-min-tokens", saving.min_tokens),
+            ("--prompt-max-bytes", saving.max_bytes),
+            ("--prompt-max-age-days", saving.max_age_days),
+        )
     script = str(_HERE / "mlx_server.py")
     return _built(model, machine, "mlx_lm.server", [machine.python, "-P", script, *options], port)
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from gateway.prompts.index import Saved
 
 PROMPT, DESCRIPTION = ".prompt", ".json"
-_FRESH = re.compile(r"new-(\d+)-[0-9a-f]+\.prompt")
+_FRESH = re.compile(r"new-(\d+)-[0-9a-f]+\.(prompt|safetensors)")
 
 
 class Damaged(Exception):
@@ -44,7 +44,7 @@ class Folder:
         for description in self._glob(f"*{DESCRIPTION}"):
             if description.stem not in found:
                 self._unlink(description.stem)
-        for prompt in self._glob(f"*{PROMPT}"):
+        for prompt in (*self._glob(f"*{PROMPT}"), *self._glob("new-*.safetensors")):
             writer = _FRESH.fullmatch(prompt.name)
             if writer is not None:
                 # Before it opened the folder this process wrote nothing: a file with its id is another's that died.
