@@ -176,6 +176,8 @@ class LlamaCppBackend(OpenAIBackend):
         size = len(bytes(fields["messages"])) + (len(bytes(fields["tools"])) if "tools" in fields else 0)
         private = "id_slot" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
         turn = await prompts.place(slots, size, render, private=private)
+        if turn is not None and turn.chain:
+            turn.asked = bytes(fields.get("tools", b"")), bytes(fields["messages"])
         if turn is not None and turn.slot is not None and "id_slot" not in fields:
             fields["id_slot"] = Raw(b"%d" % turn.slot)
         return turn

@@ -17,6 +17,7 @@ from gateway.errors import GatewayError
 from gateway.prompts import folder
 from gateway.prompts import key as keys
 from gateway.prompts.blocks import Chain, chain, shared
+from gateway.prompts.doctor import Doctor
 from gateway.prompts.folder import Damaged
 from gateway.prompts.index import Match, Saved
 from gateway.prompts.saved import SavedPrompts
@@ -85,7 +86,19 @@ class Turn:
     slot: its number for the engine; None leaves the choice to it. restored: tokens of the file that it got.
     """
 
-    __slots__ = ("_before", "_live", "_slot", "chain", "left", "prompt", "restored", "server", "shared", "since")
+    __slots__ = (
+        "_before",
+        "_live",
+        "_slot",
+        "asked",
+        "chain",
+        "left",
+        "prompt",
+        "restored",
+        "server",
+        "shared",
+        "since",
+    )
 
     def __init__(self, live: LivePrompts, server: SlotServer, slot: Slot | None, prompt: str, chain: Chain) -> None:
         self._live = live
@@ -96,6 +109,8 @@ class Turn:
         self.chain = chain
         self.restored: Saved | None = None
         self.shared = 0
+        self.asked: tuple[bytes, bytes] | None = None
+        """The request's tools and messages, if the doctor should see them."""
         self.left = False
         self.since = 0.0
 
@@ -121,9 +136,12 @@ class Turn:
     def answered(self, usage: Mapping[str, Any], began: float, first: float) -> Mapping[str, Any]:
         """The answer is complete; returns its usage for the request log. began, first: of the run, by time.monotonic.
 
-        Adds `restored_tokens` and `seconds_saved` if a file helped.
+        Adds `restored_tokens` and `seconds_saved` if a file helped, and `prefix`: where the request differs from the
+        turn before, if it doesn't just go on.
         """
-        return self._live.answered(self, self._slot, usage, began, first)
+        told = self._live.answered(self, self._slot, usage, began, first)
+        found = self._live.doctor.look(*self.asked) if self.asked is not None else []
+        return {**told, "prefix": [str(each) for each in found]} if found else told
 
 
 @contextmanager
@@ -142,6 +160,7 @@ class LivePrompts:
 
     def __init__(self, saved: SavedPrompts, model: str, prints: Callable[[], list[str]], began_with: list[str]) -> None:
         self.saved = saved
+        self.doctor = Doctor()
         self._model = model
         self._prints = prints
         self._began_with = began_with

@@ -12,11 +12,12 @@ import httpx
 import pytest
 
 from gateway.prompts.folder import Folder
+from tests.cli.commands import ctxgate
 from tests.conftest import ROOT
 from tests.engines.conftest import mlx_model, mlx_python
 from tests.engines.served import Served, served
 from tests.patience import PATIENCE
-from tests.prompts.conftest import LEAST_CACHED, WINDOW, Open, modes, names, talk
+from tests.prompts.conftest import LEAST_CACHED, LONG, WINDOW, Open, modes, names, talk
 
 __all__ = ["mlx_model", "mlx_python"]
 
@@ -69,6 +70,19 @@ def test_kill_9_of_the_gateway(test_model: Path, tmp_path: Path) -> None:
             assert (again, cached >= LEAST_CACHED) == (words, True), number
             gateway.process.kill()
             gateway.process.wait()
+
+
+def test_why_a_prompt_was_read_again(test_model: Path, tmp_path: Path) -> None:
+    with served(config(tmp_path, test_model), tmp_path) as gateway:
+        ask(gateway)
+        ask(gateway, messages=talk(system=LONG.replace("Item 3 ", "Item three ")))
+        running = ("--url", gateway.url, "--config", tmp_path / "config.yaml")
+        found = ctxgate("prompts", "why", *running, cwd=tmp_path)
+        one = ctxgate("prompts", "why", "1", *running, cwd=tmp_path)
+    assert found.stdout.startswith("request 2: a, ")
+    at = LONG.index("Item 3 ") + len("Item ")
+    assert f'  messages[0].content characters {at}-{at + 5}: "3" became "three"\n' in found.stdout
+    assert "goes on" in one.stdout
 
 
 def wait_for_files(folder: Path) -> None:
