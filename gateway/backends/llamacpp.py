@@ -165,6 +165,10 @@ class LlamaCppBackend(OpenAIBackend):
         prompts, slots = self._prompts, self._slots
         assert prompts is not None
         assert slots is not None
+        if "n" in fields and bytes(fields["n"]) not in (b"1", b"null"):
+            # Each choice takes a slot.
+            prompts.disturb()
+            return None
 
         async def render() -> str | None:
             if prompt is not None or not self._templates or _needs_chat(fields["messages"]) is not None:

@@ -22,7 +22,7 @@ async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> Live
 
     The weights are looked at now: what they are once the engine has read them may be something else.
     """
-    if saved is None or saved.settings.save == "off" or not {"--slot-save-path", "--prompt-folder"} & {*recipe.argv}:
+    if saved is None or saved.settings.save == "off" or not {f"{saved.path}/", str(saved.path)} & {*recipe.argv}:
         return None
     try:
         await asyncio.to_thread(saved.make)

@@ -101,7 +101,7 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--ctx-size", model.context_window * slots(model) if model.context_window else None),
     )
     options += _for_role(model)
-    if model.role == "chat" and machine.prompts is not None:
+    if model.role == "chat" and machine.prompts is not None and "--slot-save-path" not in model.engine.args:
         # llama.cpp joins this and a file's name without a slash between.
         options += ["--slot-save-path", f"{machine.prompts}/"]
     program, embedded = machine.which("llama-server"), machine.has("xllamacpp")
@@ -262,6 +262,12 @@ def slots(model: Model) -> int:
     if model.engine.parallel is not None:
         return model.engine.parallel
     return max(1, min(MOST_SLOTS, SLOT_TOKENS // model.context_window)) if model.context_window else 1
+
+
+def cache_ram(model: Model) -> int | None:
+    """The bytes that the model's own `args` give to llama.cpp's cache beside the slots; None if they don't say."""
+    found = re.search(r"(?:^|\0)(?:--cache-ram|-cram)[=\0](\d+)(?:\0|$)", "\0".join(model.engine.args))
+    return int(found[1]) * MIB if found else None
 
 
 def _need(model: Model, machine: Machine, module: str, extra: str) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from gateway.errors import GatewayError
 from gateway.prompts import folder
 from gateway.prompts import key as keys
@@ -48,12 +50,11 @@ WORTH = 200
 TROUBLE = (GatewayError, OSError, TimeoutError, Damaged, ValueError)
 
 
-class Build:
+class Build(Struct, frozen=True):
     """What an engine says of itself once it runs. facts: what shapes its cache, for the key."""
 
-    def __init__(self, slots: int, facts: object) -> None:
-        self.slots = slots
-        self.facts = facts
+    slots: int
+    facts: object
 
 
 class SlotServer(Protocol):
@@ -190,48 +191,57 @@ class LivePrompts:
         if settings.save == "off" or (self._known and self._key is None):
             return None
         try:
-            await self._any_idle()
             if size < LEAST_BYTES_PER_TOKEN * settings.min_tokens or private:
+                await self._any_idle()
                 return self._spare(server, private=private)
             if not self._known:
                 await self._find_key(server)
-            if self._key is None or (prompt := await render()) is None:
-                return self._spare(server, private=True)
+            prompt = await render() if self._key is not None else None
             await self._any_idle()
+            if self._key is None or prompt is None:
+                return self._spare(server, private=True)
             return await self._place(server, self._key, prompt)
         except TROUBLE as error:
             log.debug("model %s: no place for a prompt: %s", self._model, error)
+            self.freed()
             return None
 
     async def _any_idle(self) -> None:
         """Waits here for a slot instead of in the engine's queue, which would not say which slot it took.
 
-        After LINE_SECONDS the engine's queue it is.
+        Whoever returns from here must take a place without waiting, or call `freed`. After LINE_SECONDS the engine's
+        queue it is.
         """
         if not self._slots or (self._has_idle() and not self._line):
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._line.append(turn)
-        try:
-            async with asyncio.timeout(LINE_SECONDS):
-                await turn
-        except TimeoutError:
-            return
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                # The slot was ours already.
-                self.freed()
-            raise
-        finally:
-            if turn in self._line:
-                self._line.remove(turn)
+        end = time.monotonic() + LINE_SECONDS
+        line, ahead = self._line, False
+        while True:
+            turn = asyncio.get_running_loop().create_future()
+            line.appendleft(turn) if ahead else line.append(turn)
+            try:
+                async with asyncio.timeout(end - time.monotonic()):
+                    await turn
+            except TimeoutError:
+                return
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self.freed()
+                raise
+            finally:
+                if turn in line:
+                    line.remove(turn)
+            if self._has_idle():
+                return
+            # Another request came between.
+            ahead = True
 
     def _has_idle(self) -> bool:
         return any(not slot.busy for slot in self._slots)
 
     def freed(self) -> None:
-        """A slot became idle: the next request in line may have it."""
-        while self._line:
+        """A slot became idle, or stayed so: the next request in line may have it."""
+        while self._line and self._has_idle():
             turn = self._line.popleft()
             if not turn.done():
                 turn.set_result(None)
@@ -255,6 +265,8 @@ class LivePrompts:
             self._uses += 1
             slot.busy += 1
             slot.used = self._uses
+        # Another slot may be idle, too.
+        self.freed()
         return turn
 
     async def _place(self, server: SlotServer, key: str, prompt: str) -> Turn:
@@ -389,7 +401,9 @@ class LivePrompts:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.settled()
                 for slot in self._slots:
-                    await self._save(server, slot)
+                    # Saving waits for the answer in a slot; what is cut off now is not worth that.
+                    if not slot.busy:
+                        await self._save(server, slot)
                 for hosted in self._hosted:
                     if hosted.unsaved:
                         await self._save_hosted(server, hosted)

@@ -110,7 +110,7 @@ class SavedPrompts:
         """Nothing is saved for a while; tells so the first time."""
         self.failures += 1
         self._paused_until = time.monotonic() + PAUSE_SECONDS
-        self._tell(f"can't save prompts, goes on without: {error}", once=type(error).__name__)
+        self._tell(f"can't save prompts, goes on without: {error or type(error).__name__}", once=type(error).__name__)
 
     async def tidy(self) -> None:
         """Removes what is too old, and the least recently used above `max_bytes`."""
