@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderUnsupportedContentBlock,
 )
-from gateway.prompts.live import LivePrompts, Turn, refusing
+from gateway.prompts.live import LivePrompts, Turn
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.engine import RawText
 
@@ -53,6 +54,9 @@ TRIGGER_WORD = 1
 
 SURELY_FITS = 512
 """Bytes of messages that fit any window, so the gateway doesn't ask for its size."""
+
+NOWHERE = nullcontext()
+"""In place of a turn."""
 
 TEMPLATE_FIELDS = ("messages", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt")
 """Fields that shape the prompt; all others control the generation."""
@@ -99,7 +103,7 @@ class LlamaCppBackend(OpenAIBackend):
         if collects:
             fields |= collect.STREAM_FIELDS
         turn = await self._place(fields, None) if self._prompts is not None else None
-        with refusing(turn):
+        with turn or NOWHERE:
             reply = await super().open(request, fields)
         reply.turn = turn
         reply.progress, reply.collects = progress, collects
@@ -147,7 +151,7 @@ class LlamaCppBackend(OpenAIBackend):
         turn = await self._place(fields, prompt) if self._prompts is not None else None
         if turn is not None and turn.slot is not None:
             asked["id_slot"] = fields["id_slot"]
-        with refusing(turn):
+        with turn or NOWHERE:
             response = await self.accepted(self._completion_head, asked)
         reply = completion.CompletionReply(
             response,

@@ -22,13 +22,9 @@ async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> Live
 
     The weights are looked at now: what they are once the engine has read them may be something else.
     """
-    if saved is None or saved.settings.save == "off" or not {f"{saved.path}/", str(saved.path)} & {*recipe.argv}:
+    if saved is None or f"{saved.path}/" not in recipe.argv:
         return None
     try:
-        await asyncio.to_thread(saved.make)
-        if "--prompt-folder" in recipe.argv:
-            # mlx_server.py does everything itself.
-            return None
         began_with = await asyncio.to_thread(prints, model, recipe)
     except OSError as error:
         saved.failed(error)

@@ -9,8 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -127,8 +126,12 @@ class Turn:
                 self._slot.busy -= 1
                 self._live.freed()
 
-    def refused(self) -> None:
-        """The engine did not take the request: its slot holds what it held."""
+    def __enter__(self) -> None:
+        """Around sending the request: if that raises, the engine did not take it, and its slot holds what it held."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return
         self.leave()
         slot = self._slot
         if slot is not None and self._before is not None and self.restored is None:
@@ -143,17 +146,6 @@ class Turn:
         told = self._live.answered(self, self._slot, usage, began, first)
         found = self._live.doctor.look(*self.asked) if self.asked is not None else []
         return {**told, "prefix": [str(each) for each in found]} if found else told
-
-
-@contextmanager
-def refusing(turn: Turn | None) -> Iterator[None]:
-    """Gives the turn's place back if the engine doesn't take the request."""
-    try:
-        yield
-    except BaseException:
-        if turn is not None:
-            turn.refused()
-        raise
 
 
 class LivePrompts:
