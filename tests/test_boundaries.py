@@ -91,7 +91,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.request": {"msgspec"},
     "gateway.answer": {"msgspec"},
     "gateway.observe": {"msgspec"},
-    "gateway.engines": {"mlx_lm", "msgspec", "psutil", "xllamacpp"},
+    "gateway.engines": {"mlx", "mlx_lm", "msgspec", "psutil", "xllamacpp"},
     "gateway.core": {"msgspec"},
     "gateway.agent": {"httpx"},
     "gateway.tools": {"bs4", "fsspec", "httpx", "markdownify", "msgspec", "sqlalchemy"},

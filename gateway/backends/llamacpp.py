@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderUnsupportedContentBlock,
 )
-from gateway.prompts.live import LivePrompts, Turn, refusing
+from gateway.prompts.live import LivePrompts, Turn
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, may_be_one
 from gateway.wire.engine import RawText
@@ -61,6 +62,9 @@ BETWEEN = -1
 
 SURELY_FITS = 512
 """Bytes of messages that fit any window, so the gateway doesn't ask for its size."""
+
+NOWHERE = nullcontext()
+"""In place of a turn."""
 
 TEMPLATE_FIELDS = ("messages", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt")
 """Fields that shape the prompt; all others control the generation."""
@@ -109,7 +113,7 @@ class LlamaCppBackend(OpenAIBackend):
         if collects:
             fields |= collect.STREAM_FIELDS
         turn = await self._place(fields, None)
-        with refusing(turn):
+        with turn or NOWHERE:
             reply = await super().open(request, fields)
         reply.turn = turn
         reply.progress, reply.collects = progress, collects
@@ -162,7 +166,7 @@ class LlamaCppBackend(OpenAIBackend):
             asked |= collect.STREAM_FIELDS
         turn = await self._place(fields, prompt)
         asked |= {name: value for name, value in fields.items() if name == "id_slot"}
-        with refusing(turn):
+        with turn or NOWHERE:
             response = await self.accepted(self._completion_head, asked)
         reply = completion.CompletionReply(
             response,
@@ -180,6 +184,10 @@ class LlamaCppBackend(OpenAIBackend):
         prompts, slots = self._prompts, self._slots
         if prompts is None or slots is None:
             return None
+        if "n" in fields and bytes(fields["n"]) not in (b"1", b"null"):
+            # Each choice takes a slot.
+            prompts.disturb()
+            return None
 
         async def render() -> str | None:
             found = prompt
@@ -192,6 +200,8 @@ class LlamaCppBackend(OpenAIBackend):
         size = len(bytes(fields["messages"])) + (len(bytes(fields["tools"])) if "tools" in fields else 0)
         private = "id_slot" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
         turn = await prompts.place(slots, size, render, private=private)
+        if turn is not None and turn.chain:
+            turn.asked = bytes(fields.get("tools", b"")), bytes(fields["messages"])
         if turn is not None and turn.slot is not None and "id_slot" not in fields:
             fields["id_slot"] = Raw(b"%d" % turn.slot)
         return turn

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import click
 
-from gateway.cli.options import Group, config_option, configuration, json_option
+from gateway.cli.client import RunningGateway
+from gateway.cli.options import Group, config_option, configuration, json_option, url_option
+from gateway.cli.text import printable
 from gateway.prompts.folder import Folder
 from gateway.prompts.index import Saved
 
@@ -18,6 +21,7 @@ examples:
   ctxgate prompts rm 20261122-190213-fa37b022
   ctxgate prompts rm --model qwen2.5-32b    all of one model
   ctxgate prompts rm --all
+  ctxgate prompts why                       what made engines read prompts again
 """
 
 
@@ -74,6 +78,31 @@ def rm(config: Path | None, names: tuple[str, ...], model: str | None, everythin
     for saved in gone:
         folder.remove(saved.name)
     print(f"removed {len(gone)} of {len(found)} saved prompts, {_size(sum(saved.size for saved in gone))}")
+
+
+@prompts.command("why")
+@config_option
+@url_option
+@click.argument("id", required=False, metavar="[ID]", help="Of a request, as /-/requests has it.")
+def why(config: Path | None, url: str | None, id: str | None) -> None:
+    """Shows where a prompt first differed from the turn before, so that its engine had to read it again.
+
+    Without an ID, all requests in the log of the running gateway whose prompts did.
+    """
+    with RunningGateway(config, url) as gateway:
+        if id is not None:
+            entries = [gateway.ask("GET", f"/-/requests/{quote(id, safe='')}")["request"]]
+        else:
+            entries = [entry for entry in gateway.ask("GET", "/-/requests")["requests"] if entry["prefix"]]
+    for entry in entries:
+        cached = f"{entry['cached_tokens']} of {entry['prompt_tokens']} tokens cached"
+        print(f"request {entry['id']}: {entry['model']}, {cached}")
+        for finding in entry["prefix"]:
+            print(f"  {printable(finding)}")
+        if not entry["prefix"]:
+            print("  goes on where the turn before ended, is a new conversation, or is too short to tell")
+    if not entries:
+        print("no prompt in the log differs from the turn before")
 
 
 def _folder(config: Path | None) -> Folder:

@@ -182,8 +182,8 @@ class Route:
         mended = repairs(answer) if answer.choices or answer.healed else None
         recording = self._request_log.record(answer) if self._request_log.bodies else None
         times = run.began, monotonic(), run.first
-        turn, usage = run.reply.turn, answer.usage
-        if turn is not None:
+        usage = answer.usage
+        if self.engine is not None and (turn := run.reply.turn) is not None:
             usage = turn.answered(usage, run.began, run.first)
         told = usage, answer.chunks, mended, recording
         self._book((self.model.name, run.stream, run.outcome, *times, *told, run.api))

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar
 from weakref import WeakSet
 
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 
 from gateway import backends
 from gateway.backends import Address, Backend
-from gateway.config import Model
+from gateway.config import Model, Prompts
 from gateway.config.values import STARTABLE
 from gateway.engines import memory, prompts
 from gateway.engines.launch import adopted, check_weights, cure, last_words, launched
@@ -96,6 +97,7 @@ class Engine:
         """What started the last process; None if the server isn't ours."""
         self._prompts: LivePrompts | None = None
         """Those of the last process, if it can save them."""
+        self._prompt_folder: Path | None = None
         self._cache_ram: int | None = None
         """Bytes of `held` for prompts beside its slots."""
         self._usage_seen: tuple[float, Usage | None] = (0.0, None)
@@ -358,6 +360,8 @@ class Engine:
             self._lifecycle.to("admit")
             return address
         check_weights(self.model)
+        saved = self.residency.prompts
+        self._prompt_folder = await saved.ready() if saved is not None else None
         self._cache_ram = await self.residency.cache_ram(self.model)
         await self.residency.admit(self, since)
         free = self._free_fixed()
@@ -396,7 +400,8 @@ class Engine:
         return replace(
             self._machine(),
             unfit=frozenset(self.residency.unfit),
-            prompts=saved.path if saved is not None and saved.settings.save != "off" else None,
+            prompts=self._prompt_folder,
+            saving=saved.settings if saved is not None else Prompts(),
             cache_ram=self._cache_ram,
         )
 
@@ -545,9 +550,11 @@ class Engine:
                 self._watching.cancel()
             await self.measure()
             if self._process is not None:
-                if self._backend is not None:
-                    await self._backend.save_prompts()
-                await self._process.stop()
+                try:
+                    if self._backend is not None:
+                        await self._backend.save_prompts()
+                finally:
+                    await self._process.stop()
         finally:
             self._stopping = None
             await self._gone("gone")

@@ -1,4 +1,4 @@
-"""mlx_lm.server with four changes that the gateway needs.
+"""mlx_lm.server with five changes that the gateway needs.
 
 - It refuses a prompt above `--context-window` with both token counts, and ends answers there: mlx_lm itself reads
   prompts of any length, for minutes.
@@ -6,16 +6,21 @@
 - A dead generation thread ends the process, which would answer every further request with an error.
 - Where a request's texts hold the text of a control token, the gateway marks it with a nonce and names that among the
   template's arguments. The prompt is cut there before it is tokenised, so the text never becomes the token.
+- With `--prompt-folder` it saves prompts; see `mlx_prompts`.
 
-Runs as a script, by path, on the standard library and mlx_lm alone. It passes all other arguments to mlx_lm.server. The
-overridden methods are those of mlx-lm 0.32.
+Runs as a script, by path, on the standard library and mlx_lm alone, with two files beside it. It passes all other
+arguments to mlx_lm.server. The overridden methods are those of mlx-lm 0.32.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+from importlib.metadata import version
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
 NONCE_FIELD = "ctxgate_nonce"
@@ -43,6 +48,12 @@ class Cutting:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="mlx_server", add_help=False)
     parser.add_argument("--context-window", type=int)
+    parser.add_argument("--prompt-folder", type=Path)
+    parser.add_argument("--prompt-save", default="on_stop")
+    parser.add_argument("--prompt-model", default="")
+    parser.add_argument("--prompt-min-tokens", type=int, default=512)
+    parser.add_argument("--prompt-max-bytes", type=int, default=1 << 63)
+    parser.add_argument("--prompt-max-age-days", type=float, default=7.0)
     own, rest = parser.parse_known_args()
     sys.argv = [sys.argv[0], *rest]
 
@@ -59,7 +70,10 @@ def main() -> None:
             return bool(self.generation_available()) and self.model_provider.model is not None
 
         def _run_generate(self) -> None:
+            saved = self.prompt_cache if own.prompt_folder is not None else None
             super()._run_generate()
+            if saved is not None and not self._generation_failed:
+                saved.save_all()
             if self._generation_failed:
                 sys.stderr.flush()
                 os._exit(1)
@@ -78,7 +92,47 @@ def main() -> None:
             return result
 
     server.ResponseGenerator = ResponseGenerator
+    if own.prompt_folder is not None:
+        os.umask(0o077)
+        _save_prompts(server, own, rest)
+        # mlx_lm ends in order on Ctrl-C alone.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     server.main()
+
+
+def _save_prompts(server: Any, own: argparse.Namespace, rest: list[str]) -> None:
+    """Replaces mlx_lm's prompt cache by one with files."""
+    keys, prompts = _beside("../prompts/key.py"), _beside("mlx_prompts.py")
+    model = Path(rest[rest.index("--model") + 1])
+    files = sorted(path for path in model.iterdir() if path.is_file())
+    own_options = [option for option in keys.options(rest) if option != str(model)]
+    facts = [keys.fingerprint(files), own_options, [version(project) for project in ("mlx", "mlx-lm")]]
+    key = keys.key("mlx", *facts)
+
+    def cache(size: int) -> Any:
+        return prompts.SavedPromptCache(
+            size,
+            folder=own.prompt_folder,
+            key=key,
+            model=own.prompt_model,
+            each_turn=own.prompt_save == "each_turn",
+            min_tokens=own.prompt_min_tokens,
+            max_bytes=own.prompt_max_bytes,
+            max_age_days=own.prompt_max_age_days,
+        )
+
+    server.LRUPromptCache = cache
+
+
+def _beside(name: str) -> Any:
+    """A module by its path from here: the engine's Python may not have the gateway."""
+    path = (Path(__file__).parent / name).resolve()
+    spec = spec_from_file_location(f"ctxgate_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 if __name__ == "__main__":

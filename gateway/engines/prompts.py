@@ -22,10 +22,9 @@ async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> Live
 
     The weights are looked at now: what they are once the engine has read them may be something else.
     """
-    if saved is None or saved.settings.save == "off" or "--slot-save-path" not in recipe.argv:
+    if saved is None or f"{saved.path}/" not in recipe.argv:
         return None
     try:
-        await asyncio.to_thread(saved.make)
         began_with = await asyncio.to_thread(prints, model, recipe)
     except OSError as error:
         saved.failed(error)

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from gateway.backends.base import Address
-from gateway.config import Model
+from gateway.config import Model, Prompts
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HOST = "127.0.0.1"
@@ -32,8 +32,8 @@ class Machine(Struct, frozen=True):
 
     which: the path of a program, None where it isn't installed. has: whether Python can import a module.
     free_port: a TCP port that the system has just found free. unfit: paths of programs that SIGILL killed here, since
-    they were built for another processor. prompts: folder of saved prompts; None: none are saved. cache_ram: bytes in
-    which an engine may keep prompts beside its slots; None: as many as it likes.
+    they were built for another processor. prompts: folder of saved prompts; None: none are saved. saving: when, and how
+    many. cache_ram: bytes in which an engine may keep prompts beside its slots; None: as many as it likes.
     """
 
     cores: int
@@ -43,6 +43,7 @@ class Machine(Struct, frozen=True):
     python: str = sys.executable
     unfit: frozenset[str] = frozenset()
     prompts: Path | None = None
+    saving: Prompts = Prompts()
     cache_ram: int | None = None
 
     @property
@@ -102,7 +103,7 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--ctx-size", model.context_window * slots(model) if model.context_window else None),
     )
     options += _for_role(model)
-    if model.role == "chat" and machine.prompts is not None:
+    if model.role == "chat" and machine.prompts is not None and "--slot-save-path" not in model.engine.args:
         # llama.cpp joins this and a file's name without a slash between.
         options += ["--slot-save-path", f"{machine.prompts}/"]
     program, embedded = machine.which("llama-server"), machine.has("xllamacpp")
@@ -164,6 +165,16 @@ def _mlx(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--log-level", "WARNING"),
         ("--allowed-origins", "http://localhost"),
     )
+    if machine.prompts is not None:
+        saving = machine.saving
+        options += _options(
+            ("--prompt-folder", machine.prompts),
+            ("--prompt-save", saving.save),
+            ("--prompt-model", model.name),
+            ("--prompt-min-tokens", saving.min_tokens),
+            ("--prompt-max-bytes", saving.max_bytes),
+            ("--prompt-max-age-days", saving.max_age_days),
+        )
     script = str(_HERE / "mlx_server.py")
     return _built(model, machine, "mlx_lm.server", [machine.python, "-P", script, *options], port)
 
@@ -255,6 +266,12 @@ def slots(model: Model) -> int:
     if model.engine.parallel is not None:
         return model.engine.parallel
     return max(1, min(MOST_SLOTS, SLOT_TOKENS // model.context_window)) if model.context_window else 1
+
+
+def cache_ram(model: Model) -> int | None:
+    """The bytes that the model's own `args` give to llama.cpp's cache beside the slots; None if they don't say."""
+    found = re.search(r"(?:^|\0)(?:--cache-ram|-cram)[=\0](\d+)(?:\0|$)", "\0".join(model.engine.args))
+    return int(found[1]) * MIB if found else None
 
 
 def _need(model: Model, machine: Machine, module: str, extra: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.config import Engines, Model
-from gateway.engines import admission, memory
+from gateway.engines import admission, memory, recipe
 from gateway.engines.admission import Plan, Resident, Snapshot
 from gateway.engines.learnt import Learnt
 from gateway.engines.memory import Budget, Footprint, estimate, machine_budget
@@ -200,6 +200,10 @@ class Residency:
         engine without such a cache. Raises ProviderModelNotLoaded if the weights can't be read."""
         if self.prompts is None or model.runtime != "llama.cpp" or model.engine.command is not None:
             return None
+        if model.role != "chat":
+            return 0
+        if (written := recipe.cache_ram(model)) is not None:
+            return written
         try:
             window = await asyncio.to_thread(memory.window_bytes, model)
         except OSError as error:

@@ -86,7 +86,8 @@ class Entry(Struct):
 
     first_seconds: None if nothing was streamed. cached_tokens: those of the prompt that the engine didn't need to read.
     restored_tokens: those of them that came from a saved prompt. seconds_saved: what reading them would have taken;
-    0 if nobody knows. warnings: codes of `normalizers.Warn`. recorded: whether the log holds
+    0 if nobody knows. prefix: where its prompt differs from the turn before, so that the engine had to read it again.
+    warnings: codes of `normalizers.Warn`. recorded: whether the log holds
     its bytes.
     """
 
@@ -103,6 +104,7 @@ class Entry(Struct):
     cached_tokens: int
     restored_tokens: int
     seconds_saved: float
+    prefix: list[str]
     mended: str
     healed: Mapping[str, int]
     warnings: list[str]
@@ -272,6 +274,7 @@ def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
         cached_tokens=_sum([ended.usage.get("prompt_tokens_details") or {}], "cached_tokens"),
         restored_tokens=_sum([ended.usage], "restored_tokens"),
         seconds_saved=ended.usage.get("seconds_saved", 0.0),
+        prefix=ended.usage.get("prefix", []),
         mended=mending.mended,
         healed=mending.healed,
         warnings=mending.warnings,

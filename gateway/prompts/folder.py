@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from gateway.prompts.index import Saved
 
 PROMPT, DESCRIPTION = ".prompt", ".json"
-_FRESH = re.compile(r"new-(\d+)-[0-9a-f]+\.prompt")
+ABANDONED_SECONDS = 600.0
+_FRESH = re.compile(r"new-(\d+)-[0-9a-f]+\.(prompt|safetensors)")
 
 
 class Damaged(Exception):
@@ -44,7 +45,7 @@ class Folder:
         for description in self._glob(f"*{DESCRIPTION}"):
             if description.stem not in found:
                 self._unlink(description.stem)
-        for prompt in self._glob(f"*{PROMPT}"):
+        for prompt in (*self._glob(f"*{PROMPT}"), *self._glob("new-*.safetensors")):
             writer = _FRESH.fullmatch(prompt.name)
             if writer is not None:
                 # Before it opened the folder this process wrote nothing: a file with its id is another's that died.
@@ -80,6 +81,7 @@ class Folder:
                 saved = replace(saved, sha256=file_digest(file, "sha256").hexdigest())
             path.replace(self.path / (saved.name + PROMPT))
             self._describe(saved)
+            self._sweep()
         except BaseException:
             path.unlink(missing_ok=True)
             self._unlink(saved.name)
@@ -143,6 +145,15 @@ class Folder:
     def _unlink(self, name: str) -> None:
         (self.path / (name + DESCRIPTION)).unlink(missing_ok=True)
         (self.path / (name + PROMPT)).unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """Removes what engines wrote long after nobody waited for it any more."""
+        for fresh in self._glob("new-*"):
+            try:
+                if time.time() - fresh.stat().st_mtime > ABANDONED_SECONDS:
+                    fresh.unlink()
+            except FileNotFoundError:
+                continue
 
     def _glob(self, pattern: str) -> Iterator[Path]:
         return iter(sorted(self.path.glob(pattern)))

@@ -9,14 +9,16 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from gateway.errors import GatewayError
 from gateway.prompts import folder
 from gateway.prompts import key as keys
 from gateway.prompts.blocks import Chain, chain, shared
+from gateway.prompts.doctor import Doctor
 from gateway.prompts.folder import Damaged
 from gateway.prompts.index import Match, Saved
 from gateway.prompts.saved import SavedPrompts
@@ -47,12 +49,11 @@ WORTH = 200
 TROUBLE = (GatewayError, OSError, TimeoutError, Damaged, ValueError)
 
 
-class Build:
+class Build(Struct, frozen=True):
     """What an engine says of itself once it runs. facts: what shapes its cache, for the key."""
 
-    def __init__(self, slots: int, facts: object) -> None:
-        self.slots = slots
-        self.facts = facts
+    slots: int
+    facts: object
 
 
 class SlotServer(Protocol):
@@ -85,7 +86,19 @@ class Turn:
     slot: its number for the engine; None leaves the choice to it. restored: tokens of the file that it got.
     """
 
-    __slots__ = ("_before", "_live", "_slot", "chain", "left", "prompt", "restored", "server", "shared", "since")
+    __slots__ = (
+        "_before",
+        "_live",
+        "_slot",
+        "asked",
+        "chain",
+        "left",
+        "prompt",
+        "restored",
+        "server",
+        "shared",
+        "since",
+    )
 
     def __init__(self, live: LivePrompts, server: SlotServer, slot: Slot | None, prompt: str, chain: Chain) -> None:
         self._live = live
@@ -96,6 +109,8 @@ class Turn:
         self.chain = chain
         self.restored: Saved | None = None
         self.shared = 0
+        self.asked: tuple[bytes, bytes] | None = None
+        """The request's tools and messages, if the doctor should see them."""
         self.left = False
         self.since = 0.0
 
@@ -111,8 +126,12 @@ class Turn:
                 self._slot.busy -= 1
                 self._live.freed()
 
-    def refused(self) -> None:
-        """The engine did not take the request: its slot holds what it held."""
+    def __enter__(self) -> None:
+        """Around sending the request: if that raises, the engine did not take it, and its slot holds what it held."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return
         self.leave()
         slot = self._slot
         if slot is not None and self._before is not None and self.restored is None:
@@ -121,20 +140,12 @@ class Turn:
     def answered(self, usage: Mapping[str, Any], began: float, first: float) -> Mapping[str, Any]:
         """The answer is complete; returns its usage for the request log. began, first: of the run, by time.monotonic.
 
-        Adds `restored_tokens` and `seconds_saved` if a file helped.
+        Adds `restored_tokens` and `seconds_saved` if a file helped, and `prefix`: where the request differs from the
+        turn before, if it doesn't just go on.
         """
-        return self._live.answered(self, self._slot, usage, began, first)
-
-
-@contextmanager
-def refusing(turn: Turn | None) -> Iterator[None]:
-    """Gives the turn's place back if the engine doesn't take the request."""
-    try:
-        yield
-    except BaseException:
-        if turn is not None:
-            turn.refused()
-        raise
+        told = self._live.answered(self, self._slot, usage, began, first)
+        found = self._live.doctor.look(*self.asked) if self.asked is not None else []
+        return {**told, "prefix": [str(each) for each in found]} if found else told
 
 
 class LivePrompts:
@@ -142,6 +153,7 @@ class LivePrompts:
 
     def __init__(self, saved: SavedPrompts, model: str, prints: Callable[[], list[str]], began_with: list[str]) -> None:
         self.saved = saved
+        self.doctor = Doctor()
         self._model = model
         self._prints = prints
         self._began_with = began_with
@@ -171,48 +183,57 @@ class LivePrompts:
         if settings.save == "off" or (self._known and self._key is None):
             return None
         try:
-            await self._any_idle()
             if size < LEAST_BYTES_PER_TOKEN * settings.min_tokens or private:
+                await self._any_idle()
                 return self._spare(server, private=private)
             if not self._known:
                 await self._find_key(server)
-            if self._key is None or (prompt := await render()) is None:
-                return self._spare(server, private=True)
+            prompt = await render() if self._key is not None else None
             await self._any_idle()
+            if self._key is None or prompt is None:
+                return self._spare(server, private=True)
             return await self._place(server, self._key, prompt)
         except TROUBLE as error:
             log.debug("model %s: no place for a prompt: %s", self._model, error)
+            self.freed()
             return None
 
     async def _any_idle(self) -> None:
         """Waits here for a slot instead of in the engine's queue, which would not say which slot it took.
 
-        After LINE_SECONDS the engine's queue it is.
+        Whoever returns from here must take a place without waiting, or call `freed`. After LINE_SECONDS the engine's
+        queue it is.
         """
         if not self._slots or (self._has_idle() and not self._line):
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._line.append(turn)
-        try:
-            async with asyncio.timeout(LINE_SECONDS):
-                await turn
-        except TimeoutError:
-            return
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                # The slot was ours already.
-                self.freed()
-            raise
-        finally:
-            if turn in self._line:
-                self._line.remove(turn)
+        end = time.monotonic() + LINE_SECONDS
+        line, ahead = self._line, False
+        while True:
+            turn = asyncio.get_running_loop().create_future()
+            line.appendleft(turn) if ahead else line.append(turn)
+            try:
+                async with asyncio.timeout(end - time.monotonic()):
+                    await turn
+            except TimeoutError:
+                return
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self.freed()
+                raise
+            finally:
+                if turn in line:
+                    line.remove(turn)
+            if self._has_idle():
+                return
+            # Another request came between.
+            ahead = True
 
     def _has_idle(self) -> bool:
         return any(not slot.busy for slot in self._slots)
 
     def freed(self) -> None:
-        """A slot became idle: the next request in line may have it."""
-        while self._line:
+        """A slot became idle, or stayed so: the next request in line may have it."""
+        while self._line and self._has_idle():
             turn = self._line.popleft()
             if not turn.done():
                 turn.set_result(None)
@@ -236,6 +257,8 @@ class LivePrompts:
             self._uses += 1
             slot.busy += 1
             slot.used = self._uses
+        # Another slot may be idle, too.
+        self.freed()
         return turn
 
     async def _place(self, server: SlotServer, key: str, prompt: str) -> Turn:
@@ -370,7 +393,9 @@ class LivePrompts:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.settled()
                 for slot in self._slots:
-                    await self._save(server, slot)
+                    # Saving waits for the answer in a slot; what is cut off now is not worth that.
+                    if not slot.busy:
+                        await self._save(server, slot)
                 for hosted in self._hosted:
                     if hosted.unsaved:
                         await self._save_hosted(server, hosted)

@@ -50,9 +50,16 @@ class SavedPrompts:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def make(self) -> None:
-        """Makes the folder; an engine refuses one that isn't there. Blocks. Raises OSError."""
-        self._folder.make()
+    async def ready(self) -> Path | None:
+        """The folder, made for engines that start, which refuse one that isn't there; None if nothing is saved."""
+        if self.settings.save == "off":
+            return None
+        try:
+            await asyncio.to_thread(self._folder.make)
+        except OSError as error:
+            self.failed(error)
+            return None
+        return self.path
 
     async def open(self) -> None:
         """Reads the folder, once. Raises OSError."""
@@ -110,7 +117,7 @@ class SavedPrompts:
         """Nothing is saved for a while; tells so the first time."""
         self.failures += 1
         self._paused_until = time.monotonic() + PAUSE_SECONDS
-        self._tell(f"can't save prompts, goes on without: {error}", once=type(error).__name__)
+        self._tell(f"can't save prompts, goes on without: {error or type(error).__name__}", once=type(error).__name__)
 
     async def tidy(self) -> None:
         """Removes what is too old, and the least recently used above `max_bytes`."""

@@ -11,10 +11,15 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.prompts.folder import Folder
+from tests.cli.commands import ctxgate
 from tests.conftest import ROOT
+from tests.engines.conftest import mlx_model, mlx_python
 from tests.engines.served import Served, served
 from tests.patience import PATIENCE
-from tests.prompts.conftest import LEAST_CACHED, WINDOW, Open, names, talk
+from tests.prompts.conftest import LEAST_CACHED, LONG, WINDOW, Open, modes, names, talk
+
+__all__ = ["mlx_model", "mlx_python"]
 
 SMOLLM2 = ROOT / "_models/smollm2-135m-instruct.gguf"
 
@@ -67,6 +72,19 @@ def test_kill_9_of_the_gateway(test_model: Path, tmp_path: Path) -> None:
             gateway.process.wait()
 
 
+def test_why_a_prompt_was_read_again(test_model: Path, tmp_path: Path) -> None:
+    with served(config(tmp_path, test_model), tmp_path) as gateway:
+        ask(gateway)
+        ask(gateway, messages=talk(system=LONG.replace("Item 3 ", "Item three ")))
+        running = ("--url", gateway.url, "--config", tmp_path / "config.yaml")
+        found = ctxgate("prompts", "why", *running, cwd=tmp_path)
+        one = ctxgate("prompts", "why", "1", *running, cwd=tmp_path)
+    assert found.stdout.startswith("request 2: a, ")
+    at = LONG.index("Item 3 ") + len("Item ")
+    assert f'  messages[0].content characters {at}-{at + 5}: "3" became "three"\n' in found.stdout
+    assert "goes on" in one.stdout
+
+
 def wait_for_files(folder: Path) -> None:
     """An answer is saved after it has ended."""
     deadline = time.monotonic() + PATIENCE
@@ -95,3 +113,25 @@ def test_smollm2(tmp_path: Path) -> None:
     sys.stderr.write(f"cold {cold:.2f} s, start {start:.2f} s, after a swap {swapped:.2f} s, cached {cached:.4f}\n")
     assert cached >= LEAST_CACHED
     assert again == words
+
+
+@pytest.mark.parametrize("save", ["on_stop", "each_turn"])
+def test_mlx(mlx_model: Path, tmp_path: Path, save: str) -> None:
+    """A restart of the gateway; with `each_turn` a kill -9 of all."""
+    settings = config(tmp_path, mlx_model, save=save)
+    settings["models"] = {"a": {"runtime": "mlx", "path": str(mlx_model), "context_window": WINDOW}}
+    with served(settings, tmp_path) as gateway:
+        ask(gateway)
+        words, warm = ask(gateway)
+        assert warm >= LEAST_CACHED
+        if save == "each_turn":
+            wait_for_files(tmp_path)
+            gateway.process.kill()
+            gateway.process.wait()
+    with served(settings, tmp_path) as gateway:
+        again, cached = ask(gateway)
+        assert cached >= LEAST_CACHED
+        assert again == words
+    assert modes(tmp_path / "state/prompts") == (0o700, {0o600})
+    (saved,) = Folder(tmp_path / "state/prompts").list().values()
+    assert saved.model == "a"
