@@ -17,7 +17,7 @@ from gateway.config import Model
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
-from gateway.wire.engine import Fixup, RawText
+from gateway.wire.engine import Fixup, Notation, RawText
 
 Endpoint = Literal["completions", "embeddings", "rerank"]
 """Endpoints of OpenAI's and Jina's APIs beside chat."""
@@ -59,7 +59,7 @@ class Reply:
     reasoning_open = False
     """The prompt opens the model's reasoning, so the text starts within it."""
     by_grammar = False
-    """The engine holds the text to the grammar that was sent."""
+    """The engine holds the text to the grammar that was sent: every call that a mark begins can be read."""
 
     def whole(self) -> Awaitable[bytes]:
         """The JSON body of a whole answer."""
@@ -113,9 +113,6 @@ class Backend:
     A backend implements `open`; everything else has a default, which often says "not supported".
     """
 
-    gives_raw_text = False
-    """Whether `open_raw` works."""
-
     def __init__(self, model: Model, address: Address | None) -> None:
         self.model = model
 
@@ -152,6 +149,10 @@ class Backend:
         Raises ProviderModelNotLoaded while the engine loads, ProviderUnavailable if nothing answers,
         ProviderInvalidModel if the server doesn't have the model.
         """
+
+    async def notation(self) -> Notation | None:
+        """The notation of the grammars that `open_raw` takes; None if only `open` works."""
+        return None
 
     async def takes_tools(self) -> bool:
         """Whether the model's chat template has a place for tools."""

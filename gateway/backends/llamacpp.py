@@ -24,7 +24,7 @@ from gateway.errors import (
     ProviderUnsupportedContentBlock,
 )
 from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.engine import RawText
+from gateway.wire.engine import Notation, RawText
 
 _needs_edit = messages.needs(messages.EMPTY_ARGUMENTS)
 
@@ -66,7 +66,6 @@ _SET_TO_NOTHING = (b"null", b"false", b'{"type":"text"}', b'{"type": "text"}')
 
 
 class LlamaCppBackend(OpenAIBackend):
-    gives_raw_text = True
     ready_path = "/health"
 
     def __init__(self, model: Model, address: Address | None) -> None:
@@ -76,6 +75,7 @@ class LlamaCppBackend(OpenAIBackend):
         self._tokenize_head = self.post_head("/tokenize")
         self._completion_head = self.post_head("/v1/completions")
         self._templates = True
+        self._tokens: dict[str, bool] = {}
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
         choice = request.tool_choice
@@ -97,9 +97,10 @@ class LlamaCppBackend(OpenAIBackend):
         Images, audio, structured output and logprobs go to the chat endpoint, and so does everything on a server
         without `/apply-template`. That endpoint gets the grammar only without `tools`: llama.cpp rejects both together.
         """
-        grammar = {"grammar": Raw(encode(raw.grammar))} if raw.grammar is not None and raw.trigger is None else {}
+        forced = raw.grammar is not None and not raw.starts
+        grammar = {"grammar": Raw(encode(raw.grammar))} if forced else {}
         prompt, format = None, None
-        if raw.grammar is not None and raw.trigger is None:
+        if forced:
             format = fields.pop("response_format", None)
         if self._templates and not _needs_chat_endpoint(fields):
             self.adapt(fields)
@@ -110,20 +111,17 @@ class LlamaCppBackend(OpenAIBackend):
                 fields["response_format"] = format
             return await self.open(request, fields if "tools" in fields else {**grammar, **fields})
         pair = next((pair for pair in raw.think if prompt.rstrip().endswith(pair[0])), None)
-        if pair is not None and grammar:
+        if pair is not None and forced:
             # The grammar forces a call at once, so close the reasoning that the prompt opens.
             prompt, pair = prompt.rstrip() + "\n\n" + pair[1] + "\n\n", None
+        elif raw.starts:
+            grammar = await self._guard(raw, pair)
         asked = {name: value for name, value in fields.items() if name not in CHAT_FIELDS}
-        asked = {**grammar, **asked, "model": self._name, "prompt": Raw(encode(prompt))}
-        markers = raw.markers
-        if raw.trigger is not None and pair is None and "grammar" not in fields:
-            # Within reasoning the trigger doesn't start a call.
-            markers = (*markers, raw.trigger)
-            trigger = {"type": TRIGGER_WORD, "value": raw.trigger}
-            asked["grammar"], asked["grammar_lazy"] = Raw(encode(raw.grammar)), Raw(b"true")
-            asked["grammar_triggers"] = Raw(encode([trigger]))
-        if markers:
-            asked["preserved_tokens"] = Raw(encode(markers))
+        if "grammar" in asked:
+            grammar = {}  # the client's own wins
+        asked |= {**grammar, "model": self._name, "prompt": Raw(encode(prompt))}
+        if raw.markers:
+            asked["preserved_tokens"] = Raw(encode(raw.markers))
         await self._check_fits(fields, prompt)
         progress = PromptProgress.requested(request, fields)
         if progress is not None:
@@ -135,11 +133,31 @@ class LlamaCppBackend(OpenAIBackend):
             response,
             usage=request.include_usage or not request.stream,
             reasoning_open=pair is not None,
-            # The client's own grammar wins.
-            by_grammar=raw.trigger is None and raw.grammar is not None and "grammar" not in fields,
+            by_grammar=bool(grammar),
         )
         reply.progress, reply.collects = progress, not request.stream
         return reply
+
+    async def _guard(self, raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
+        """The fields of a grammar that allows any text up to a mark. pair: the reasoning that the prompt opens.
+
+        If each mark is one token, llama.cpp starts the grammar there, and the text before costs nothing. Otherwise a
+        token might hold a mark's end and more, which the grammar must see before the model writes it.
+        """
+        grammar, starts = (raw.grammar, raw.starts) if pair is None else (raw.in_reasoning, (pair[1],))
+        fields = {"grammar": Raw(encode(grammar))}
+        if not all([await self._is_token(mark) for mark in starts]):
+            return fields
+        # Calls within reasoning are none.
+        opened = [mark for mark, _ in raw.think if pair is None and await self._is_token(mark)]
+        triggers = [{"type": TRIGGER_WORD, "value": mark} for mark in (*starts, *opened)]
+        return fields | {"grammar_lazy": Raw(b"true"), "grammar_triggers": Raw(encode(triggers))}
+
+    async def _is_token(self, mark: str) -> bool:
+        """Whether the model's vocabulary has the mark as one token; asked once."""
+        if mark not in self._tokens:
+            self._tokens[mark] = await self._count(mark, add_special=False) == 1
+        return self._tokens[mark]
 
     async def _check_fits(self, fields: dict[str, Raw], prompt: str | None = None) -> None:
         """Counts the tokens of a prompt that may exceed a slot's window; llama.cpp counts only once a slot is free.
@@ -177,9 +195,9 @@ class LlamaCppBackend(OpenAIBackend):
         prompt = await self._prompt(fields)
         return None if prompt is None else await self._count(prompt)
 
-    async def _count(self, prompt: str) -> int | None:
+    async def _count(self, prompt: str, *, add_special: bool = True) -> int | None:
         """Counts tokens with the model's tokenizer; None if the server can't."""
-        asked = {"content": prompt, "add_special": True, "parse_special": True}
+        asked = {"content": prompt, "add_special": add_special, "parse_special": True}
         response = await self.upstream.request(self._tokenize_head, encode(asked))
         try:
             body = await response.read()
@@ -208,6 +226,9 @@ class LlamaCppBackend(OpenAIBackend):
     def adapt(self, fields: dict[str, Raw]) -> None:
         if _needs_edit(fields["messages"]):
             messages.edit(fields, messages.arguments_are_text)
+
+    async def notation(self) -> Notation:
+        return "gbnf"
 
     async def takes_tools(self) -> bool:
         """True for a server without /props, such as a router of several models."""

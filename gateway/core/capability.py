@@ -66,12 +66,13 @@ class CapabilityFinder:
             found = _detected(await backend.about())
             dialect = registry.get(found.format) if found is not None else reader
         if dialect.untouched:
-            return Capabilities(reader, dialect)  # we neither read nor write calls
+            # We neither read nor write calls.
+            return Capabilities(reader, dialect, notation=await backend.notation())
         takes_tools = await backend.takes_tools() if past or way == "auto" else True
         return Capabilities(
             reader,
             dialect,
-            raw_text=backend.gives_raw_text,
+            notation=await backend.notation(),
             tools_in_prompt=way == "system" if way != "auto" else not takes_tools,
             takes_tools=takes_tools,
             keeps_calls=await backend.keeps_calls() if past else True,

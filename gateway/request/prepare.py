@@ -15,7 +15,7 @@ from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
 from gateway.schema.fault import Compile
 from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest, decode, encode
-from gateway.wire.engine import RawText
+from gateway.wire.engine import Notation, RawText
 from normalizers import FormatSpec
 
 
@@ -68,14 +68,14 @@ class Capabilities(Struct, frozen=True, eq=False):
     """What a model can do behind its engine.
 
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
-    reads them. raw_text: the engine can give us the text unread. tools_in_prompt: the model sees its tools only if we
-    put them into the prompt. takes_tools: its chat template has a place for tools. keeps_calls: the template shows the
-    calls of earlier answers.
+    reads them. notation: that of the grammars to which the engine holds its unread text; None if it gives us none.
+    tools_in_prompt: the model sees its tools only if we put them into the prompt. takes_tools: its chat template has a
+    place for tools. keeps_calls: the template shows the calls of earlier answers.
     """
 
     reader: FormatSpec
     dialect: FormatSpec
-    raw_text: bool = False
+    notation: Notation | None = None
     tools_in_prompt: bool = False
     takes_tools: bool = True
     keeps_calls: bool = True
@@ -191,6 +191,9 @@ def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, 
     wanted = constraint(request) if request.constrained else None
     method = _method(wanted, settings)
     reader = can.dialect if method == "grammar" else can.reader
+    raw = _raw_text(request, wanted, method, can, reader)
+    if method == "grammar" and raw is None and settings.runtime in NEED_WORDS:
+        method, reader = "checked", can.reader
     replace: dict[str, Raw] = {}
     system: list[str] = []
     drop: list[str] = []
@@ -202,23 +205,30 @@ def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, 
         drop.append("response_format")
         if settings.runtime == "llama-cpp-python" and wanted.kind == "json":
             replace["response_format"] = Raw(b'{"type":"json_object"}')
-    raw, as_text = None, False
+    as_text = False
     if request.tools is not None and request.tool_choice == "none":
         # Several engines write calls as plain text if they see the tools.
         drop += ["tools", "tool_choice"]
-    elif request.tools is not None and not reader.untouched:
-        must = forced_tools(request)
-        if can.raw_text:
-            raw = raw_text(request, reader, answer=wanted.text_schema if wanted is not None else None)
-        if can.tools_in_prompt:
-            as_text = True
-            system.append(tools_prompt(bytes(replace.pop("tools", request.tools)), reader, must))
-            replace.pop("tool_choice", None)
-            drop += ["tools", "tool_choice", "parallel_tool_calls"]
+    elif request.tools is not None and not reader.untouched and can.tools_in_prompt:
+        as_text = True
+        system.append(tools_prompt(bytes(replace.pop("tools", request.tools)), reader, forced_tools(request)))
+        replace.pop("tool_choice", None)
+        drop += ["tools", "tool_choice", "parallel_tool_calls"]
     check = None
     if wanted is not None and method in ("checked", "grammar"):
         check = Check(wanted, request.tools, settings.compile)
     return _Terms(reader, replace, tuple(drop), tuple(system), as_text, raw, method, check)
+
+
+def _raw_text(
+    request: ChatRequest, wanted: Constraint | None, method: Method | None, can: Capabilities, reader: FormatSpec
+) -> RawText | None:
+    """How to ask for the unread text; None if nothing in it is ours to read, or a constraint has no grammar."""
+    offers_tools = request.tools is not None and request.tool_choice != "none"
+    if can.notation is None or (reader.untouched if offers_tools else method != "grammar"):
+        return None
+    answer = wanted.text_schema if wanted is not None else None
+    return raw_text(request, reader, answer=answer, notation=can.notation)
 
 
 def _method(wanted: Constraint | None, settings: Settings) -> Method | None:

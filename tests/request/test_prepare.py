@@ -131,7 +131,7 @@ def test_a_schema_that_the_engine_does_not_understand_is_put_into_words(
 
 
 def test_a_grammar_that_the_engine_did_not_take_leaves_a_check() -> None:
-    one = prepared(Capabilities(HERMES, HERMES, raw_text=True), tools=[tool("now")], tool_choice="required")
+    one = prepared(Capabilities(HERMES, HERMES, notation="gbnf"), tools=[tool("now")], tool_choice="required")
     assert one.method == "grammar"
     assert one.raw is not None
     assert one.raw.grammar
@@ -148,7 +148,7 @@ def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
 
 
 def test_what_depends_on_the_tools_alone_is_worked_out_once() -> None:
-    can = Capabilities(HERMES, HERMES, raw_text=True)
+    can = Capabilities(HERMES, HERMES, notation="gbnf")
     settings = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
     fields: Json = {"tools": [tool("now")], "tool_choice": "required"}
     first = prepared(can, settings=settings, **fields)
