@@ -10,7 +10,7 @@ from gateway.backends import messages
 from gateway.backends.base import Address
 from gateway.backends.context import exceeded
 from gateway.backends.fixups import RoleOnce
-from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
+from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object
 from gateway.backends.prompt_progress import PromptProgress
 from gateway.config import Model
 from gateway.errors import (
@@ -20,8 +20,9 @@ from gateway.errors import (
     ProviderUnavailable,
     ProviderUnsupportedContentBlock,
 )
-from gateway.wire.chat import ChatRequest
-from gateway.wire.engine import Fixup
+from gateway.upstream import Response
+from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.engine import Fixup, Notation, RawText
 
 OWN_MODEL = Raw(b'"default_model"')
 """Selects the model that the server started with. The server tries to load any other name."""
@@ -40,6 +41,17 @@ MODEL_TROUBLE = (
 """Parts of a 404's message that blame the model; any other 404 blames the request."""
 
 
+class MLXReply(HTTPReply):
+    """A reply of the gateway's own `mlx_server`, which says in headers whether a grammar holds the text."""
+
+    __slots__ = ("by_grammar", "reasoning_open")
+
+    def __init__(self, response: Response, fixup: Fixup | None) -> None:
+        super().__init__(response, fixup)
+        self.by_grammar = b"x-ctxgate-grammar" in response.headers
+        self.reasoning_open = b"x-ctxgate-reasoning" in response.headers
+
+
 class MLXBackend(OpenAIBackend):
     ready_path = "/health"
 
@@ -54,6 +66,21 @@ class MLXBackend(OpenAIBackend):
             reply.read_progress(progress := PromptProgress())
             request.progress = progress.describe
         return reply
+
+    async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> HTTPReply:
+        """As `open`, with a grammar for the server; without one, the server itself reads the answer's calls."""
+        if raw.grammar is not None:
+            grammars = {"grammar": raw.grammar, "in_reasoning": raw.in_reasoning, "markers": raw.markers}
+            fields["ctxgate"] = Raw(encode(grammars))
+        return await self.open(request, fields)
+
+    async def notation(self) -> Notation | None:
+        """The gateway's own server takes grammars if llguidance is installed; a plain mlx_lm.server takes none."""
+        status, body = await self.get(self.ready_path)
+        return "lark" if status == 200 and json_object(body).get("grammars") == "lark" else None
+
+    def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
+        return MLXReply(response, self.fixup())
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if "repeat_penalty" in fields:
