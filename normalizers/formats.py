@@ -17,7 +17,6 @@ _DEEPSEEK_TOKENS = (
     "<｜tool▁output▁end｜>",
     "<｜end▁of▁sentence｜>",
 )
-_M3 = "]<]minimax[>["
 
 _FORMATS: tuple[FormatSpec, ...] = (
     FormatSpec(name="native_json", aliases=("native", "openai", "none")),

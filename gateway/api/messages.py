@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.api.chat import stand_in
-from gateway.api.streaming import EventEncoding, chat_stream, dropped_tools, estimate
+from gateway.api.streaming import EventEncoding, chat_stream, dropped_tools, estimate, stand_in
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.wire.chat import ChatRequest, encode

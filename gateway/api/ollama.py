@@ -11,8 +11,7 @@ from msgspec import Raw
 from starlette.responses import Response
 
 from gateway import __version__
-from gateway.api.chat import stand_in
-from gateway.api.streaming import LineEncoding, chat_stream
+from gateway.api.streaming import LineEncoding, chat_stream, stand_in
 from gateway.core import Gateway, Route
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp

@@ -79,9 +79,6 @@ class MLXBackend(OpenAIBackend):
         status, body = await self.get(self.ready_path)
         return "lark" if status == 200 and json_object(body).get("grammars") == "lark" else None
 
-    def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
-        return MLXReply(response, self.fixup())
-
     def adapt(self, fields: dict[str, Raw]) -> None:
         if "repeat_penalty" in fields:
             # llama.cpp's name of the parameter, which config.yaml accepts too.
@@ -89,8 +86,8 @@ class MLXBackend(OpenAIBackend):
         if _needs_edit(fields["messages"]):
             messages.edit(fields, messages.developer_is_system)
 
-    def fixup(self) -> Fixup:
-        return _Fixup(self.model.name)
+    def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
+        return MLXReply(response, _Fixup(self.model.name))
 
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)

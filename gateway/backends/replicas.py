@@ -21,6 +21,7 @@ from gateway.backends.base import Address, Backend, DirectReply, Endpoint, Repli
 from gateway.config import Model
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
+from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Fixup, Notation, RawText
 
 SLACK = 2
@@ -63,6 +64,7 @@ class Replicas(Backend):
     def __init__(self, model: Model, replicas: list[Replica]) -> None:
         super().__init__(model, None)
         self._replicas = replicas
+        self.guards = replicas[0].backend.guards
         self._probing: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -106,6 +108,9 @@ class Replicas(Backend):
 
     async def keeps_calls(self) -> bool:
         return await self._any().keeps_calls()
+
+    async def control_tokens(self) -> ControlTokens | None:
+        return await self._any().control_tokens()
 
     async def about(self) -> About:
         return await self._any().about()

@@ -13,6 +13,7 @@ from gateway.backends import Backend, Reply
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.observe.request_log import Outcome, Row
 from gateway.wire.chat import ApiName
+from gateway.wire.sse import Sink
 
 
 class RequestMeter:
@@ -70,6 +71,9 @@ class Passthrough:
         if self._last:
             self._look(self._last)
         return []
+
+    def push_to(self, sink: Sink) -> None:
+        """Nothing to do: every payload is looked at here."""
 
     def _look(self, payload: bytes) -> None:
         try:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self
-
-from msgspec import Struct
 
 from gateway.answer.normalize import Answer, EngineError
 from gateway.backends import Backend, Reply
@@ -15,18 +14,14 @@ from gateway.core.shortcut import Shortcut
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
+from gateway.prompts.live import Turn
 from gateway.request.checks import Enforced
+from gateway.schema.pool import Threads
 from gateway.wire.chat import ChatRequest
 from gateway.wire.sse import Sink
 
-
-class Asked(Struct):
-    """A request that an engine has accepted."""
-
-    reply: Reply
-    answer: Answer
-    backend: Backend
-    enforced: Enforced | None
+Asked = tuple[Reply, Answer, Backend, Enforced | None]
+"""A request that an engine has accepted: its reply, who reads it, its backend, how its constraint is enforced."""
 
 
 class Asker(Protocol):
@@ -34,8 +29,9 @@ class Asker(Protocol):
 
     model: Model
     engine: Engine | None
+    schemas: Threads
 
-    async def ask(self, request: ChatRequest) -> Asked:
+    def ask(self, request: ChatRequest) -> Awaitable[Asked]:
         """Sends the request once more."""
         ...
 
@@ -83,8 +79,7 @@ class Run:
         self.outcome: Outcome = LEFT
         self._route = route
         self._request = request
-        self._reply, self.answer, self._backend = asked.reply, asked.answer, asked.backend
-        self.enforced = asked.enforced
+        self._reply, self.answer, self._backend, self.enforced = asked
         self._in_flight = True
         self._replayed = replayed
         self._handed_out = False
@@ -195,9 +190,7 @@ class Run:
     async def _ask(self, request: ChatRequest) -> None:
         """Replaces this answer by a new one. Raises what `Asker.ask` raises."""
         self._leave()
-        asked = await self._route.ask(request)
-        self._reply, self.answer, self._backend = asked.reply, asked.answer, asked.backend
-        self.enforced = asked.enforced
+        self._reply, self.answer, self._backend, self.enforced = await self._route.ask(request)
         self._in_flight = True
         self._ended = False
         self.outcome = LEFT
@@ -207,6 +200,11 @@ class Run:
         if self._in_flight and (engine := self._route.engine) is not None:
             engine.leave()
         self._in_flight = False
+
+    @property
+    def turn(self) -> Turn | None:
+        """The request's place among the engine's prompts, if it matters."""
+        return self._reply.turn
 
     def push_to(self, sink: Sink) -> None:
         """Lets events take the shortcut to the client while `payloads` waits, if the reply and the client allow it."""

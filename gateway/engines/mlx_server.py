@@ -134,7 +134,7 @@ def _flags(bits: bytes, size: int) -> Any:
     """One boolean for each of `size` tokens; the model may have more than the tokenizer."""
     import numpy as np
 
-    flags = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little").astype(bool)
+    flags: Any = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little").astype(bool)
     return np.pad(flags[:size], (0, max(0, size - len(flags))))
 
 

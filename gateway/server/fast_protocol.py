@@ -156,25 +156,28 @@ class FastProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        cycle = self.cycle
+        cycle: Any = self.cycle
         if not cycle.response_complete:
             cycle.body += body
             if len(cycle.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
-            cycle.message_event.set()
+            if type(cycle) is not ChatCycle or cycle.arrived is not None:
+                cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        cycle = self.cycle
+        cycle: Any = self.cycle
         if not cycle.response_complete:
             cycle.more_body = False
-            cycle.message_event.set()
+            if type(cycle) is not ChatCycle or cycle.arrived is not None:
+                cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         """As uvicorn's, whose timer for each answer cost more than this one, which goes on while there are answers."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
             return
@@ -234,33 +237,33 @@ class _Heads:
 
     def __init__(self) -> None:
         self._own: list[tuple[bytes, bytes]] | None = None
-        self._known: dict[tuple[int, Headers], bytes] = {}
+        self._known: dict[tuple[int, Headers, bool], bytes] = {}
 
-    def head(self, status: int, headers: Headers, own: list[tuple[bytes, bytes]]) -> bytes:
-        """own: those that uvicorn adds."""
+    def head(self, status: int, headers: Headers, keep_alive: bool, own: list[tuple[bytes, bytes]]) -> bytes:
+        """Without the empty line at the end. own: the headers that uvicorn adds."""
         if own is not self._own:
             self._own = own
             self._known.clear()
-        key = status, headers
+        key = status, headers, keep_alive
         found = self._known.get(key)
         if found is None:
             lines = [b"%b: %b\r\n" % pair for pair in (*own, *headers)]
-            found = self._known[key] = b"".join((STATUS_LINE[status], *lines))
+            found = self._known[key] = b"".join((STATUS_LINE[status], *lines, b"" if keep_alive else CLOSE))
         return found
 
 
-_heads = _Heads()
+_head = _Heads().head
 
 
 class ChatCycle:
     """One request and its answer: what uvicorn reads of a cycle, and a `Client` for `Chat`."""
 
     __slots__ = (
-        "_arrived",
         "_chunked",
         "_headers",
         "_protocol",
         "_task",
+        "arrived",
         "body",
         "disconnected",
         "keep_alive",
@@ -280,7 +283,8 @@ class ChatCycle:
         self._headers: Headers = protocol.headers
         self._protocol = protocol
         self._task: asyncio.Task[Any] | None = None
-        self._arrived: asyncio.Future[None] | None = None
+        self.arrived: asyncio.Future[None] | None = None
+        """What waits for the rest of the body."""
 
     @property
     def message_event(self) -> ChatCycle:
@@ -291,8 +295,8 @@ class ChatCycle:
         if self.disconnected:
             if self._task is not None:
                 self._task.cancel()
-        elif self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
+        elif self.arrived is not None and not self.arrived.done():
+            self.arrived.set_result(None)
 
     async def run_asgi(self, app: HotApp) -> None:
         self._task = self._protocol.worker
@@ -325,9 +329,9 @@ class ChatCycle:
                 if len(self.body) > limit:
                     raise too_large(limit)
                 self._protocol.flow.resume_reading()
-                self._arrived = asyncio.get_running_loop().create_future()
+                self.arrived = asyncio.get_running_loop().create_future()
                 async with body_deadline():
-                    await self._arrived
+                    await self.arrived
         if len(self.body) > limit:
             raise too_large(limit)
         if self._protocol.flow.read_paused and not self._protocol.pipeline:
@@ -338,18 +342,14 @@ class ChatCycle:
     # Client
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        self._protocol.transport.write(
-            b"%bcontent-length: %d\r\n\r\n%b" % (self._head(status, headers), len(body), body)
-        )
+        head = _head(status, headers, self.keep_alive, self._protocol.server_state.default_headers)
+        self._protocol.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
         self._complete()
 
     async def start(self, headers: Headers) -> None:
-        head = self._head(200, headers)
-        if self._chunked:
-            self._protocol.transport.write(head + CHUNKED)
-        else:
-            self.keep_alive = False
-            self._protocol.transport.write(head + b"\r\n")
+        self.keep_alive = self.keep_alive and self._chunked
+        head = _head(200, headers, self.keep_alive, self._protocol.server_state.default_headers)
+        self._protocol.transport.write(head + (CHUNKED if self._chunked else b"\r\n"))
 
     async def write(self, data: bytes) -> None:
         self.wrote = True
@@ -372,10 +372,6 @@ class ChatCycle:
     def push(self, data: bytes) -> None:
         self.wrote = True
         self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-
-    def _head(self, status: int, headers: Headers) -> bytes:
-        head = _heads.head(status, headers, self._protocol.server_state.default_headers)
-        return head if self.keep_alive else head + CLOSE
 
     def _complete(self) -> None:
         self.response_complete = True

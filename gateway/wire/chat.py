@@ -38,6 +38,21 @@ class _StreamOptions(Struct, gc=False):
     include_usage: bool | None = None
 
 
+class _Format(Struct, gc=False):
+    schema: Raw = Raw(b"null")
+
+
+class ResponseFormat(Struct, gc=False):
+    """schema: the JSON Schema of the type `json_schema`, unread; it may be large."""
+
+    type: Any = None
+    json_schema: _Format | None = None
+
+    @property
+    def schema(self) -> bytes:
+        return bytes(self.json_schema.schema) if self.json_schema is not None else b"null"
+
+
 class _Known(Struct, gc=False):
     """The fields whose types the gateway validates before it asks an engine."""
 
@@ -49,7 +64,7 @@ class _Known(Struct, gc=False):
     """See `_checked_tools`."""
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
@@ -66,9 +81,14 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
+def compact(json: bytes) -> bytes:
+    """The same JSON without white space between its tokens."""
+    return msgspec.json.format(json, indent=-1)
+
+
 _past_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool)"').search
 
-MAX_KEPT_BYTES = 256 * 1024
+MAX_KEPT_BYTES = 128 * 1024
 """Longer lists of tools are worked out anew for each request, so that what is kept stays small."""
 
 FREE = ("auto", "none")
@@ -84,8 +104,8 @@ def waiting() -> str:
     return "waiting"
 
 
-class ChatRequest:
-    """A checked request.
+class ChatRequest(Struct, eq=False):
+    """A checked request; `parse` makes it.
 
     fields: every field of the request as JSON bytes, unknown ones included. Each backend gets a copy that it may
     change. tools: the JSON array of tools; None if the request declares none. api: the API that received it.
@@ -95,40 +115,20 @@ class ChatRequest:
     until the answer begins; each stage that works on the request sets it.
     """
 
-    __slots__ = (
-        "api",
-        "constrained",
-        "fallback",
-        "fields",
-        "include_usage",
-        "model",
-        "parallel_tool_calls",
-        "past_calls",
-        "plain",
-        "progress",
-        "response_format",
-        "stream",
-        "tool_choice",
-        "tools",
-    )
-
-    def __init__(self, fields: dict[str, Raw], known: _Known, tools: bytes | None, api: ApiName) -> None:
-        self.fields = fields
-        self.api = api
-        self.fallback: str | None = None
-        self.model = known.model
-        self.stream = bool(known.stream)
-        options = known.stream_options
-        self.include_usage = bool(options and options.include_usage)
-        self.tools = tools
-        self.parallel_tool_calls = known.parallel_tool_calls is not False
-        self.tool_choice = known.tool_choice
-        self.response_format = known.response_format
-        choice = known.tool_choice
-        self.constrained = known.response_format is not None or (choice is not None and choice not in FREE)
-        self.past_calls = _past_calls(fields["messages"]) is not None
-        self.plain = tools is None and not self.constrained and not self.past_calls
-        self.progress: Callable[[], str] = waiting
+    fields: dict[str, Raw]
+    api: ApiName
+    model: str | None
+    stream: bool
+    include_usage: bool
+    tools: bytes | None
+    parallel_tool_calls: bool
+    tool_choice: str | dict[str, Any] | None
+    response_format: ResponseFormat | None
+    constrained: bool
+    past_calls: bool
+    plain: bool
+    fallback: str | None = None
+    progress: Callable[[], str] = waiting
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""
@@ -166,7 +166,23 @@ class ChatRequest:
             tools = (_checked_tools if len(given) <= MAX_KEPT_BYTES else _checked_tools.__wrapped__)(given)
             if tools is not None and tools != given:
                 fields["tools"] = Raw(tools)
-        return cls(fields, known, tools, api)
+        options, choice, format = known.stream_options, known.tool_choice, known.response_format
+        constrained = format is not None or (choice is not None and choice not in FREE)
+        past_calls = _past_calls(fields["messages"]) is not None
+        return cls(
+            fields,
+            api,
+            known.model,
+            known.stream is True,
+            options is not None and options.include_usage is True,
+            tools,
+            known.parallel_tool_calls is not False,
+            choice,
+            format,
+            constrained,
+            past_calls,
+            tools is None and not constrained and not past_calls,
+        )
 
 
 def _invalid(error: msgspec.ValidationError, root: str = "") -> ProviderInvalidRequest:
@@ -177,7 +193,7 @@ def _invalid(error: msgspec.ValidationError, root: str = "") -> ProviderInvalidR
     return ProviderInvalidRequest(f"{place}{reason[:1].lower()}{reason[1:]}", param=param)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _checked_tools(given: bytes) -> bytes | None:
     """The array of tools to send, None for an empty one. Agents repeat the same bytes with every turn.
 

@@ -23,7 +23,7 @@ from tests.engines.conftest import stand_still
 from tests.engines.test_engine import stopped
 from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
 from tests.gateway.client import Client, chat
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 from tests.gateway.test_engine_killed import pytestmark, real
 
 __all__ = ["pytestmark"]
@@ -37,7 +37,7 @@ async def said(port: int, path: str) -> tuple[int, dict[str, object]]:
 
 
 async def test_ready_tells_the_truth_and_starts_nothing(test_model: Path) -> None:
-    async with real(test_model, LANE) as (port, engine):
+    async with real(test_model, FAST) as (port, engine):
         status, body = await said(port, "/ready")
         assert (status, body) == (503, {"id": "tiny", "ready": False, "state": "stopped"})
         status, body = await said(port, "/ready/tiny")

@@ -19,7 +19,7 @@ from gateway.app import build
 from gateway.config import Config, Model, Server
 from tests.conftest import ROOT
 from tests.gateway.backend import RUNTIME
-from tests.gateway.running import LANE, NO_COMMENTS
+from tests.gateway.running import FAST, NO_COMMENTS
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 
@@ -51,7 +51,7 @@ def base_url(request: pytest.FixtureRequest, test_model: Path) -> Iterator[str]:
         server=Server(api_keys=(SecretStr(KEY),), max_body_bytes=100_000, **NO_COMMENTS),
     )
     with ExitStack() as stack:
-        yield stack.enter_context(serve(build(config), lifespan="on", http=LANE)) + str(request.param)
+        yield stack.enter_context(serve(build(config), lifespan="on", http=FAST)) + str(request.param)
 
 
 @pytest.fixture

@@ -65,8 +65,10 @@ GUARDED = [name for name in registry.names() if guarded(registry.get(name), TOOL
 
 
 def test_the_formats_with_a_guard() -> None:
-    without = {name for name in registry.names() if name not in GUARDED}
-    assert without == {"native_json", "phi4", "functiongemma", "gemma4", "tool_lines", "harmony", "auto"}
+    without = {"native_json", "functiongemma", "gemma4", "tool_lines", "harmony", "auto"}
+    assert {name for name in registry.names() if name not in GUARDED} == without
+    # Its mark is a word of prose, which only a strict tool is worth.
+    assert guarded(registry.get("phi4"), TOOLS[:3]) is None
 
 
 def read_once(spec: FormatSpec, text: str) -> None:
@@ -240,7 +242,7 @@ def many(tools: int, **parameter: Json) -> list[Json]:
     ]
 
 
-@pytest.mark.parametrize("format", GUARDED)
+@pytest.mark.parametrize("format", [name for name in GUARDED if name != "phi4"])
 def test_many_tools_make_no_large_grammar(format: str) -> None:
     guard = guarded(registry.get(format), many(40))
     assert guard is not None

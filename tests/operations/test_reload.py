@@ -26,7 +26,7 @@ from gateway.config import load
 from tests.cli.commands import config as written
 from tests.cli.commands import environment
 from tests.gateway.client import Client, request
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.provider.server import serve
@@ -112,6 +112,7 @@ def test_a_saved_file_is_applied(how: str, tmp_path: Path) -> None:
             running.save(text)
         running.until(lambda status: status["config"]["reloads"] == 1)
         assert running.names() == ["a", "b"]
+        assert "config.yaml: model b is added" in running.log.read_text()
         asked = {"model": "other", "messages": [{"role": "user", "content": "Hi"}]}
         assert running.http.post("/v1/chat/completions", json=asked).json()["model"] == "b"
 
@@ -151,7 +152,7 @@ def test_an_unwatched_file_waits_for_sighup(tmp_path: Path) -> None:
 
 async def test_a_plan_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = load(written(tmp_path, ECHO))
-    with serve(build(config, lambda text: config), lifespan="on", http=LANE) as url:
+    with serve(build(config, lambda text: config), lifespan="on", http=FAST) as url:
         port = int(url.rpartition(":")[2])
         with monkeypatch.context() as patch:
             patch.setattr("gateway.server.asgi.BODY_SECONDS", 0.2)

@@ -17,11 +17,11 @@ from normalizers.spec import FormatSpec, NamedSyntax
 from normalizers.write.grammar.formats import FORMS
 from normalizers.write.grammar.gbnf import literal
 from normalizers.write.grammar.guards import REASONING, START, guard
-from normalizers.write.grammar.rules import Rules, TooLarge
+from normalizers.write.grammar.rules import MAX_TEXT, Rules, TooLarge
 from normalizers.write.grammar.schemas import Schema
 from normalizers.write.grammar.values import FREE_ORDER, Values
 
-__all__ = ["MAX_CALLS", "Grammar", "Notation", "grammar", "guarded", "literal"]
+__all__ = ["MAX_CALLS", "Grammar", "Notation", "TooLarge", "grammar", "guarded", "literal"]
 
 MAX_CALLS = 8
 """In one answer. A weak model would list calls without end."""
@@ -48,27 +48,28 @@ def grammar(
     only: Collection[str] | None = None,
     calls: int = MAX_CALLS,
     answer: Schema | None = None,
+    free: bool = False,
     notation: Notation = "gbnf",
 ) -> Grammar | None:
     """One to `calls` calls of the OpenAI `tools` in that format; `only` limits them to these names.
 
     With `answer`, a JSON Schema, the model may instead write a JSON text that conforms to it; it must if there are no
-    tools. None if no grammar is known for the format, or it would be too large.
+    tools. With `free` the text is free, and the model decides whether to call: see `guarded`. None if no grammar is
+    known for the format. Raises TooLarge.
     """
-    try:
-        rules = Values(python=spec.dialect == "pythonic", marks=_marks(spec))
-        write, functions = FORMS.get(spec.dialect), _functions(tools, only)
-        root = write(rules, spec, functions, calls) if write is not None and functions else None
-        if root is None and (tools or answer is None):
-            return None
-        if answer is not None:
-            json_rules = Values(python=False)
-            text = rules.take(json_rules, "answer-", json_rules.value(answer, answer, "answer"))
-            root = text if root is None else f"{root} | {text}"
-        assert root is not None
-        return _written(rules, root, _after_reasoning(rules, spec, root), notation)
-    except TooLarge:
+    if free:
+        return guarded(spec, tools, calls=calls, notation=notation)
+    rules = Values(python=spec.dialect == "pythonic", marks=_marks(spec))
+    write, functions = FORMS.get(spec.dialect), _functions(tools, only)
+    root = write(rules, spec, functions, calls) if write is not None and functions else None
+    if root is None and (tools or answer is None):
         return None
+    if answer is not None:
+        json_rules = Values(python=False)
+        text = rules.take(json_rules, "answer-", json_rules.value(answer, answer, "answer"))
+        root = text if root is None else f"{root} | {text}"
+    assert root is not None
+    return _written(rules, root, _after_reasoning(rules, spec, root), notation)
 
 
 def guarded(
@@ -76,19 +77,22 @@ def guarded(
 ) -> Grammar | None:
     """Free text in which every call that a mark begins is one that the format's reader reads, of a declared tool.
 
-    None if the format has no such grammar, or it would be larger than MAX_GUARD.
+    None if the format has no such grammar, or it would be larger than MAX_GUARD and no tool is strict. Raises TooLarge.
     """
     functions = _functions(tools, None)
     if len(functions) != len(tools):
         return None
+    exact = any(function.get("strict") is True for function in functions)
+    limit = MAX_TEXT if exact else MAX_GUARD
     for free_order in (FREE_ORDER, 2, 0):
-        rules = Values(python=spec.dialect == "pythonic", marks=_marks(spec), limit=MAX_GUARD, free_order=free_order)
+        rules = Values(python=spec.dialect == "pythonic", marks=_marks(spec), limit=limit, free_order=free_order)
         try:
-            if not functions or not guard(rules, spec, functions, several=calls > 1):
+            if not functions or not guard(rules, spec, functions, several=calls > 1, any_mark=exact):
                 return None
             return _written(rules, START, REASONING if spec.think else None, notation)
         except TooLarge:
-            continue
+            if exact and not free_order:
+                raise
     return None
 
 

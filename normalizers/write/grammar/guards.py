@@ -28,13 +28,16 @@ _FIELD = re.compile(r"(\{\w+\}| )")
 _ANY_ID = "[a-zA-Z0-9_-]{1,40}"
 
 
-def guard(rules: Values, spec: FormatSpec, functions: Sequence[Schema], *, several: bool) -> bool:
-    """Adds the rules START and, if the format has reasoning, REASONING. several: more than one call may come.
+def guard(
+    rules: Values, spec: FormatSpec, functions: Sequence[Schema], *, several: bool, any_mark: bool = False
+) -> bool:
+    """Adds the rules START and, if the format has reasoning, REASONING. several: more than one call may come. any_mark:
+    a mark may be a word that prose could hold.
 
     False if the format, or the name of a tool or parameter, is nothing to be sure of.
     """
     regions = _REGIONS.get(spec.dialect)
-    if regions is None or not all(map(_is_mark, (*spec.open, *spec.begins))):
+    if regions is None or not (any_mark or all(map(_is_mark, (*spec.open, *spec.begins)))):
         return False
     rules.exact = False
     bodies = regions(rules, spec, functions, several)

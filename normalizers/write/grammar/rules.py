@@ -34,7 +34,7 @@ _NAME = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|([a-zA-Z][\w-]*)')
 
 
 class TooLarge(Exception):
-    """The grammar grows beyond its bound."""
+    """The grammar grows beyond its bound; the message says so."""
 
 
 class Rules:
@@ -49,8 +49,10 @@ class Rules:
         self.python = python
         self.exact = True
         self.marks = tuple(dict.fromkeys(mark[:MARK_SIZE] for mark in marks))
-        self._left = limit
+        self._limit = self._left = limit
         self._rules: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+        """The last number of each name that several rules wanted."""
         self._gbnf_alone: set[str] = set()
         self._lark_alone: dict[str, str] = {}
         self.lexemes: dict[str, Lexeme] = {}
@@ -140,7 +142,7 @@ class Rules:
     def _spend(self, size: int) -> None:
         self._left -= size
         if self._left < 0:
-            raise TooLarge
+            raise TooLarge(f"it needs a grammar of more than {self._limit} characters")
 
     def _add_quoted(self, name: str, quote: str, escape: str) -> None:
         loose = escape == _ANY_ESCAPE
@@ -188,8 +190,9 @@ class Rules:
 
     def _free(self, hint: str) -> str:
         base = name = "x-" + (re.sub(r"[^a-zA-Z0-9]+", "-", hint[:64]).strip("-") or "x")
-        number = 1
+        number = self._numbers.get(base, 1)
         while name in self._rules:
             number += 1
             name = f"{base}-{number}"
+        self._numbers[base] = number
         return name

@@ -192,7 +192,7 @@ class Values(Rules):
         Many exact members come in the schema's order, the required ones first. Many others may repeat.
         """
         known = properties(schema)
-        wanted = [key for key in items(schema, "required") if isinstance(key, str)]
+        wanted = dict.fromkeys(key for key in items(schema, "required") if isinstance(key, str))
         required = [*(key for key in known if key in wanted), *(key for key in wanted if key not in known)]
         keys = [*required, *(key for key in known if key not in wanted)]
         written = [
