@@ -72,8 +72,11 @@ class _Count:
             return 1 + self._reference(value, depth)
         if name not in _TIMES:
             raise _Unknown
-        inner = value.values() if name == "properties" and isinstance(value, Mapping) else value
-        schemas = [value] if isinstance(value, Mapping | bool) and name != "properties" else list(inner)
+        schemas = [value] if isinstance(value, Mapping | bool) and name != "properties" else value
+        if isinstance(schemas, Mapping):
+            schemas = [*schemas.values()]
+        if not isinstance(schemas, list):
+            raise _Unknown
         return 1 + _TIMES[name] * sum(self.schema(each, depth) for each in schemas)
 
     def _reference(self, reference: Any, depth: int) -> int:
