@@ -19,7 +19,7 @@ from gateway.prompts.live import LivePrompts, Turn
 from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
-from gateway.wire.engine import Fixup, RawText
+from gateway.wire.engine import Fixup, Notation, RawText
 
 Endpoint = Literal["completions", "embeddings", "rerank"]
 """Endpoints of OpenAI's and Jina's APIs beside chat."""
@@ -61,7 +61,7 @@ class Reply:
     reasoning_open = False
     """The prompt opens the model's reasoning, so the text starts within it."""
     by_grammar = False
-    """The engine holds the text to the grammar that was sent."""
+    """The engine holds the text to the grammar that was sent: every call that a mark begins can be read."""
     turn: Turn | None = None
     """The request's place among the engine's prompts, if it matters."""
 
@@ -117,8 +117,6 @@ class Backend:
     A backend implements `open`; everything else has a default, which often says "not supported".
     """
 
-    gives_raw_text = False
-    """Whether `open_raw` works."""
     guards = False
     """Whether it has `control_tokens`, and takes requests that are guarded against them: `open_raw` and `count_tokens`
     do, or `open` if `opens_guarded`."""
@@ -161,6 +159,10 @@ class Backend:
         Raises ProviderModelNotLoaded while the engine loads, ProviderUnavailable if nothing answers,
         ProviderInvalidModel if the server doesn't have the model.
         """
+
+    async def notation(self) -> Notation | None:
+        """The notation of the grammars that `open_raw` takes; None if only `open` works."""
+        return None
 
     async def takes_tools(self) -> bool:
         """Whether the model's chat template has a place for tools."""

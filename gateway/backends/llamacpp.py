@@ -28,7 +28,7 @@ from gateway.errors import (
 from gateway.prompts.live import LivePrompts, Turn
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, may_be_one
-from gateway.wire.engine import RawText
+from gateway.wire.engine import Notation, RawText
 
 _needs_edit = messages.needs(messages.EMPTY_ARGUMENTS)
 
@@ -80,7 +80,6 @@ _SET_TO_NOTHING = (b"null", b"false", b'{"type":"text"}', b'{"type": "text"}')
 
 
 class LlamaCppBackend(OpenAIBackend):
-    gives_raw_text = True
     guards = True
     ready_path = "/health"
 
@@ -91,6 +90,7 @@ class LlamaCppBackend(OpenAIBackend):
         self._tokenize_head = self.post_head("/tokenize")
         self._completion_head = self.post_head("/v1/completions")
         self._templates = True
+        self._marks: dict[str, bool] = {}
         self._control: ControlTokens | None = None
         self._slots: LlamaCppSlots | None = None
         self._prompts: LivePrompts | None = None
@@ -126,9 +126,9 @@ class LlamaCppBackend(OpenAIBackend):
         without `/apply-template`. That endpoint gets the grammar only without `tools`: llama.cpp rejects both together.
         It takes no token ids: of a guarded request only images and audio go there, with the texts broken.
         """
-        grammar = {"grammar": Raw(encode(raw.grammar))} if raw.grammar is not None and raw.trigger is None else {}
+        forced = raw.grammar is not None and not raw.starts
         prompt, format = None, None
-        if raw.grammar is not None and raw.trigger is None:
+        if forced:
             format = fields.pop("response_format", None)
         media = _needs_chat(fields["messages"]) is not None
         if self._templates and not media and (raw.guarded or not _needs_chat_endpoint(fields)):
@@ -140,24 +140,20 @@ class LlamaCppBackend(OpenAIBackend):
                 fields["response_format"] = format
             if raw.guarded:
                 fields |= {name: Raw(broken(bytes(fields[name]))) for name in ("messages", "tools") if name in fields}
-            return await self.open(request, fields if "tools" in fields else {**grammar, **fields})
+            if forced and "tools" not in fields:
+                fields.setdefault("grammar", Raw(encode(raw.grammar)))
+            return await self.open(request, fields)
         if raw.guarded:
             _for_completions(fields)
         pair = next((pair for pair in raw.think if _end(prompt).endswith(pair[0])), None)
-        if pair is not None and grammar:
+        if pair is not None and forced:
             # The grammar forces a call at once, so close the reasoning that the prompt opens.
             prompt, pair = _with_end(prompt, _end(prompt) + "\n\n" + pair[1] + "\n\n"), None
         asked = {name: value for name, value in fields.items() if name not in CHAT_FIELDS}
-        asked = {**grammar, **asked, "model": self._name, "prompt": Raw(encode(prompt))}
-        markers = raw.markers
-        if raw.trigger is not None and pair is None and "grammar" not in fields:
-            # Within reasoning the trigger doesn't start a call.
-            markers = (*markers, raw.trigger)
-            trigger = {"type": TRIGGER_WORD, "value": raw.trigger}
-            asked["grammar"], asked["grammar_lazy"] = Raw(encode(raw.grammar)), Raw(b"true")
-            asked["grammar_triggers"] = Raw(encode([trigger]))
-        if markers:
-            asked["preserved_tokens"] = Raw(encode(markers))
+        grammar = await self._grammar(asked, raw, pair)
+        asked |= {**grammar, "model": self._name, "prompt": Raw(encode(prompt))}
+        if raw.markers:
+            asked["preserved_tokens"] = Raw(encode(raw.markers))
         await self._check_fits(fields, prompt)
         progress = PromptProgress.requested(request, fields)
         if progress is not None:
@@ -172,12 +168,39 @@ class LlamaCppBackend(OpenAIBackend):
             response,
             usage=request.include_usage or not request.stream,
             reasoning_open=pair is not None,
-            # The client's own grammar wins.
-            by_grammar=raw.trigger is None and raw.grammar is not None and "grammar" not in fields,
+            by_grammar=bool(grammar),
         )
         reply.turn = turn
         reply.progress, reply.collects = progress, not request.stream
         return reply
+
+    async def _grammar(self, fields: dict[str, Raw], raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
+        """The fields for our grammar; none if the client's own wins. pair: the reasoning that the prompt opens."""
+        if raw.grammar is None or "grammar" in fields or (raw.starts and "json_schema" in fields):
+            return {}
+        return await self._guard(raw, pair) if raw.starts else {"grammar": Raw(encode(raw.grammar))}
+
+    async def _guard(self, raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
+        """The fields of a grammar that allows any text up to a mark.
+
+        If each mark is one token, llama.cpp starts the grammar there, and the text before costs nothing. Otherwise a
+        token might hold a mark's end and more, which the grammar must see before the model writes it.
+        """
+        grammar, starts = (raw.grammar, raw.starts) if pair is None else (raw.in_reasoning, (pair[1],))
+        fields = {"grammar": Raw(encode(grammar))}
+        if not all([await self._is_token(mark) for mark in starts]):
+            return fields
+        # Calls within reasoning are none.
+        opened = [mark for mark, _ in raw.think if pair is None and await self._is_token(mark)]
+        triggers = [{"type": TRIGGER_WORD, "value": mark} for mark in (*starts, *opened)]
+        return fields | {"grammar_lazy": Raw(b"true"), "grammar_triggers": Raw(encode(triggers))}
+
+    async def _is_token(self, mark: str) -> bool:
+        """Whether the model's vocabulary has the mark as one token; asked once."""
+        if mark not in self._marks:
+            tokens = await self._tokens({"content": mark, "parse_special": True, "add_special": False})
+            self._marks[mark] = tokens is not None and len(tokens) == 1
+        return self._marks[mark]
 
     async def _place(self, fields: dict[str, Raw], prompt: Prompt | None) -> Turn | None:
         """Chooses the slot for a request whose rendered prompt is `prompt`, if that is known, and writes it there."""
@@ -330,6 +353,9 @@ class LlamaCppBackend(OpenAIBackend):
     def adapt(self, fields: dict[str, Raw]) -> None:
         if _needs_edit(fields["messages"]):
             messages.edit(fields, messages.arguments_are_text)
+
+    async def notation(self) -> Notation:
+        return "gbnf"
 
     async def takes_tools(self) -> bool:
         """True for a server without /props, such as a router of several models."""

@@ -13,7 +13,7 @@ from gateway.backends.about import special_tokens
 from gateway.backends.base import Address
 from gateway.backends.context import exceeded
 from gateway.backends.fixups import RoleOnce
-from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
+from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object
 from gateway.backends.prompt_progress import PromptProgress
 from gateway.config import Model
 from gateway.errors import (
@@ -26,6 +26,7 @@ from gateway.errors import (
 from gateway.upstream import Response
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.control_tokens import NONCE, ControlTokens, count, may_be_one
+from gateway.wire.engine import Fixup, Notation, RawText
 
 OWN_MODEL = Raw(b'"default_model"')
 """Selects the model that the server started with. The server tries to load any other name."""
@@ -46,6 +47,17 @@ MODEL_TROUBLE = (
 
 NONCE_FIELD = "ctxgate_nonce"
 """Among the template's arguments: tells `gateway.engines.mlx_server` where to cut the prompt."""
+
+
+class MLXReply(HTTPReply):
+    """A reply of the gateway's own `mlx_server`, which says in headers whether a grammar holds the text."""
+
+    __slots__ = ("by_grammar", "reasoning_open")
+
+    def __init__(self, response: Response, fixup: Fixup | None) -> None:
+        super().__init__(response, fixup)
+        self.by_grammar = b"x-ctxgate-grammar" in response.headers
+        self.reasoning_open = b"x-ctxgate-reasoning" in response.headers
 
 
 class MLXBackend(OpenAIBackend):
@@ -78,6 +90,18 @@ class MLXBackend(OpenAIBackend):
             self._control = ControlTokens({text: () for text in special if may_be_one(text)})
         return self._control
 
+    async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> HTTPReply:
+        """As `open`, with a grammar for the server; without one, the server itself reads the answer's calls."""
+        if raw.grammar is not None:
+            grammars = {"grammar": raw.grammar, "in_reasoning": raw.in_reasoning, "markers": raw.markers}
+            fields["ctxgate"] = Raw(encode(grammars))
+        return await self.open(request, fields)
+
+    async def notation(self) -> Notation | None:
+        """The gateway's own server takes grammars if llguidance is installed; a plain mlx_lm.server takes none."""
+        status, body = await self.get(self.ready_path)
+        return "lark" if status == 200 and json_object(body).get("grammars") == "lark" else None
+
     def adapt(self, fields: dict[str, Raw]) -> None:
         if "repeat_penalty" in fields:
             # llama.cpp's name of the parameter, which config.yaml accepts too.
@@ -86,7 +110,7 @@ class MLXBackend(OpenAIBackend):
             messages.edit(fields, messages.developer_is_system)
 
     def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
-        return HTTPReply(response, _Fixup(self.model.name))
+        return MLXReply(response, _Fixup(self.model.name))
 
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)

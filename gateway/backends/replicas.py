@@ -22,7 +22,7 @@ from gateway.config import Model
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
-from gateway.wire.engine import Fixup, RawText
+from gateway.wire.engine import Fixup, Notation, RawText
 
 SLACK = 2
 """A server with fewer than this many requests more than the least busy one may still win by its cache."""
@@ -64,7 +64,6 @@ class Replicas(Backend):
     def __init__(self, model: Model, replicas: list[Replica]) -> None:
         super().__init__(model, None)
         self._replicas = replicas
-        self.gives_raw_text = replicas[0].backend.gives_raw_text
         self.guards = replicas[0].backend.guards
         self._probing: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
@@ -100,6 +99,9 @@ class Replicas(Backend):
                 return
         assert last is not None
         raise last
+
+    async def notation(self) -> Notation | None:
+        return await self._any().notation()
 
     async def takes_tools(self) -> bool:
         return await self._any().takes_tools()

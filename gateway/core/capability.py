@@ -80,8 +80,8 @@ class CapabilityFinder:
                 reader = can.dialect
                 if reader.untouched and not with_tools:
                     reader = registry.get("auto")
-                raw_text = backend.gives_raw_text and not reader.untouched
-                kept[key] = replace(can, reader=reader, dialect=reader, raw_text=raw_text, guard=tokens)
+                notation = None if reader.untouched else await backend.notation()
+                kept[key] = replace(can, reader=reader, dialect=reader, notation=notation, guard=tokens)
         return kept[key]
 
     async def look(self) -> None:
@@ -97,12 +97,13 @@ class CapabilityFinder:
             found = _detected(await backend.about())
             dialect = registry.get(found.format) if found is not None else reader
         if dialect.untouched:
-            return Capabilities(reader, dialect)  # we neither read nor write calls
+            # We neither read nor write calls.
+            return Capabilities(reader, dialect, notation=await backend.notation())
         takes_tools = await backend.takes_tools() if past or way == "auto" else True
         return Capabilities(
             reader,
             dialect,
-            raw_text=backend.gives_raw_text,
+            notation=await backend.notation(),
             tools_in_prompt=way == "system" if way != "auto" else not takes_tools,
             takes_tools=takes_tools,
             keeps_calls=await backend.keeps_calls() if past else True,

@@ -25,10 +25,11 @@ SCHEMA_FIELD = "response_format.json_schema.schema"
 _CHECKED: Mapping[Kind, Method] = {"call": "checked", "json": "checked", "json or call": "checked"}
 
 METHODS: Mapping[str, Mapping[Kind, Method]] = {
-    # A grammar needs a known dialect that has one; else the answer is checked.
+    # A grammar of calls needs a known dialect that has one, and MLX needs a server that takes grammars; else the answer
+    # is checked.
     "llama.cpp": {"call": "grammar", "json": "engine", "json or call": "grammar"},
     "llama-cpp-python": _CHECKED,
-    "mlx": _CHECKED,
+    "mlx": {"call": "grammar", "json": "grammar", "json or call": "grammar"},
     "ollama": {"call": "checked", "json": "engine", "json or call": "checked"},
     "openai": _CHECKED,
     "echo": {"call": "refused", "json": "refused", "json or call": "refused"},
@@ -62,8 +63,8 @@ class Constraint(Struct, frozen=True):
 
     @property
     def text_schema(self) -> bytes | None:
-        """The JSON Schema of an answer in text if calls are allowed too; else None."""
-        return (self.schema or b'{"type":"object"}') if self.kind == "json or call" else None
+        """The JSON Schema of an answer in text; None if the answer must be a call."""
+        return None if self.kind == "call" else self.schema or b'{"type":"object"}'
 
     def words(self) -> str:
         """The constraint as an instruction to a model."""

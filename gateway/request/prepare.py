@@ -10,7 +10,7 @@ from msgspec.structs import replace as replaced
 
 from gateway.request.checks import Check, Enforced
 from gateway.request.constraints import NEED_WORDS, Constraint, Method, allowed_tools, constraint, refused
-from gateway.request.grammars import forced_tools, free_text, raw_text, strict
+from gateway.request.grammars import forced_tools, free_text, raw_text
 from gateway.request.guarded import guard_messages
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
@@ -18,7 +18,7 @@ from gateway.schema.fault import Compile, Write
 from gateway.wire import control_tokens
 from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens
-from gateway.wire.engine import RawText
+from gateway.wire.engine import Notation, RawText
 from normalizers import FormatSpec
 from normalizers.write.grammar import grammar
 
@@ -79,15 +79,16 @@ class Capabilities(Struct, frozen=True, eq=False):
     """What a model can do behind its engine.
 
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
-    reads them. raw_text: the engine can give us the text unread. tools_in_prompt: the model sees its tools only if we
-    put them into the prompt. takes_tools: its chat template has a place for tools. keeps_calls: the template shows the
-    calls of earlier answers. guard: keep these control tokens out of the request's texts. opens_guarded: the engine
-    itself cuts a guarded prompt; any other gets broken texts if it doesn't give us raw ones.
+    reads them. notation: that of the grammars to which the engine holds its unread text; None if it gives us none.
+    tools_in_prompt: the model sees its tools only if we put them into the prompt. takes_tools: its chat template has a
+    place for tools. keeps_calls: the template shows the calls of earlier answers. guard: keep these control tokens out
+    of the request's texts. opens_guarded: the engine itself cuts a guarded prompt; any other gets broken texts if it
+    doesn't give us raw ones.
     """
 
     reader: FormatSpec
     dialect: FormatSpec
-    raw_text: bool = False
+    notation: Notation | None = None
     tools_in_prompt: bool = False
     takes_tools: bool = True
     keeps_calls: bool = True
@@ -170,7 +171,7 @@ def _key(request: ChatRequest, can: Capabilities) -> tuple[object, ...]:
 
 def blocks(request: ChatRequest) -> bool:
     """Whether `work_out` may call `Settings.write`, which blocks."""
-    return request.constrained or (request.tools is not None and strict(request.tools))
+    return request.constrained or request.tools is not None
 
 
 def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: Terms) -> Prepared:
@@ -203,7 +204,7 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
     elif repairs:
         fields["messages"] = Raw(encode(messages))
     if can.guard is not None:
-        _guard_fields(fields, can.guard, broken=not can.raw_text and not can.opens_guarded)
+        _guard_fields(fields, can.guard, broken=can.notation is None and not can.opens_guarded)
     return fields
 
 
@@ -254,6 +255,9 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     wanted = constraint(request) if request.constrained else None
     method = _method(wanted, settings)
     reader = can.dialect if method == "grammar" else can.reader
+    raw = _raw_text(request, wanted, method, settings, can, reader)
+    if method == "grammar" and raw is None and settings.runtime in NEED_WORDS:
+        method, reader = "checked", can.reader
     replace: dict[str, Raw] = {}
     system: list[str] = []
     drop: list[str] = []
@@ -265,22 +269,17 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
         drop.append("response_format")
         if settings.runtime == "llama-cpp-python" and wanted.kind == "json":
             replace["response_format"] = Raw(b'{"type":"json_object"}')
-    raw, as_text = None, False
+    as_text = False
     if request.tools is not None and request.tool_choice == "none":
         # Several engines write calls as plain text if they see the tools.
         drop += ["tools", "tool_choice"]
-    elif request.tools is not None and not reader.untouched:
-        must = forced_tools(request)
-        if can.raw_text:
-            answer = wanted.text_schema if wanted is not None else None
-            raw = raw_text(request, reader, answer=answer, write=settings.write)
-        if can.tools_in_prompt:
-            as_text = True
-            shown = _guarded_tools(bytes(replace.pop("tools", request.tools)), can)
-            system.append(tools_prompt(shown, reader, must))
-            replace.pop("tool_choice", None)
-            drop += ["tools", "tool_choice", "parallel_tool_calls"]
-    if can.guard is not None and can.raw_text:
+    elif request.tools is not None and not reader.untouched and can.tools_in_prompt:
+        as_text = True
+        shown = _guarded_tools(bytes(replace.pop("tools", request.tools)), can)
+        system.append(tools_prompt(shown, reader, forced_tools(request)))
+        replace.pop("tool_choice", None)
+        drop += ["tools", "tool_choice", "parallel_tool_calls"]
+    if can.guard is not None and can.notation is not None:
         if request.tools is None or request.tool_choice == "none":
             raw = free_text(reader)
         raw = replaced(raw, guarded=True) if raw is not None else None
@@ -289,6 +288,22 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
         check = Check(wanted, request.tools, settings.compile)
     guarded = method == "grammar"
     return Terms(reader, raw, method, check, replace, tuple(drop), tuple(system), as_text, guarded)
+
+
+def _raw_text(
+    request: ChatRequest,
+    wanted: Constraint | None,
+    method: Method | None,
+    settings: Settings,
+    can: Capabilities,
+    reader: FormatSpec,
+) -> RawText | None:
+    """How to ask for the unread text; None if nothing in it is ours to read, or a constraint has no grammar."""
+    offers_tools = request.tools is not None and request.tool_choice != "none"
+    if can.notation is None or (reader.untouched if offers_tools else method != "grammar"):
+        return None
+    answer = wanted.text_schema if wanted is not None else None
+    return raw_text(request, reader, answer=answer, write=settings.write, notation=can.notation)
 
 
 def _method(wanted: Constraint | None, settings: Settings) -> Method | None:

@@ -72,11 +72,10 @@ class _Count:
             return 1 + self._reference(value, depth)
         if name not in _TIMES:
             raise _Unknown
-        if name == "properties":
-            schemas = [*value.values()] if isinstance(value, Mapping) else None
-        else:
-            schemas = value if isinstance(value, list) else [value]
-        if schemas is None:
+        schemas = [value] if isinstance(value, Mapping | bool) and name != "properties" else value
+        if isinstance(schemas, Mapping):
+            schemas = [*schemas.values()]
+        if not isinstance(schemas, list):
             raise _Unknown
         return 1 + _TIMES[name] * sum(self.schema(each, depth) for each in schemas)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from normalizers import FormatSpec
+    from normalizers.write.grammar import Grammar, Notation
 
 
 class Fault(NamedTuple):
@@ -51,7 +52,9 @@ class Write(Protocol):
         only: Collection[str] | None = None,
         calls: int,
         answer: Mapping[str, Any] | None = None,
-    ) -> str | None: ...
+        free: bool = False,
+        notation: Notation = "gbnf",
+    ) -> Grammar | None: ...
 
 
 Compile = Callable[[str], Checker]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from normalizers import FormatSpec
+    from normalizers.write.grammar import Grammar, Notation
 
 PROCESSES = 2
 """Of one gateway."""
@@ -77,15 +78,21 @@ class Pool:
         only: Collection[str] | None = None,
         calls: int,
         answer: Mapping[str, Any] | None = None,
-    ) -> str | None:
+        free: bool = False,
+        notation: Notation = "gbnf",
+    ) -> Grammar | None:
         """`normalizers.write.grammar.grammar`; a small one is written here."""
-        if _is_small([*map(_parameters, tools), answer or {}]):
-            from normalizers.write.grammar import grammar
+        from normalizers.write.grammar import Grammar, TooLarge, grammar
 
-            return grammar(spec, tools, only=only, calls=calls, answer=answer)
+        if _is_small([*map(_parameters, tools), answer or {}]):
+            try:
+                return grammar(spec, tools, only=only, calls=calls, answer=answer, free=free, notation=notation)
+            except TooLarge as error:
+                raise Unchecked(str(error)) from None
         wanted = None if only is None else [*only]
-        text: str | None = self._ask(["grammar", _pickled(spec), tools, wanted, calls, answer], COMPILE_SECONDS)
-        return text
+        question = ["grammar", _pickled(spec), tools, wanted, calls, answer, free, notation]
+        texts = self._ask(question, COMPILE_SECONDS)
+        return None if texts is None else Grammar(*texts)
 
     def _ask(self, question: list[Any], seconds: float) -> Any:
         """seconds: of processor time that the process gives the question."""

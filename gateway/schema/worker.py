@@ -25,8 +25,6 @@ MEMORY = 1024**3
 """Bytes of address space, where the system bounds it."""
 NICE = 5
 """Below the gateway and its engines in the system's eyes."""
-MAX_GRAMMAR = 1024 * 1024
-"""Characters of a grammar. llama.cpp reads it anew for each request."""
 MAX_REASON = 1000
 """Characters of a reason. It may quote the schema or the value."""
 
@@ -75,16 +73,19 @@ def _validator(text: str) -> Any:
     return validator(text)
 
 
-def _grammar(spec: str, tools: Any, only: list[str] | None, calls: int, answer: Any) -> str | None:
-    """spec: the pickled format; it comes from the gateway, not from a client."""
+def _grammar(spec: str, tools: Any, only: list[str] | None, *rest: Any) -> list[str | None] | None:
+    """spec: the pickled format; it comes from the gateway, not from a client. rest: calls, answer, free, notation."""
     import pickle
 
-    from normalizers.write.grammar import grammar
+    from normalizers.write.grammar import TooLarge, grammar
 
-    text = grammar(pickle.loads(b64decode(spec)), tools, only=only, calls=calls, answer=answer)  # noqa: S301
-    if text is not None and len(text) > MAX_GRAMMAR:
-        raise Unchecked(f"it needs a grammar of more than {MAX_GRAMMAR} characters")
-    return text
+    calls, answer, free, notation = rest
+    format = pickle.loads(b64decode(spec))  # noqa: S301
+    try:
+        found = grammar(format, tools, only=only, calls=calls, answer=answer, free=free, notation=notation)
+    except TooLarge as error:
+        raise Unchecked(str(error)) from None
+    return None if found is None else [found.text, found.in_reasoning]
 
 
 def _bound_memory() -> None:

@@ -132,7 +132,7 @@ def test_a_schema_that_the_engine_does_not_understand_is_put_into_words(
 
 
 def test_a_grammar_that_the_engine_did_not_take_leaves_a_check() -> None:
-    one = prepared(Capabilities(HERMES, HERMES, raw_text=True), tools=[tool("now")], tool_choice="required")
+    one = prepared(Capabilities(HERMES, HERMES, notation="gbnf"), tools=[tool("now")], tool_choice="required")
     assert one.terms.method == "grammar"
     assert one.terms.raw is not None
     assert one.terms.raw.grammar
@@ -149,7 +149,7 @@ def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
 
 
 def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> None:
-    can = Capabilities(HERMES, HERMES, raw_text=True)
+    can = Capabilities(HERMES, HERMES, notation="gbnf")
     settings = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
 
     def request(name: str, *messages: Json, **fields: Any) -> ChatRequest:
