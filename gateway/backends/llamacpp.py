@@ -202,7 +202,7 @@ class LlamaCppBackend(OpenAIBackend):
         if response.status == 404:
             return None
         if response.status != 200:
-            raise self.error(response.status, body)
+            raise self.fault(response.status, body)
         return completion.prompt(body)
 
     def adapt(self, fields: dict[str, Raw]) -> None:

@@ -126,7 +126,7 @@ class Run:
             try:
                 clean = self.answer.whole(await self._reply.whole())
             except EngineError as error:
-                failure = self._backend.error(500, error.payload)
+                failure = self._backend.fault(500, error.payload)
                 self.outcome = failure.category
                 raise failure from None
             except GatewayError as error:
@@ -167,7 +167,7 @@ class Run:
                 clean = self.answer.finish(done=self._reply.done)
                 self.outcome = OK
         except EngineError as error:
-            self._failed = self._backend.error(500, error.payload)
+            self._failed = self._backend.fault(500, error.payload)
             self.outcome = self._failed.category
             clean += self.answer.remaining()
         except GatewayError as error:

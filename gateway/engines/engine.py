@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.config import Model
+from gateway.config.hidden import hider
 from gateway.config.values import STARTABLE
 from gateway.engines import memory
 from gateway.engines.launch import adopted, check_weights, cure, last_words, launched
@@ -367,7 +368,12 @@ class Engine:
     async def _spawn(self, recipe: Recipe) -> Process:
         residency = self.residency
         process = await spawn(
-            self.name, recipe, state_dir=residency.state_dir, pid_files=residency.pid_files, grace=self._grace
+            self.name,
+            recipe,
+            state_dir=residency.state_dir,
+            pid_files=residency.pid_files,
+            grace=self._grace,
+            hide=hider(self.model.secrets),
         )
         process.on_end(lambda: self._check_fitness(process, recipe))
         self._process = process
