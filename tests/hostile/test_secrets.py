@@ -78,7 +78,7 @@ def gateway(scripted: Upstream, test_model: Path, tmp_path_factory: pytest.TempP
 
 async def indiscreet(exchange: Exchange) -> None:
     """A script: refuses, and quotes all that it got."""
-    if "refuse" not in exchange.json["messages"][0]["content"]:
+    if not exchange.body or "refuse" not in exchange.body.decode():
         await exchange.whole(completion())
         return
     said = json.dumps({"path": exchange.path, "headers": exchange.headers, "body": exchange.json})
