@@ -16,7 +16,17 @@ import msgspec
 
 from gateway.answer.native_calls import NativeCalls
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
-from gateway.wire.chat import CALLING, ChatRequest, Chunk, ToolCallDelta, decode, decode_answer, decode_chunk, encode
+from gateway.wire.chat import (
+    CALLING,
+    MAX_KEPT_BYTES,
+    ChatRequest,
+    Chunk,
+    ToolCallDelta,
+    decode,
+    decode_answer,
+    decode_chunk,
+    encode,
+)
 from gateway.wire.engine import Fixup
 from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
 from normalizers.base import Mended
@@ -37,10 +47,14 @@ _NO_TOOLS = SchemaIndex(())
 _NOTHING: Mapping[str, int] = {}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
+def _kept_tools(raw: bytes) -> SchemaIndex:
+    return SchemaIndex(decode(raw))
+
+
 def _tools(raw: bytes) -> SchemaIndex:
     """Cached, because agents send the same list with every turn."""
-    return SchemaIndex(decode(raw))
+    return _kept_tools(raw) if len(raw) <= MAX_KEPT_BYTES else SchemaIndex(decode(raw))
 
 
 class _Choice:

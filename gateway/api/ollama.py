@@ -129,7 +129,7 @@ async def show(request: Request) -> ASGIApp:
         {
             "license": "",
             "modelfile": f"# {model.name} of config.yaml, served by ctxgate\nFROM {model.name}\n",
-            "parameters": "\n".join(f"{name} {value}" for name, value in model.defaults.items()),
+            "parameters": "\n".join(f"{name} {value}" for name, value in model.shown_defaults.items()),
             "template": "",
             "details": entry["details"],
             "model_info": info,

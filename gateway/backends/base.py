@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from gateway.backends.about import UNKNOWN, About
 from gateway.config import Model
+from gateway.config.hidden import hider
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.prompts.live import LivePrompts, Turn
 from gateway.upstream import bracketed
@@ -46,7 +47,8 @@ class Address(Struct, frozen=True):
     def __str__(self) -> str:
         if self.uds is not None:
             return f"unix:{self.uds}"
-        return f"{'https' if self.tls else 'http'}://{bracketed(self.host)}:{self.port}{self.prefix}"
+        """For people: without the prefix, which may hold a key."""
+        return f"{'https' if self.tls else 'http'}://{bracketed(self.host)}:{self.port}"
 
 
 class Reply:
@@ -152,6 +154,12 @@ class Backend:
     def error(self, status: int, body: bytes) -> GatewayError:
         """What an error of the engine means. An error within a stream has no status: `status` is 500 then."""
         return InternalError(f"the engine answered {status}: {body[:200]!r}")
+
+    def fault(self, status: int, body: bytes) -> GatewayError:
+        """As `error`, without the model's secrets: servers quote keys that they refuse."""
+        if self.model.secrets:
+            body = hider(self.model.secrets)(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        return self.error(status, body)
 
     async def ready(self) -> None:
         """Returns if the next `open` is expected to succeed.

@@ -342,7 +342,7 @@ class LlamaCppBackend(OpenAIBackend):
         if response.status == 404:
             return None
         if response.status != 200:
-            raise self.error(response.status, body)
+            raise self.fault(response.status, body)
         rendered = completion.prompt(body)
         if NONCE not in rendered:
             return rendered

@@ -199,7 +199,7 @@ class OpenAIBackend(Backend):
     async def refusal(self, response: Response) -> GatewayError:
         """The error for a response whose status isn't 200. Reads and closes it."""
         try:
-            error = self.error(response.status, await response.read(MAX_ERROR_BODY))
+            error = self.fault(response.status, await response.read(MAX_ERROR_BODY))
         finally:
             response.close()
         asked = seconds_until_retry(response.headers.get(b"retry-after", b"").decode("latin-1"))
@@ -210,7 +210,7 @@ class OpenAIBackend(Backend):
     async def ready(self) -> None:
         status, body = await self.get(self.ready_path)
         if status != 200:
-            raise self.error(status, body)
+            raise self.fault(status, body)
 
     async def takes_tools(self) -> bool:
         """Whether the template in the model's files mentions tools; assumes so without a known template."""

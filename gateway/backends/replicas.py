@@ -19,6 +19,7 @@ from msgspec import Raw
 from gateway.backends.about import About
 from gateway.backends.base import Address, Backend, DirectReply, Endpoint, ReplicaStatus, Reply
 from gateway.config import Model
+from gateway.config.hidden import hider
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
@@ -241,7 +242,8 @@ class CountedReply(Reply):
 
 def replicas(model: Model, backend: type[Backend]) -> Replicas:
     """One backend for all of `model.replicas`."""
-    return Replicas(model, [Replica(url, backend(model, Address.parse(url))) for url in model.replicas])
+    hide = hider(model.secrets)
+    return Replicas(model, [Replica(hide(url), backend(model, Address.parse(url))) for url in model.replicas])
 
 
 def _prefixes(fields: dict[str, Raw]) -> list[int]:

@@ -84,7 +84,7 @@ def _fields(old: Any, new: Any, prefix: str = "") -> Iterator[Change]:
     """The fields in which two values of one class differ, by their keys in the file."""
     for name in old.__struct_fields__:
         before, after = getattr(old, name), getattr(new, name)
-        if before == after:
+        if before == after or name in ("from_variables", "private_defaults"):
             continue
         if name in ("engine", "residence"):
             yield from _fields(before, after, prefix)

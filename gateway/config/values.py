@@ -134,6 +134,10 @@ class Model(Struct, frozen=True, kw_only=True):
     """Which streamed calls leave piece by piece: those that a grammar makes certain, all, or none."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Request fields that the gateway fills in if the caller leaves them out."""
+    private_defaults: frozenset[str] = frozenset()
+    """Names of `defaults` whose values come from variables, wholly or in part."""
+    from_variables: tuple[SecretStr, ...] = ()
+    """Texts that its keys got from variables; without names, places and sizes."""
     strip_params: tuple[str, ...] = ()
     """Request fields that callers may not set: the gateway drops them before it fills in the defaults."""
     force_params: Mapping[str, Any] = field(default_factory=dict)
@@ -153,6 +157,16 @@ class Model(Struct, frozen=True, kw_only=True):
     """Seconds."""
     request_timeout: float = 600.0
     """Seconds without a byte from the engine before the answer fails; engines send nothing while they read a prompt."""
+
+    @property
+    def secrets(self) -> tuple[SecretStr, ...]:
+        """Texts that only the model's engine may see."""
+        return self.from_variables if self.api_key is None else (self.api_key, *self.from_variables)
+
+    @property
+    def shown_defaults(self) -> dict[str, Any]:
+        """The `defaults` that anybody may see."""
+        return {name: value for name, value in self.defaults.items() if name not in self.private_defaults}
 
     @property
     def upstream_name(self) -> str:
@@ -350,6 +364,8 @@ class Config(Struct, frozen=True, kw_only=True):
     rooms: Rooms = field(default_factory=Rooms)
     store: str | None = None
     """SQLAlchemy URL of the database; None: an SQLite file in `state_dir`."""
+    from_variables: tuple[SecretStr, ...] = ()
+    """Texts that any keys got from variables; without names, places and sizes."""
     notes: tuple[Problem, ...] = ()
     """Warnings: ignored keys, shared ports."""
 
@@ -357,6 +373,12 @@ class Config(Struct, frozen=True, kw_only=True):
         """Without `store`, which may hold a password."""
         shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "store")
         return f"Config({', '.join(shown)})"
+
+    @property
+    def secrets(self) -> set[SecretStr]:
+        """Texts that must not be shown."""
+        of_models = (secret for model in self.models.values() for secret in model.secrets)
+        return {*self.server.api_keys, *self.from_variables, *of_models}
 
     def resolve(self, name: str | None, role: Role | None = None) -> Model:
         """The model called `name`; None, `""` and `"default"` mean the active one.

@@ -81,7 +81,7 @@ class Passthrough:
         except msgspec.DecodeError as error:
             raise ProviderInvalidResponse(f"the engine's answer can't be read: {error}") from error
         if found.error:
-            raise self._backend.error(500, payload)
+            raise self._backend.fault(500, payload)
         if isinstance(found.usage, dict):
             self._count.usage = found.usage
 

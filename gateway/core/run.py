@@ -118,7 +118,7 @@ class Run:
             try:
                 clean = self.answer.whole(await self.reply.whole())
             except EngineError as error:
-                failure = self._backend.error(500, error.payload)
+                failure = self._backend.fault(500, error.payload)
                 self.outcome = failure.category
                 raise failure from None
             except GatewayError as error:
@@ -159,7 +159,7 @@ class Run:
                 clean = self.answer.finish(done=self.reply.done)
                 self.outcome = OK
         except EngineError as error:
-            self._failed = self._backend.error(500, error.payload)
+            self._failed = self._backend.fault(500, error.payload)
             self.outcome = self._failed.category
             clean += self.answer.remaining()
         except GatewayError as error:

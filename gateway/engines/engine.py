@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.config import Model, Prompts
+from gateway.config.hidden import hider
 from gateway.config.values import STARTABLE
 from gateway.engines import memory, prompts
 from gateway.engines.launch import adopted, check_weights, cure, last_words, launched
@@ -378,7 +379,12 @@ class Engine:
         residency = self.residency
         self._prompts = await prompts.live(self.model, recipe, residency.prompts)
         process = await spawn(
-            self.name, recipe, state_dir=residency.state_dir, pid_files=residency.pid_files, grace=self._grace
+            self.name,
+            recipe,
+            state_dir=residency.state_dir,
+            pid_files=residency.pid_files,
+            grace=self._grace,
+            hide=hider(self.model.secrets),
         )
         process.on_end(lambda: self._check_fitness(process, recipe))
         self._process = process

@@ -39,6 +39,7 @@ class Process:
         self,
         guard: subprocess.Popen[bytes],
         grace: float,
+        hide: Callable[[str], str] = str,
         wrote: Callable[[str], None] | None = None,
         began: Callable[[int], None] | None = None,
     ) -> None:
@@ -47,6 +48,7 @@ class Process:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._guard = guard
         self._grace = grace
+        self._hide = hide
         self._wrote = wrote
         self._began = began
         self._announced: dict[str, Any] = {}
@@ -62,16 +64,18 @@ class Process:
         *,
         cwd: Path | None = None,
         grace: float = 5.0,
+        hide: Callable[[str], str] = str,
         wrote: Callable[[str], None] | None = None,
         began: Callable[[int], None] | None = None,
     ) -> Self:
         """Starts `argv` with `env` as its whole environment.
 
-        cwd: its working folder; None: the root. grace: seconds between SIGTERM and SIGKILL in `stop`. wrote: called
-        with each line of output. began: called with the pid. Raises OSError if the system can't start a process.
+        cwd: its working folder; None: the root. grace: seconds between SIGTERM and SIGKILL in `stop`. hide: applied to
+        each line of output. wrote: called with each line. began: called with the pid. Raises OSError if the system
+        can't start a process.
         """
         # Half a start can't be undone, and a whole one takes milliseconds: wait for it.
-        starting = asyncio.ensure_future(cls._start(argv, env, cwd, grace, wrote, began))
+        starting = asyncio.ensure_future(cls._start(argv, env, cwd, grace, hide, wrote, began))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -87,6 +91,7 @@ class Process:
         env: Mapping[str, str],
         cwd: Path | None,
         grace: float,
+        hide: Callable[[str], str],
         wrote: Callable[[str], None] | None,
         began: Callable[[int], None] | None,
     ) -> Self:
@@ -108,7 +113,7 @@ class Process:
                 start_new_session=True,
             )
             ours_on_failure.pop_all()
-        process = cls(guard, grace, wrote, began)
+        process = cls(guard, grace, hide, wrote, began)
         ours.setblocking(False)
         report = _Lines(process._report)
         process._lifeline, _ = await loop.create_connection(lambda: report, sock=ours)
@@ -215,6 +220,7 @@ class Process:
     def _keep(self, line: bytes) -> None:
         text = line[: 4 * LINE_CHARS].decode("utf-8", "replace").rstrip()[:LINE_CHARS]
         if text:
+            text = self._hide(text)
             self.tail.append(text)
             if self._wrote is not None:
                 self._wrote(text)

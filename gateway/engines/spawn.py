@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from gateway.engines.environment import inherited
@@ -16,12 +17,18 @@ log = logging.getLogger("ctxgate")
 
 
 async def spawn(
-    model: str, recipe: Recipe, *, state_dir: Path | None, pid_files: PidFiles | None, grace: float
+    model: str,
+    recipe: Recipe,
+    *,
+    state_dir: Path | None,
+    pid_files: PidFiles | None,
+    grace: float,
+    hide: Callable[[str], str] = str,
 ) -> Process:
     """Logs to `state_dir` and writes a pid file, if these are given; the pid file goes when the process ends.
 
-    The process gets an environment without secrets, and a working folder of its own in `state_dir`. Raises
-    ProviderUnavailable if the system can't start a process.
+    hide: hides secrets in what the process prints. The process gets an environment without secrets, and a working
+    folder of its own in `state_dir`. Raises ProviderUnavailable if the system can't start a process.
     """
     lines = LogFile(log_path(state_dir, model)) if state_dir is not None else None
     written: list[Path] = []
@@ -46,6 +53,7 @@ async def spawn(
             {**inherited(recipe.pass_env), **recipe.env},
             cwd=_folder(state_dir, model) if state_dir is not None else None,
             grace=grace,
+            hide=hide,
             wrote=wrote,
             began=began,
         )

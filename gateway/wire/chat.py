@@ -229,6 +229,10 @@ def _check_tools(tools: list[_Tool]) -> bool:
     """Returns whether any description is null. Raises ProviderInvalidRequest for a function without a name."""
     found = False
     for index, tool in enumerate(tools):
+        name = tool.function.name if tool.function is not None else tool.name
+        if isinstance(name, str) and "\0" in name:
+            place = f"tools[{index}].function.name"
+            raise ProviderInvalidRequest(f"{place}: it contains a NUL, which engines refuse", param=place)
         if tool.function is not None:
             found = found or tool.function.description is None
         elif tool.type == "function" and not (tool.name and isinstance(tool.name, str)):

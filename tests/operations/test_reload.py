@@ -137,6 +137,19 @@ def test_a_file_with_mistakes_leaves_the_last_good_one(tmp_path: Path) -> None:
         assert running.names() == ["a", "b"]
 
 
+@needs_engine
+def test_an_engine_does_not_give_way_to_missing_weights(test_model: Path, tmp_path: Path) -> None:
+    text = f"active_model: a\nmodels:\n  a: {{runtime: llama.cpp, path: {test_model}, context_window: 512}}\n"
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    with gateway(tmp_path, text) as running:
+        assert running.http.post("/v1/chat/completions", json=chat).status_code == 200
+        running.save(text.replace(str(test_model), "/nowhere/else.gguf"))
+        refused = running.http.post("/-/reload")
+        assert refused.status_code == 422
+        assert "there is no file /nowhere/else.gguf" in refused.text
+        assert running.http.post("/v1/chat/completions", json=chat).status_code == 200
+
+
 def test_an_unwatched_file_waits_for_sighup(tmp_path: Path) -> None:
     text = ECHO + "server: {watch: false}\n"
     with gateway(tmp_path, text) as running:
