@@ -11,7 +11,8 @@ import logging
 from gateway.api.streaming import PayloadEncoding, chat_stream, stand_in
 from gateway.core import Gateway, Run
 from gateway.errors import GatewayError
-from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, read_body, until_gone
+from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, until_gone
+from gateway.server.bodies import read_body
 from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client, respond_error
 from gateway.wire.chat import ChatRequest
 
@@ -72,9 +73,9 @@ def _headers(run: Run) -> Headers:
 
 
 async def chat_asgi(chat: Chat, scope: Scope, receive: Receive, send: Send) -> None:
-    """`chat` as an ASGI endpoint. Raises ProviderInvalidRequest (413) for a body above the limit."""
+    """`chat` as an ASGI endpoint. Raises what `read_body` raises."""
     try:
-        body = await read_body(scope, receive, chat.max_body)
+        body = await read_body(scope, receive)
     except ClientGone:
         return
     await until_gone(chat.answer(body, scope["headers"], ASGIClient(send)), receive)

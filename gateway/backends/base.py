@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 from gateway.backends.about import UNKNOWN, About
 from gateway.config import Model
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
+from gateway.prompts.live import LivePrompts, Turn
 from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
@@ -61,6 +62,8 @@ class Reply:
     """The prompt opens the model's reasoning, so the text starts within it."""
     by_grammar = False
     """The engine holds the text to the grammar that was sent."""
+    turn: Turn | None = None
+    """The request's place among the engine's prompts, if it matters."""
 
     def whole(self) -> Awaitable[bytes]:
         """The JSON body of a whole answer."""
@@ -178,6 +181,12 @@ class Backend:
     def replicas(self) -> Sequence[ReplicaStatus]:
         """The servers behind this backend, if it stands before several."""
         return ()
+
+    def keep_prompts(self, prompts: LivePrompts) -> None:
+        """Lets `prompts` save and restore what the engine has read; a backend that can't ignores them."""
+
+    async def save_prompts(self) -> None:
+        """Saves what the engine has read, before it ends. Raises nothing."""
 
     def heard(self) -> float | None:
         """When the last byte of an answer came, by the loop's clock; None if the backend doesn't notice."""

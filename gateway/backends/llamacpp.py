@@ -13,6 +13,7 @@ from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Endpoint
 from gateway.backends.context import context_length_exceeded, may_exceed
+from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
 from gateway.backends.prompt_progress import PromptProgress
 from gateway.config import Model
@@ -23,8 +24,9 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderUnsupportedContentBlock,
 )
+from gateway.prompts.live import LivePrompts, Turn, refusing
 from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, broken, may_be_one
+from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, may_be_one
 from gateway.wire.engine import RawText
 
 _needs_edit = messages.needs(messages.EMPTY_ARGUMENTS)
@@ -86,6 +88,15 @@ class LlamaCppBackend(OpenAIBackend):
         self._completion_head = self.post_head("/v1/completions")
         self._templates = True
         self._control: ControlTokens | None = None
+        self._slots: LlamaCppSlots | None = None
+        self._prompts: LivePrompts | None = None
+
+    def keep_prompts(self, prompts: LivePrompts) -> None:
+        self._slots, self._prompts = LlamaCppSlots(self, self.props), prompts
+
+    async def save_prompts(self) -> None:
+        if self._prompts is not None and self._slots is not None:
+            await self._prompts.save_all(self._slots)
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
         choice = request.tool_choice
@@ -97,7 +108,10 @@ class LlamaCppBackend(OpenAIBackend):
         collects = not request.stream and not (_is_set("logprobs", fields) and "tools" in fields)
         if collects:
             fields |= collect.STREAM_FIELDS
-        reply = await super().open(request, fields)
+        turn = await self._place(fields, None)
+        with refusing(turn):
+            reply = await super().open(request, fields)
+        reply.turn = turn
         reply.progress, reply.collects = progress, collects
         return reply
 
@@ -146,7 +160,10 @@ class LlamaCppBackend(OpenAIBackend):
             asked["return_progress"] = fields["return_progress"]
         if not request.stream:
             asked |= collect.STREAM_FIELDS
-        response = await self.accepted(self._completion_head, asked)
+        turn = await self._place(fields, prompt)
+        asked |= {name: value for name, value in fields.items() if name == "id_slot"}
+        with refusing(turn):
+            response = await self.accepted(self._completion_head, asked)
         reply = completion.CompletionReply(
             response,
             usage=request.include_usage or not request.stream,
@@ -154,8 +171,30 @@ class LlamaCppBackend(OpenAIBackend):
             # The client's own grammar wins.
             by_grammar=raw.trigger is None and raw.grammar is not None and "grammar" not in fields,
         )
+        reply.turn = turn
         reply.progress, reply.collects = progress, not request.stream
         return reply
+
+    async def _place(self, fields: dict[str, Raw], prompt: Prompt | None) -> Turn | None:
+        """Chooses the slot for a request whose rendered prompt is `prompt`, if that is known, and writes it there."""
+        prompts, slots = self._prompts, self._slots
+        if prompts is None or slots is None:
+            return None
+
+        async def render() -> str | None:
+            found = prompt
+            if found is None and self._templates and _needs_chat(fields["messages"]) is None:
+                copy = dict(fields)
+                self.adapt(copy)
+                found = await self._prompt(copy)
+            return None if found is None else as_text(found)
+
+        size = len(bytes(fields["messages"])) + (len(bytes(fields["tools"])) if "tools" in fields else 0)
+        private = "id_slot" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
+        turn = await prompts.place(slots, size, render, private=private)
+        if turn is not None and turn.slot is not None and "id_slot" not in fields:
+            fields["id_slot"] = Raw(b"%d" % turn.slot)
+        return turn
 
     async def _check_fits(self, fields: dict[str, Raw], prompt: Prompt | None = None) -> None:
         """Counts the tokens of a prompt that may exceed a slot's window; llama.cpp counts only once a slot is free.
@@ -184,6 +223,8 @@ class LlamaCppBackend(OpenAIBackend):
         if endpoint == "completions" and bytes(fields.get("suffix", b"null")) not in (b"null", b'""'):
             message = "suffix: llama.cpp ignores it here; put the model's own fill-in-the-middle tokens into the prompt"
             raise ProviderInvalidRequest(message, param="suffix")
+        if self._prompts is not None:
+            self._prompts.disturb()
         return await super().post(endpoint, fields)
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:

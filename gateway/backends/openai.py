@@ -27,6 +27,7 @@ from gateway.errors import (
     ProviderUnavailable,
     seconds_until_retry,
 )
+from gateway.prompts.live import Turn
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.engine import Fixup
@@ -40,7 +41,18 @@ MAX_MESSAGE = 16 * 1024
 class HTTPReply(DirectReply):
     """A reply read from an upstream response."""
 
-    __slots__ = ("_ended", "_reader", "_response", "_seen", "between_events", "collects", "done", "fixup", "progress")
+    __slots__ = (
+        "_ended",
+        "_reader",
+        "_response",
+        "_seen",
+        "between_events",
+        "collects",
+        "done",
+        "fixup",
+        "progress",
+        "turn",
+    )
 
     def __init__(self, response: Response, fixup: Fixup | None = None) -> None:
         self.fixup = fixup
@@ -48,6 +60,7 @@ class HTTPReply(DirectReply):
         """Reads llama.cpp's progress payloads, until the first token."""
         self.collects = False
         """The engine streams a whole answer; see `gateway.backends.collect`."""
+        self.turn: Turn | None = None
         self._response = response
         self._reader: SSEReader | None = None
         self._seen = False
@@ -129,6 +142,8 @@ class HTTPReply(DirectReply):
             self._response.finish()
         else:
             self._response.close()
+        if self.turn is not None:
+            self.turn.leave()
 
 
 class OpenAIBackend(Backend):

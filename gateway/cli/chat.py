@@ -230,7 +230,7 @@ def _runs(config: Config) -> bool:
             answer = http.get(f"{base_url(server)}/health").json()
     except (httpx.HTTPError, ValueError):
         return False
-    return isinstance(answer, dict) and answer.get("status") == "ok" and "active_model" in answer
+    return isinstance(answer, dict) and answer.get("status") in ("ok", "degraded") and "active_model" in answer
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ToolPrompt = Literal["auto", "template", "system"]
 Enforcement = Literal["auto", "engine"]
+CallDeltas = Literal["guarded", "always", "complete"]
 Role = Literal["chat", "embedding", "rerank"]
 
 DEFAULT = "default"
@@ -62,6 +63,8 @@ class Runtime(Struct, frozen=True, kw_only=True):
     health_check: str | None = None
     """URL that answers 200 once the engine is ready; None: the engine's own."""
     startup_timeout_seconds: float = 120.0
+    pass_env: tuple[str, ...] = ()
+    """Variables of the gateway's environment that the engine gets beside the usual ones; the others may hold keys."""
     threads: int | None = None
     """CPU threads; None: one less than the machine's cores, at least 1."""
     parallel: int | None = None
@@ -127,6 +130,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """Where the model reads its tools: in its chat template or in the system message; `auto`: whichever works."""
     enforcement: Enforcement = "auto"
     """Who enforces tool_choice and response_format: `engine`: the engine alone; `auto`: whoever can."""
+    call_deltas: CallDeltas = "guarded"
+    """Which streamed calls leave piece by piece: those that a grammar makes certain, all, or none."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Request fields that the gateway fills in if the caller leaves them out."""
     strip_params: tuple[str, ...] = ()
@@ -163,6 +168,13 @@ class Server(Struct, frozen=True, kw_only=True):
     api_keys: tuple[SecretStr, ...] = ()
     """A request must carry one of them as its bearer token; empty: no key required."""
     max_body_bytes: int = 32 * 1024 * 1024
+    max_bodies_bytes: int = 256 * 1024 * 1024
+    """Of all request bodies that are in memory together."""
+    max_connections: int = 1000
+    """Fewer where the limit of open files allows fewer."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which requests may call the gateway, besides loopback names, IP addresses and `host`: `name`,
+    `*.domain`, or `*` for any."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose web pages may use the gateway from a browser; `*`: any."""
     responses_days: float = 30.0
@@ -211,6 +223,24 @@ class Engines(Struct, frozen=True, kw_only=True):
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+PromptSaving = Literal["on_stop", "each_turn", "off"]
+
+
+class Prompts(Struct, frozen=True, kw_only=True):
+    """What the gateway's engines have read, saved on disk. The files hold conversations."""
+
+    save: PromptSaving = "on_stop"
+    """`on_stop`: before an engine ends; `each_turn`: after each answer as well, which survives a crash."""
+    max_bytes: int = 8 * 1024**3
+    """Of all files; the least recently used go first."""
+    max_age_days: float = 7.0
+    """Days since the last use."""
+    min_tokens: int = 512
+    """The shortest prompt to save."""
+    cache_ram: int = 1024**3
+    """Most bytes of memory in which an engine keeps prompts beside its slots; counts against the memory budget."""
 
 
 class Log(Struct, frozen=True, kw_only=True):
@@ -312,6 +342,7 @@ class Config(Struct, frozen=True, kw_only=True):
     models_dir: Path | None = None
     server: Server = Server()
     log: Log = field(default_factory=Log)
+    prompts: Prompts = Prompts()
     engines: Engines = field(default_factory=Engines)
     ctx: Ctx = field(default_factory=Ctx)
     state_dir: Path = field(default_factory=lambda: USER.user_state_path)

@@ -15,6 +15,7 @@ from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.engines import Residency, for_model
 from gateway.observe.request_log import RequestLog
+from gateway.prompts.saved import SavedPrompts
 from gateway.request.token_estimate import TokenCount, estimate
 from gateway.schema.pool import Pool, Threads
 from gateway.wire.chat import ChatRequest
@@ -31,7 +32,8 @@ class Gateway:
         self.leaving: dict[asyncio.Task[None], Route] = {}
         """Routes that a reload removed, until their last answers have ended."""
         self._watchers: list[Callable[[], None]] = []
-        self.residency = Residency(config.engines, state_dir=config.state_dir)
+        self.prompts = SavedPrompts(config.prompts, config.state_dir / "prompts")
+        self.residency = Residency(config.engines, state_dir=config.state_dir, prompts=self.prompts)
         """Decides which engines may use the memory."""
         self.schemas = Threads(Pool())
         """Where the work on clients' schemas is done."""
@@ -59,6 +61,7 @@ class Gateway:
         self._asked.clear()
         self.request_log.configure(config.log.requests, bodies=config.log.bodies)
         self.residency.limits = config.engines
+        self.prompts.settings = config.prompts
         self.residency.schedule()
         for name, route in before.items():
             if routes.get(name) is not route:

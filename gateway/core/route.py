@@ -60,6 +60,7 @@ class Route:
             engine_enforces=model.enforcement == "engine",
             compile=schemas.pool.compile,
             write=schemas.pool.grammar,
+            call_deltas=model.call_deltas,
         )
         self._terms = TermsCache()
         self._unused: asyncio.Event | None = None
@@ -157,6 +158,11 @@ class Route:
             reply = await backend.open_raw(request, prepared.fields, terms.raw)
         kind = RecordedAnswer if self._request_log.bodies else Answer
         answer = kind(request, terms.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        if request.stream and request.tools is not None:
+            answer.guarded = terms.piecewise(request.call_deltas or self._settings.call_deltas, reply.by_grammar)
+            if not answer.guarded:
+                before = request.progress
+                request.progress = lambda: answer.describe_held() if answer.chunks else before()
         enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
         return reply, answer, backend, enforced
 
@@ -176,7 +182,10 @@ class Route:
         mended = repairs(answer) if answer.choices or answer.healed else None
         recording = self._request_log.record(answer) if self._request_log.bodies else None
         times = run.began, monotonic(), run.first
-        told = answer.usage, answer.chunks, mended, recording
+        turn, usage = run.reply.turn, answer.usage
+        if turn is not None:
+            usage = turn.answered(usage, run.began, run.first)
+        told = usage, answer.chunks, mended, recording
         self._book((self.model.name, run.stream, run.outcome, *times, *told, run.api))
 
     def _book(self, row: Row) -> None:

@@ -33,8 +33,8 @@ _TIMES = {
 def steps(schema: Any) -> int | None:
     """How many keywords `jsonschema` evaluates for one node of a value, at most; None if we can't tell.
 
-    We can't for patterns, `uniqueItems`, references in a circle, other drafts than 2020-12, and keywords that aren't
-    listed here.
+    The schema need not be valid. We can't tell for patterns, `uniqueItems`, references in a circle, other drafts than
+    2020-12, and keywords that aren't listed here.
     """
     try:
         return _Count(schema).schema(schema, 0)
@@ -72,8 +72,12 @@ class _Count:
             return 1 + self._reference(value, depth)
         if name not in _TIMES:
             raise _Unknown
-        inner = value.values() if name == "properties" and isinstance(value, Mapping) else value
-        schemas = [value] if isinstance(value, Mapping | bool) and name != "properties" else list(inner)
+        if name == "properties":
+            schemas = [*value.values()] if isinstance(value, Mapping) else None
+        else:
+            schemas = value if isinstance(value, list) else [value]
+        if schemas is None:
+            raise _Unknown
         return 1 + _TIMES[name] * sum(self.schema(each, depth) for each in schemas)
 
     def _reference(self, reference: Any, depth: int) -> int:

@@ -31,6 +31,14 @@ Prompt = str | list[str | int]
 LONGEST, OVERLAP = 128, 8192
 """Characters of a control token's text, and bytes that it takes at most, however it is escaped."""
 
+
+def as_text(prompt: Prompt) -> str:
+    """The prompt as one text, to compare beginnings: prompts that begin alike become texts that do."""
+    if isinstance(prompt, str):
+        return prompt
+    return "".join(piece if isinstance(piece, str) else f"\0{piece}\0" for piece in prompt)
+
+
 _IN_BRACKETS = re.compile(rb"\[/?[A-Za-z]")
 
 

@@ -31,7 +31,7 @@ __all__ = ["pytestmark"]
 
 async def said(port: int, path: str) -> tuple[int, dict[str, object]]:
     async with await Client.connect(port) as client:
-        await client.send(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode())
+        await client.send(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
         answer = await client.answer()
         return answer.status, answer.json
 

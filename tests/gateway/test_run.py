@@ -150,3 +150,12 @@ async def test_what_begin_has_read_can_still_be_asked_again_elsewhere() -> None:
     with await route.run(stream=True) as run:
         await run.begin()
         assert await text(run, True) == "Hello"
+
+
+async def test_a_client_that_leaves_the_second_attempt_left_and_nothing_failed() -> None:
+    lost = Scripted(error=GONE)
+    route = Route(lost, good(True))
+    with await route.run(stream=True) as run:
+        assert await run.payloads()
+        assert run.outcome == "client_left"
+    assert route.booked[0].outcome == "client_left"

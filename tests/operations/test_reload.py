@@ -112,6 +112,7 @@ def test_a_saved_file_is_applied(how: str, tmp_path: Path) -> None:
             running.save(text)
         running.until(lambda status: status["config"]["reloads"] == 1)
         assert running.names() == ["a", "b"]
+        assert "config.yaml: model b is added" in running.log.read_text()
         asked = {"model": "other", "messages": [{"role": "user", "content": "Hi"}]}
         assert running.http.post("/v1/chat/completions", json=asked).json()["model"] == "b"
 
@@ -154,7 +155,7 @@ async def test_a_plan_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch
     with serve(build(config, lambda text: config), lifespan="on", http=FAST) as url:
         port = int(url.rpartition(":")[2])
         with monkeypatch.context() as patch:
-            patch.setattr("gateway.server.asgi.BODY_SECONDS", 0.2)
+            patch.setattr("gateway.server.bodies.BODY_SECONDS", 0.2)
             async with await Client.connect(port) as client:
                 await client.send(request(ECHO.encode(), "/-/plan")[:-5])
                 late = await client.answer()
