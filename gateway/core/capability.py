@@ -13,6 +13,7 @@ from gateway.request.constraints import may_use_grammar
 from gateway.request.guarded import needs_guard
 from gateway.request.prepare import Capabilities
 from gateway.wire.chat import ChatRequest
+from gateway.wire.control_tokens import ControlTokens, slices, too_many
 from normalizers import Detection, FormatSpec, detect, registry
 
 
@@ -65,7 +66,13 @@ class CapabilityFinder:
         endpoint for plain prompts takes token ids. Raises as `find` does.
         """
         tokens = await backend.control_tokens()
-        if tokens is None or not needs_guard(request, tokens, can.dialect):
+        if tokens is None or not tokens:
+            return can
+        for json in (bytes(request.fields["messages"]), request.tools or b""):
+            if tokens.slow(json):
+                await _search_slowly(tokens, json)
+                return can
+        if not needs_guard(request, tokens, can.dialect):
             return can
         if self._guarding[0] is not backend:
             self._guarding = backend, {}
@@ -118,6 +125,14 @@ class CapabilityFinder:
         self.plain = Capabilities(self.reader, self.reader)
         self.evidence = f"{found.source} {', '.join(found.evidence)} ({known.source})"
         self._undetected = False
+
+
+async def _search_slowly(tokens: ControlTokens, json: bytes) -> None:
+    """Raises ProviderInvalidRequest if the JSON holds one of the texts. Lets others run meanwhile."""
+    for piece in slices(json):
+        if tokens.found(piece):
+            raise too_many()
+        await asyncio.sleep(0)
 
 
 def _detected(known: About) -> Detection | None:

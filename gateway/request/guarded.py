@@ -41,6 +41,8 @@ def guard_messages(messages: bytes, tokens: ControlTokens, spec: FormatSpec) -> 
 
     The model's own earlier answers keep its marks of reasoning and calls, which chat templates look for.
     """
+    if not tokens.found(messages):
+        return messages
     own = (*spec.open, *spec.close, *(mark for pair in spec.think for mark in pair))
     return b"[%b]" % b",".join([_guarded(bytes(message), tokens, own) for message in _parts(messages)])
 

@@ -12,13 +12,24 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from gateway.errors import ProviderInvalidRequest
+
 NONCE = f"CtxGate{secrets.token_hex(8)}"
 """Letters and digits, which no JSON encoder and no template changes. Nobody outside this process knows it."""
 
 _NONCE = NONCE.encode()
 
+MOST_TEXTS = 16_384
+"""Texts of control tokens in one request: more than fit a usual window."""
+
+MOST_AT_ONCE = 65_536
+"""Places at which a text may begin that are looked at without a pause."""
+
 Prompt = str | list[str | int]
 """A text, or texts and token ids in turn, which together are one prompt."""
+
+LONGEST, OVERLAP = 128, 8192
+"""Characters of a control token's text, and bytes that it takes at most, however it is escaped."""
 
 
 def as_text(prompt: Prompt) -> str:
@@ -33,7 +44,7 @@ _IN_BRACKETS = re.compile(rb"\[/?[A-Za-z]")
 
 def may_be_one(text: str) -> bool:
     """Whether a token's text looks like a control token's; `sop`, say, would be in every other message."""
-    return len(text) > 2 and ("<" in text or "|" in text or "｜" in text or text[0] == "[")
+    return 2 < len(text) <= LONGEST and ("<" in text or "|" in text or "｜" in text or text[0] == "[")
 
 
 def suspicious(json: bytes) -> bool:
@@ -59,11 +70,21 @@ class ControlTokens:
         return any(pattern.search(json) for pattern in _worth(self._patterns, json))
 
     def guard(self, json: bytes, besides: Collection[str] = ()) -> bytes:
-        """The JSON with NONCE behind the first character of each text; `besides`: texts that stay as they are."""
+        """The JSON with NONCE behind the first character of each text; `besides`: texts that stay as they are.
+
+        Raises ProviderInvalidRequest for more than MOST_TEXTS.
+        """
         patterns = self._patterns if not besides else _patterns_besides(self, frozenset(besides))
         for pattern in _worth(patterns, json):
-            json = pattern.sub(rb"\g<0>" + _NONCE, json)
+            json, found = pattern.subn(rb"\g<0>" + _NONCE, json, count=MOST_TEXTS + 1)
+            if found > MOST_TEXTS:
+                raise too_many()
         return json
+
+    def slow(self, json: bytes) -> bool:
+        """Whether so much in the JSON may begin one of the texts that a search takes more than a moment."""
+        firsts = {text[:1].encode() for text in self._plain}
+        return len(json) > MOST_AT_ONCE and sum(json.count(first) for first in (*firsts, b"\\u")) > MOST_AT_ONCE
 
     def besides(self, texts: frozenset[str]) -> list[re.Pattern[bytes]]:
         return _patterns(text for text in self._plain if text not in texts)
@@ -95,6 +116,18 @@ class ControlTokens:
         return next((text[:length] for length in self._lengths if text[:length] in self._plain), None)
 
 
+def too_many() -> ProviderInvalidRequest:
+    message = (
+        f"messages: more than {MOST_TEXTS} texts of control tokens, such as <|im_end|>, or one in a flood of others"
+    )
+    return ProviderInvalidRequest(message, code="too_many_control_tokens", param="messages")
+
+
+def slices(json: bytes) -> Iterable[bytes]:
+    """Pieces that are searched in a moment each; each overlaps the next by more than any text is long."""
+    return (json[at : at + MOST_AT_ONCE + OVERLAP] for at in range(0, len(json), MOST_AT_ONCE))
+
+
 def count(*json: bytes) -> int:
     """How many texts `ControlTokens.guard` has marked."""
     return sum(each.count(_NONCE) for each in json)
@@ -120,6 +153,9 @@ def _worth(patterns: list[re.Pattern[bytes]], json: bytes) -> list[re.Pattern[by
     return patterns if b"\\u" in json else patterns[:-1]
 
 
+BACKSLASHES = rb"\\{1,8}"
+"""Before an escape, in JSON within JSON within JSON too. Bounded, so that a search takes linear time."""
+
 Node = dict[str, "Node"]
 _END = ""
 """The key of a node at which a text ends."""
@@ -141,7 +177,7 @@ def _patterns(texts: Iterable[str]) -> list[re.Pattern[bytes]]:
         patterns.append(_written(first) + rest)
         escaped.append(_escape(first) + rest)
     if escaped:
-        patterns.append(rb"\\+(?:%b)" % b"|".join(escaped))
+        patterns.append(rb"\\(?:%b)" % b"|".join(escaped))
     return [re.compile(pattern) for pattern in patterns]
 
 
@@ -155,17 +191,17 @@ def _rest(node: Node, *, partly: bool) -> bytes:
 
 
 def _either(character: str) -> bytes:
-    return rb"(?:%b|\\+%b)" % (_written(character), _escape(character))
+    return b"(?:%b|%b%b)" % (_written(character), BACKSLASHES, _escape(character))
 
 
 def _written(character: str) -> bytes:
     """As encoders write it that don't escape it without need."""
     if character in '"\\':
-        return rb"\\+" + (b'"' if character == '"' else b"")
-    return rb"\\*/" if character == "/" else re.escape(character.encode())
+        return BACKSLASHES + (b'"' if character == '"' else b"")
+    return b"(?:%b)?/" % BACKSLASHES if character == "/" else re.escape(character.encode())
 
 
 def _escape(character: str) -> bytes:
     """Its escape behind the backslash."""
     units = character.encode("utf-16-be")
-    return rb"\\+".join(rb"u(?i:%02x%02x)" % (units[at], units[at + 1]) for at in range(0, len(units), 2))
+    return BACKSLASHES.join(rb"u(?i:%02x%02x)" % (units[at], units[at + 1]) for at in range(0, len(units), 2))
