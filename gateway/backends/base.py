@@ -15,8 +15,10 @@ from msgspec import Raw, Struct
 from gateway.backends.about import UNKNOWN, About
 from gateway.config import Model
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
+from gateway.prompts.live import LivePrompts, Turn
 from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
+from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Fixup, RawText
 
 Endpoint = Literal["completions", "embeddings", "rerank"]
@@ -60,6 +62,8 @@ class Reply:
     """The prompt opens the model's reasoning, so the text starts within it."""
     by_grammar = False
     """The engine holds the text to the grammar that was sent."""
+    turn: Turn | None = None
+    """The request's place among the engine's prompts, if it matters."""
 
     def whole(self) -> Awaitable[bytes]:
         """The JSON body of a whole answer."""
@@ -115,6 +119,11 @@ class Backend:
 
     gives_raw_text = False
     """Whether `open_raw` works."""
+    guards = False
+    """Whether it has `control_tokens`, and takes requests that are guarded against them: `open_raw` and `count_tokens`
+    do, or `open` if `opens_guarded`."""
+    opens_guarded = False
+    """Whether `open` takes guarded requests; else their texts are broken for it."""
 
     def __init__(self, model: Model, address: Address | None) -> None:
         self.model = model
@@ -161,6 +170,10 @@ class Backend:
         """Whether the model's chat template shows the calls of earlier answers."""
         return True
 
+    async def control_tokens(self) -> ControlTokens | None:
+        """The control tokens of the model; None if the server doesn't tell. Asked only of backends that guard."""
+        return None
+
     async def about(self) -> About:
         """What the model's files or its server say about the model."""
         return UNKNOWN
@@ -168,6 +181,12 @@ class Backend:
     def replicas(self) -> Sequence[ReplicaStatus]:
         """The servers behind this backend, if it stands before several."""
         return ()
+
+    def keep_prompts(self, prompts: LivePrompts) -> None:
+        """Lets `prompts` save and restore what the engine has read; a backend that can't ignores them."""
+
+    async def save_prompts(self) -> None:
+        """Saves what the engine has read, before it ends. Raises nothing."""
 
     def heard(self) -> float | None:
         """When the last byte of an answer came, by the loop's clock; None if the backend doesn't notice."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 
 from gateway.backends import messages
+from gateway.backends.about import special_tokens
 from gateway.backends.base import Address
 from gateway.backends.context import exceeded
 from gateway.backends.fixups import RoleOnce
@@ -21,7 +24,8 @@ from gateway.errors import (
     ProviderUnsupportedContentBlock,
 )
 from gateway.upstream import Response
-from gateway.wire.chat import ChatRequest
+from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.control_tokens import NONCE, ControlTokens, count, may_be_one
 
 OWN_MODEL = Raw(b'"default_model"')
 """Selects the model that the server started with. The server tries to load any other name."""
@@ -40,20 +44,39 @@ MODEL_TROUBLE = (
 """Parts of a 404's message that blame the model; any other 404 blames the request."""
 
 
+NONCE_FIELD = "ctxgate_nonce"
+"""Among the template's arguments: tells `gateway.engines.mlx_server` where to cut the prompt."""
+
+
 class MLXBackend(OpenAIBackend):
     ready_path = "/health"
+    opens_guarded = True
 
     def __init__(self, model: Model, address: Address | None) -> None:
         super().__init__(model, address)
         if model.path is not None or model.model_name is None:
             self._name = OWN_MODEL
+        self.guards = _cuts(model)
+        self._control: ControlTokens | None = None
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
+        if self._control is not None and count(
+            *(bytes(fields[name]) for name in ("messages", "tools") if name in fields)
+        ):
+            given = msgspec.json.decode(fields.get("chat_template_kwargs", b"null")) or {}
+            fields["chat_template_kwargs"] = Raw(encode({**given, NONCE_FIELD: NONCE}))
         reply = await super().open(request, fields)
         if request.stream:
             reply.read_progress(progress := PromptProgress())
             request.progress = progress.describe
         return reply
+
+    async def control_tokens(self) -> ControlTokens | None:
+        """Read from the model's folder, once. The server cuts within each, so nobody needs their ids."""
+        if self._control is None:
+            special = await asyncio.to_thread(special_tokens, self.model.path)
+            self._control = ControlTokens({text: () for text in special if may_be_one(text)})
+        return self._control
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if "repeat_penalty" in fields:
@@ -83,6 +106,14 @@ class MLXBackend(OpenAIBackend):
                 return ProviderInvalidModel(f"mlx_lm.server doesn't have this model: {message}", param="model")
             return ProviderInvalidRequest(f"the engine rejected the request: {message}")
         return super().error(status, body)
+
+
+def _cuts(model: Model) -> bool:
+    """Whether the model's server is `gateway.engines.mlx_server`; no other one cuts a guarded prompt."""
+    if model.path is None or model.base_url is not None or model.uds is not None:
+        return False
+    engine = model.engine
+    return engine.command is None or any(arg.endswith("gateway/engines/mlx_server.py") for arg in engine.args)
 
 
 class _Fixup(RoleOnce):

@@ -25,7 +25,9 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderRateLimit,
     ProviderUnavailable,
+    seconds_until_retry,
 )
+from gateway.prompts.live import Turn
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.engine import Fixup
@@ -39,7 +41,18 @@ MAX_MESSAGE = 16 * 1024
 class HTTPReply(DirectReply):
     """A reply read from an upstream response."""
 
-    __slots__ = ("_ended", "_reader", "_response", "_seen", "between_events", "collects", "done", "fixup", "progress")
+    __slots__ = (
+        "_ended",
+        "_reader",
+        "_response",
+        "_seen",
+        "between_events",
+        "collects",
+        "done",
+        "fixup",
+        "progress",
+        "turn",
+    )
 
     def __init__(self, response: Response, fixup: Fixup | None = None) -> None:
         self.fixup = fixup
@@ -47,6 +60,7 @@ class HTTPReply(DirectReply):
         """Reads llama.cpp's progress payloads, until the first token."""
         self.collects = False
         """The engine streams a whole answer; see `gateway.backends.collect`."""
+        self.turn: Turn | None = None
         self._response = response
         self._reader: SSEReader | None = None
         self._seen = False
@@ -128,6 +142,8 @@ class HTTPReply(DirectReply):
             self._response.finish()
         else:
             self._response.close()
+        if self.turn is not None:
+            self.turn.leave()
 
 
 class OpenAIBackend(Backend):
@@ -163,7 +179,7 @@ class OpenAIBackend(Backend):
             names.adapt(fields)
         response = await self.upstream.request(self._chat_head, encode(fields))
         if response.status != 200:
-            raise await self._refusal(response)
+            raise await self.refusal(response)
         reply = self.reply(response, fields)
         if names is not None:
             reply.fixup = names
@@ -177,14 +193,19 @@ class OpenAIBackend(Backend):
         """Sends a POST and returns the response to read. Raises the error for any status but 200."""
         response = await self.upstream.request(head, encode(fields))
         if response.status != 200:
-            raise await self._refusal(response)
+            raise await self.refusal(response)
         return response
 
-    async def _refusal(self, response: Response) -> GatewayError:
+    async def refusal(self, response: Response) -> GatewayError:
+        """The error for a response whose status isn't 200. Reads and closes it."""
         try:
-            return self.error(response.status, await response.read(MAX_ERROR_BODY))
+            error = self.error(response.status, await response.read(MAX_ERROR_BODY))
         finally:
             response.close()
+        asked = seconds_until_retry(response.headers.get(b"retry-after", b"").decode("latin-1"))
+        if asked is not None and error.transient:
+            error.retry_after = asked
+        return error
 
     async def ready(self) -> None:
         status, body = await self.get(self.ready_path)

@@ -21,6 +21,7 @@ from gateway.backends.base import Address, Backend, DirectReply, Endpoint, Repli
 from gateway.config import Model
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
+from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Fixup, RawText
 
 SLACK = 2
@@ -64,6 +65,7 @@ class Replicas(Backend):
         super().__init__(model, None)
         self._replicas = replicas
         self.gives_raw_text = replicas[0].backend.gives_raw_text
+        self.guards = replicas[0].backend.guards
         self._probing: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -104,6 +106,9 @@ class Replicas(Backend):
 
     async def keeps_calls(self) -> bool:
         return await self._any().keeps_calls()
+
+    async def control_tokens(self) -> ControlTokens | None:
+        return await self._any().control_tokens()
 
     async def about(self) -> About:
         return await self._any().about()

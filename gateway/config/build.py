@@ -39,6 +39,7 @@ from gateway.config.values import (
     Engines,
     Log,
     Model,
+    Prompts,
     PullSource,
     Residence,
     Rooms,
@@ -97,7 +98,7 @@ def _validated(document: Document, folder: Path) -> File | None:
 
 def _without(data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
     """`data` without the keys that pydantic refused, and with stand-ins for required keys."""
-    depths = {"models": 3, "rooms": 3, "runtimes": 3, "server": 2, "log": 2, "engines": 2, "ctx": 2}
+    depths = {"models": 3, "rooms": 3, "runtimes": 3, "server": 2, "log": 2, "prompts": 2, "engines": 2, "ctx": 2}
     rest = {key: _copied(value) if key in depths else value for key, value in data.items()}
     for details in error.errors(include_url=False):
         loc = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
@@ -156,6 +157,7 @@ class _Build:
             models_dir=self.folder if file.models_dir is not None else None,
             server=server,
             log=_value(Log, file.log),
+            prompts=_value(Prompts, file.prompts),
             engines=self.engines(file.engines or EnginesEntry()),
             state_dir=file.state_dir or self.state_dir,
             rooms=self.rooms(file.rooms or RoomsEntry()),

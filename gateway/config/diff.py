@@ -64,7 +64,7 @@ def launch(model: Model) -> tuple[object, ...]:
     return (
         *(model.name, model.runtime, model.role, model.path, model.mmproj_path, model.upstream_name),
         *(model.context_window, model.base_url, model.uds, model.port),
-        *(engine.command, engine.args, engine.threads, engine.parallel),
+        *(engine.command, engine.args, engine.pass_env, engine.threads, engine.parallel),
     )
 
 
@@ -99,7 +99,7 @@ def _fields(old: Any, new: Any, prefix: str = "") -> Iterator[Change]:
 def _top(old: Config, new: Config) -> Iterator[Change]:
     if old.active_model != new.active_model:
         yield Change("active_model", old.active_model, new.active_model)
-    for section in ("server", "engines", "log", "ctx"):
+    for section in ("server", "engines", "log", "prompts", "ctx"):
         yield from _fields(getattr(old, section), getattr(new, section), f"{section}.")
     for key in ("state_dir", "store", "rooms"):
         if getattr(old, key) != getattr(new, key):
@@ -115,6 +115,7 @@ CHOICES = (
     "server.host",
     "log.format",
     "log.level",
+    "prompts.save",
 )
 """Keys whose texts may be shown: they are names, or come from a fixed list."""
 

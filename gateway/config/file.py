@@ -40,8 +40,19 @@ from gateway.config.fields import (
     Text,
     Tokens,
     ToolCallFormat,
+    VariableName,
 )
-from gateway.config.values import DEFAULT, PLACEHOLDERS, Enforcement, LogFormat, LogLevel, Role, ToolPrompt, UseCase
+from gateway.config.values import (
+    DEFAULT,
+    PLACEHOLDERS,
+    Enforcement,
+    LogFormat,
+    LogLevel,
+    PromptSaving,
+    Role,
+    ToolPrompt,
+    UseCase,
+)
 
 
 class Entry(BaseModel):
@@ -63,6 +74,10 @@ class RuntimeEntry(Entry):
     )
     startup_timeout_seconds: Seconds | None = Field(
         default=None, description="How long an engine may take to become ready."
+    )
+    pass_env: Many[VariableName] | None = Field(
+        default=None,
+        description="Environment variables that the engine gets beside the usual ones, such as PATH and CUDA_*.",
     )
     threads: Count | None = Field(default=None, description="CPU threads; left out: one less than the machine's cores.")
     parallel: Count | None = Field(default=None, description="Requests that the engine serves at a time.")
@@ -214,6 +229,9 @@ class ServerEntry(Entry):
     responses_days: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] | None = Field(
         default=None, description="Days to keep /v1/responses; 0: store none."
     )
+    responses_max_bytes: Bytes | None = Field(
+        default=None, description="Total size of a user's stored responses; the oldest go first."
+    )
     progress_comments: bool | None = Field(
         default=None,
         description="Report in SSE comments what a stream waits for: queue, loading, prompt.",
@@ -236,6 +254,26 @@ class LogEntry(Entry):
         default=None, description="Recent answers to keep in memory; 0: none."
     )
     bodies: bool | None = Field(default=None, description="Keep prompts and answers too, for `ctxgate replay`.")
+
+
+class PromptsEntry(Entry):
+    """What the gateway's engines have read, saved on disk. The files hold conversations."""
+
+    save: PromptSaving | None = Field(
+        default=None,
+        description="When to save: on_stop (of an engine), each_turn (survives a crash too), or off.",
+    )
+    max_bytes: Memory | None = Field(
+        default=None, description="Size of all files, as 8 GB; the least recently used go first."
+    )
+    max_age_days: Days | None = Field(default=None, description="Delete files that nobody used for this many days.")
+    min_tokens: Annotated[int, Field(ge=1), NUMBER] | None = Field(
+        default=None, description="The shortest prompt to save."
+    )
+    cache_ram: Memory | None = Field(
+        default=None,
+        description="Most memory in which an engine keeps prompts beside its slots, as 1 GB; counted in the budget.",
+    )
 
 
 class GroupEntry(Entry):
@@ -381,6 +419,9 @@ class File(Entry):
     )
     server: ServerEntry | None = Field(default=None, description="Where the gateway listens.")
     log: LogEntry | None = Field(default=None, description="Logging, and the record of recent answers.")
+    prompts: PromptsEntry | None = Field(
+        default=None, description="What engines have read, saved on disk across swaps and restarts."
+    )
     engines: EnginesEntry | None = Field(default=None, description="Settings for all engines that the gateway starts.")
     ctx: CtxEntry | None = Field(default=None, description="Models as executable objects in the file system.")
     state_dir: FilePath | None = Field(

@@ -62,6 +62,8 @@ class Runtime(Struct, frozen=True, kw_only=True):
     health_check: str | None = None
     """URL that answers 200 once the engine is ready; None: the engine's own."""
     startup_timeout_seconds: float = 120.0
+    pass_env: tuple[str, ...] = ()
+    """Variables of the gateway's environment that the engine gets beside the usual ones; the others may hold keys."""
     threads: int | None = None
     """CPU threads; None: one less than the machine's cores, at least 1."""
     parallel: int | None = None
@@ -174,6 +176,8 @@ class Server(Struct, frozen=True, kw_only=True):
     """Origins whose web pages may use the gateway from a browser; `*`: any."""
     responses_days: float = 30.0
     """How long the gateway keeps stored `/v1/responses`; 0: it stores none."""
+    responses_max_bytes: int = 1024 * 1024 * 1024
+    """Of one user; the oldest go first."""
     progress_comments: bool = True
     """Whether a stream reports in SSE comments what it waits for."""
     progress_after_seconds: float = 0.8
@@ -216,6 +220,24 @@ class Engines(Struct, frozen=True, kw_only=True):
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+PromptSaving = Literal["on_stop", "each_turn", "off"]
+
+
+class Prompts(Struct, frozen=True, kw_only=True):
+    """What the gateway's engines have read, saved on disk. The files hold conversations."""
+
+    save: PromptSaving = "on_stop"
+    """`on_stop`: before an engine ends; `each_turn`: after each answer as well, which survives a crash."""
+    max_bytes: int = 8 * 1024**3
+    """Of all files; the least recently used go first."""
+    max_age_days: float = 7.0
+    """Days since the last use."""
+    min_tokens: int = 512
+    """The shortest prompt to save."""
+    cache_ram: int = 1024**3
+    """Most bytes of memory in which an engine keeps prompts beside its slots; counts against the memory budget."""
 
 
 class Log(Struct, frozen=True, kw_only=True):
@@ -317,6 +339,7 @@ class Config(Struct, frozen=True, kw_only=True):
     models_dir: Path | None = None
     server: Server = Server()
     log: Log = field(default_factory=Log)
+    prompts: Prompts = Prompts()
     engines: Engines = field(default_factory=Engines)
     ctx: Ctx = field(default_factory=Ctx)
     state_dir: Path = field(default_factory=lambda: USER.user_state_path)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from gateway.backends import Backend
 from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.request.constraints import may_use_grammar
+from gateway.request.guarded import needs_guard
 from gateway.request.prepare import Capabilities
 from gateway.wire.chat import ChatRequest
 from normalizers import Detection, FormatSpec, detect, registry
@@ -29,6 +32,8 @@ class CapabilityFinder:
         self._known: dict[bool, Capabilities] = {}
         """What `_asked` said: without, and with, what concerns past calls."""
         self._asked: Backend | None = None
+        self._guarding: tuple[Backend | None, dict[tuple[bool, bool], Capabilities]] = (None, {})
+        """What `guarding` said, by past calls and tools."""
         self.plain = None if self._undetected else Capabilities(self.reader, self.reader)
         """For plain requests (`ChatRequest.plain`): the reader alone. None until it is detected."""
 
@@ -52,6 +57,32 @@ class CapabilityFinder:
                 self._asked, self._known = backend, {}
             self._known[request.past_calls] = known
         return known
+
+    async def guarding(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Capabilities:
+        """What the request needs, if its texts hold control tokens of the model; else `can`.
+
+        Call it if `may_need_guard` and the backend guards. The gateway reads such an answer itself, since only the
+        endpoint for plain prompts takes token ids. Raises as `find` does.
+        """
+        tokens = await backend.control_tokens()
+        if tokens is None or not needs_guard(request, tokens, can.dialect):
+            return can
+        if self._guarding[0] is not backend:
+            self._guarding = backend, {}
+        kept = self._guarding[1]
+        with_tools = request.tools is not None
+        key = request.past_calls, with_tools
+        if key not in kept:
+            can = await self._ask(backend, past=request.past_calls)
+            if backend.opens_guarded:
+                kept[key] = replace(can, guard=tokens, opens_guarded=True)
+            else:
+                reader = can.dialect
+                if reader.untouched and not with_tools:
+                    reader = registry.get("auto")
+                raw_text = backend.gives_raw_text and not reader.untouched
+                kept[key] = replace(can, reader=reader, dialect=reader, raw_text=raw_text, guard=tokens)
+        return kept[key]
 
     async def look(self) -> None:
         """Detects the format from the model's files; asks no engine."""

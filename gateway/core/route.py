@@ -22,9 +22,10 @@ from gateway.core.run import Asked, Run
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
-from gateway.request.prepare import Settings, prepare, prepare_prompt
+from gateway.request.guarded import may_need_guard
+from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
 from gateway.request.repair_history import NOTHING
-from gateway.schema.checker import compiled
+from gateway.schema.pool import Threads
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ApiName, ChatRequest, waiting
 from normalizers import FormatSpec
@@ -40,8 +41,8 @@ class Route:
     engine; `prepare` works out what to send; `_send` sends it. The Run that comes back reads the answer.
     """
 
-    def __init__(self, model: Model, request_log: RequestLog, engine: Engine | None = None) -> None:
-        """engine: the one to use, if the gateway runs the model's engine."""
+    def __init__(self, model: Model, request_log: RequestLog, schemas: Threads, engine: Engine | None = None) -> None:
+        """schemas: where the work on clients' schemas is done. engine: the one to use, if the gateway runs it."""
         self.model = model
         self.engine = engine
         self.capability = CapabilityFinder(model)
@@ -50,14 +51,17 @@ class Route:
         self.opening = 0
         """Requests that no engine has accepted yet."""
         self._request_log = request_log
+        self.schemas = schemas
         self._settings = Settings.of(
             model.runtime,
             defaults=model.defaults,
             strip=model.strip_params,
             force=model.force_params,
             engine_enforces=model.enforcement == "engine",
-            compile=compiled,
+            compile=schemas.pool.compile,
+            write=schemas.pool.grammar,
         )
+        self._terms = TermsCache()
         self._unused: asyncio.Event | None = None
         self._engine_stays = False
         """Another route uses the engine by now."""
@@ -141,11 +145,12 @@ class Route:
         can = capability.plain if request.plain else capability.known(request, backend)
         if can is None:
             can = await capability.find(request, backend)
-        prepared = prepare(request, self._settings, can)
-        terms = prepared.terms
+        if backend.guards and may_need_guard(request):
+            can = await capability.guarding(request, backend, can)
+        terms = self._terms.get(request, can) or await self._work_out(request, can)
+        prepared = prepare(request, self._settings, can, terms)
         if terms.check is not None:
-            # In a thread: a client's schema may take long to compile.
-            await asyncio.to_thread(terms.check.compile)
+            await self.schemas.run(terms.check.compile)
         if terms.raw is None:
             reply = await backend.open(request, prepared.fields)
         else:
@@ -155,6 +160,14 @@ class Route:
         enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
         return reply, answer, backend, enforced
 
+    async def _work_out(self, request: ChatRequest, can: Capabilities) -> Terms:
+        if blocks(request):
+            terms = await self.schemas.run(work_out, request, self._settings, can)
+        else:
+            terms = work_out(request, self._settings, can)
+        self._terms.keep(request, can, terms)
+        return terms
+
     def ended(self, run: Run) -> None:
         """Books a closed run."""
         self.runs.discard(run)
@@ -163,7 +176,10 @@ class Route:
         mended = repairs(answer) if answer.choices or answer.healed else None
         recording = self._request_log.record(answer) if self._request_log.bodies else None
         times = run.began, monotonic(), run.first
-        told = answer.usage, answer.chunks, mended, recording
+        turn, usage = run.reply.turn, answer.usage
+        if turn is not None:
+            usage = turn.answered(usage, run.began, run.first)
+        told = usage, answer.chunks, mended, recording
         self._book((self.model.name, run.stream, run.outcome, *times, *told, run.api))
 
     def _book(self, row: Row) -> None:
@@ -248,6 +264,8 @@ class Route:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""
         async with self.use() as backend:
             can = await self.capability.find(request, backend)
+            if backend.guards and may_need_guard(request):
+                can = await self.capability.guarding(request, backend, can)
             return await backend.count_tokens(prepare_prompt(request, self._settings, can))
 
     async def readiness(self) -> GatewayError | None:
@@ -294,7 +312,7 @@ class Route:
         assert self.engine is not None
         self._replaced = self.engine.reconfigure(model)
         self._engine_stays = True
-        return Route(model, self._request_log, self.engine)
+        return Route(model, self._request_log, self.schemas, self.engine)
 
     async def retire(self, seconds: float) -> None:
         """Closes the route once its requests have ended, or after `seconds`. No new request may come."""

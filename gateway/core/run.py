@@ -15,6 +15,7 @@ from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
 from gateway.request.checks import Enforced
+from gateway.schema.pool import Threads
 from gateway.wire.chat import ChatRequest
 from gateway.wire.sse import Sink
 
@@ -27,6 +28,7 @@ class Asker(Protocol):
 
     model: Model
     engine: Engine | None
+    schemas: Threads
 
     def ask(self, request: ChatRequest) -> Awaitable[Asked]:
         """Sends the request once more."""
@@ -52,7 +54,6 @@ class Run:
         "_handed_out",
         "_in_flight",
         "_replayed",
-        "_reply",
         "_request",
         "_route",
         "_whole",
@@ -63,6 +64,7 @@ class Run:
         "fallback",
         "first",
         "outcome",
+        "reply",
         "stream",
     )
 
@@ -76,7 +78,7 @@ class Run:
         self.outcome: Outcome = LEFT
         self._route = route
         self._request = request
-        self._reply, self.answer, self._backend, self.enforced = asked
+        self.reply, self.answer, self._backend, self.enforced = asked
         self._in_flight = True
         self._replayed = replayed
         self._handed_out = False
@@ -114,7 +116,7 @@ class Run:
             return self._whole
         while True:
             try:
-                clean = self.answer.whole(await self._reply.whole())
+                clean = self.answer.whole(await self.reply.whole())
             except EngineError as error:
                 failure = self._backend.error(500, error.payload)
                 self.outcome = failure.category
@@ -147,14 +149,14 @@ class Run:
         """What the next payloads of the engine become; [] for nothing yet."""
         clean: list[bytes] = []
         try:
-            came = await self._reply.payloads()
+            came = await self.reply.payloads()
             if not self.first:
                 self.first = monotonic()
             if came:
                 self.answer.feed(came, clean)
             else:
                 self._ended = True
-                clean = self.answer.finish(done=self._reply.done)
+                clean = self.answer.finish(done=self.reply.done)
                 self.outcome = OK
         except EngineError as error:
             self._failed = self._backend.error(500, error.payload)
@@ -187,20 +189,20 @@ class Run:
     async def _ask(self, request: ChatRequest) -> None:
         """Replaces this answer by a new one. Raises what `Asker.ask` raises."""
         self._leave()
-        self._reply, self.answer, self._backend, self.enforced = await self._route.ask(request)
+        self.reply, self.answer, self._backend, self.enforced = await self._route.ask(request)
         self._in_flight = True
         self._ended = False
         self.outcome = LEFT
 
     def _leave(self) -> None:
-        self._reply.close()
+        self.reply.close()
         if self._in_flight and (engine := self._route.engine) is not None:
             engine.leave()
         self._in_flight = False
 
     def push_to(self, sink: Sink) -> None:
         """Lets events take the shortcut to the client while `payloads` waits, if the reply and the client allow it."""
-        if (direct := self._reply.direct()) is not None:
+        if (direct := self.reply.direct()) is not None:
             direct.attach(Shortcut(direct, self.answer, sink).offer)
 
     def close(self) -> None:

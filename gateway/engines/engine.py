@@ -21,7 +21,7 @@ from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.config import Model
 from gateway.config.values import STARTABLE
-from gateway.engines import memory
+from gateway.engines import memory, prompts
 from gateway.engines.launch import adopted, check_weights, cure, last_words, launched
 from gateway.engines.lifecycle import Lifecycle
 from gateway.engines.machine import this_machine
@@ -35,6 +35,7 @@ from gateway.engines.spawn import spawn
 from gateway.engines.states import Event, State
 from gateway.engines.supervisor import Supervisor
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+from gateway.prompts.live import LivePrompts
 
 log = logging.getLogger("ctxgate")
 
@@ -93,6 +94,10 @@ class Engine:
         self._process: Process | None = None
         self._plan: Recipe | None = None
         """What started the last process; None if the server isn't ours."""
+        self._prompts: LivePrompts | None = None
+        """Those of the last process, if it can save them."""
+        self._cache_ram: int | None = None
+        """Bytes of `held` for prompts beside its slots."""
         self._usage_seen: tuple[float, Usage | None] = (0.0, None)
         self._phase: Waiting | None = None
         """What the running start waits for."""
@@ -353,6 +358,7 @@ class Engine:
             self._lifecycle.to("admit")
             return address
         check_weights(self.model)
+        self._cache_ram = await self.residency.cache_ram(self.model)
         await self.residency.admit(self, since)
         free = self._free_fixed()
         port = free.port if free is not None else None
@@ -366,6 +372,7 @@ class Engine:
 
     async def _spawn(self, recipe: Recipe) -> Process:
         residency = self.residency
+        self._prompts = await prompts.live(self.model, recipe, residency.prompts)
         process = await spawn(
             self.name, recipe, state_dir=residency.state_dir, pid_files=residency.pid_files, grace=self._grace
         )
@@ -385,12 +392,18 @@ class Engine:
             log.warning("%s %s%s", program, process.ending(), cure(process, recipe))
 
     def _fit_machine(self) -> Machine:
-        return replace(self._machine(), unfit=frozenset(self.residency.unfit))
+        saved = self.residency.prompts
+        return replace(
+            self._machine(),
+            unfit=frozenset(self.residency.unfit),
+            prompts=saved.path if saved is not None and saved.settings.save != "off" else None,
+            cache_ram=self._cache_ram,
+        )
 
     def _came(self, address: Address) -> None:
         """The server answers."""
         self._address = address
-        self._backend = backends.load(self.model.runtime)(self.model, address)
+        self._backend = self._load_backend(address)
         self._served = False
         self.load_seconds = time.monotonic() - self.entered
         self.idle_since = time.monotonic()
@@ -400,6 +413,12 @@ class Engine:
         self._serve()
         if self.residency.short:
             self.residency.schedule()
+
+    def _load_backend(self, address: Address) -> Backend:
+        backend = backends.load(self.model.runtime)(self.model, address)
+        if self._process is not None and self._prompts is not None:
+            backend.keep_prompts(self._prompts)
+        return backend
 
     async def _broke(self, error: GatewayError) -> None:
         """The start failed."""
@@ -450,7 +469,8 @@ class Engine:
         self.model = model
         if self._backend is None:
             return None
-        before, self._backend = self._backend, backends.load(model.runtime)(model, self._address)
+        assert self._address is not None
+        before, self._backend = self._backend, self._load_backend(self._address)
         if self.backend is not None:
             self.backend = self._backend
         return before
@@ -525,6 +545,8 @@ class Engine:
                 self._watching.cancel()
             await self.measure()
             if self._process is not None:
+                if self._backend is not None:
+                    await self._backend.save_prompts()
                 await self._process.stop()
         finally:
             self._stopping = None

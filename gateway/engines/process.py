@@ -60,17 +60,18 @@ class Process:
         argv: Sequence[str],
         env: Mapping[str, str],
         *,
+        cwd: Path | None = None,
         grace: float = 5.0,
         wrote: Callable[[str], None] | None = None,
         began: Callable[[int], None] | None = None,
     ) -> Self:
-        """Starts `argv` with `env` on top of the gateway's environment.
+        """Starts `argv` with `env` as its whole environment.
 
-        grace: seconds between SIGTERM and SIGKILL in `stop`. wrote: called with each line of output. began: called with
-        the pid. Raises OSError if the system can't start a process.
+        cwd: its working folder; None: the root. grace: seconds between SIGTERM and SIGKILL in `stop`. wrote: called
+        with each line of output. began: called with the pid. Raises OSError if the system can't start a process.
         """
         # Half a start can't be undone, and a whole one takes milliseconds: wait for it.
-        starting = asyncio.ensure_future(cls._start(argv, env, grace, wrote, began))
+        starting = asyncio.ensure_future(cls._start(argv, env, cwd, grace, wrote, began))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -84,6 +85,7 @@ class Process:
         cls,
         argv: Sequence[str],
         env: Mapping[str, str],
+        cwd: Path | None,
         grace: float,
         wrote: Callable[[str], None] | None,
         began: Callable[[int], None] | None,
@@ -100,7 +102,8 @@ class Process:
                 stdin=theirs.fileno(),
                 stdout=out[1],
                 stderr=err[1],
-                env={**os.environ, **env},
+                env=env,
+                cwd=cwd or "/",
                 # Ctrl-C in the terminal reaches the gateway alone, which stops its engines in order.
                 start_new_session=True,
             )

@@ -16,6 +16,7 @@ from gateway.config import Config
 from gateway.config.values import Log
 
 LOGGERS = ("ctxgate", "uvicorn.error")
+QUIET = ("uvicorn.error", "httpx", "httpcore")
 HIDDEN = "[secret]"
 LONG = 8
 """Characters from which on a secret is hidden inside other words, too."""
@@ -32,8 +33,9 @@ def configure(config: Config, stream: TextIO | None = None) -> None:
         logger.handlers = [handler]
         logger.propagate = False
     logging.getLogger("ctxgate").setLevel(config.log.level.upper())
-    # At INFO, uvicorn logs each start and stop.
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    # At INFO, uvicorn logs each start and stop, and the others log URLs and headers, which may hold secrets.
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class Formatter(logging.Formatter):

@@ -38,6 +38,21 @@ class _StreamOptions(Struct, gc=False):
     include_usage: bool | None = None
 
 
+class _Format(Struct, gc=False):
+    schema: Raw = Raw(b"null")
+
+
+class ResponseFormat(Struct, gc=False):
+    """schema: the JSON Schema of the type `json_schema`, unread; it may be large."""
+
+    type: Any = None
+    json_schema: _Format | None = None
+
+    @property
+    def schema(self) -> bytes:
+        return bytes(self.json_schema.schema) if self.json_schema is not None else b"null"
+
+
 class _Known(Struct, gc=False):
     """The fields whose types the gateway validates before it asks an engine."""
 
@@ -49,7 +64,7 @@ class _Known(Struct, gc=False):
     """See `_checked_tools`."""
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
@@ -66,9 +81,14 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
+def compact(json: bytes) -> bytes:
+    """The same JSON without white space between its tokens."""
+    return msgspec.json.format(json, indent=-1)
+
+
 _past_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool)"').search
 
-MAX_KEPT_BYTES = 256 * 1024
+MAX_KEPT_BYTES = 128 * 1024
 """Longer lists of tools are worked out anew for each request, so that what is kept stays small."""
 
 FREE = ("auto", "none")
@@ -103,7 +123,7 @@ class ChatRequest(Struct, eq=False):
     tools: bytes | None
     parallel_tool_calls: bool
     tool_choice: str | dict[str, Any] | None
-    response_format: dict[str, Any] | None
+    response_format: ResponseFormat | None
     constrained: bool
     past_calls: bool
     plain: bool
@@ -173,7 +193,7 @@ def _invalid(error: msgspec.ValidationError, root: str = "") -> ProviderInvalidR
     return ProviderInvalidRequest(f"{place}{reason[:1].lower()}{reason[1:]}", param=param)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _checked_tools(given: bytes) -> bytes | None:
     """The array of tools to send, None for an empty one. Agents repeat the same bytes with every turn.
 

@@ -11,13 +11,15 @@ class RawText(Struct, frozen=True):
     """How to ask for the model's raw text, unparsed by the engine.
 
     markers: special tokens to keep in the text. think: the pairs of marks around reasoning. grammar: GBNF that the
-    answer must match. trigger: the words that start the grammar; None starts it at once.
+    answer must match. trigger: the words that start the grammar; None starts it at once. guarded: the request is
+    guarded against control tokens in its texts, see `gateway.wire.control_tokens`.
     """
 
     markers: tuple[str, ...] = ()
     think: tuple[tuple[str, str], ...] = ()
     grammar: str | None = None
     trigger: str | None = None
+    guarded: bool = False
 
 
 class Fixup:

@@ -137,3 +137,15 @@ async def test_choices_begin_in_order(came: list[int], asked: Json, begun: list[
     said = "" if last else "Hello"
     for index in came:
         assert "".join(choice["delta"].get("content") or "" for choice in got if choice["index"] == index) == said
+
+
+async def test_choices_of_one_chunk_begin_in_order() -> None:
+    together = chunk("Hello", index=2)
+    together["choices"] += chunk("Hello", index=0)["choices"] + chunk("Hello", index=1)["choices"]
+    ends = [chunk(reason="stop", index=index) for index in range(3)]
+    async with running(streams(together, *ends), http=LANE) as gateway:
+        answer = await gateway.ask(chat(stream=True, n=3))
+    got = [json.loads(event)["choices"] for event in answer.events[:-1]]
+    assert list(dict.fromkeys(choice["index"] for choices in got for choice in choices)) == [0, 1, 2]
+    said = [choice["index"] for choices in got for choice in choices if choice["delta"].get("content") == "Hello"]
+    assert sorted(said) == [0, 1, 2]

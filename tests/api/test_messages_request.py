@@ -61,6 +61,15 @@ MESSAGES: dict[str, tuple[Json, list[Json]]] = {
         {"messages": [user({"type": "document", "title": "T", "source": {"type": "text", "data": "D"}})]},
         [{"role": "user", "content": "T\n\nD"}],
     ),
+    "a search result": (
+        {"messages": [user({"type": "search_result", "title": "T", "source": "http://s",
+                            "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})]},
+        [{"role": "user", "content": "T\nhttp://s\na\nb"}],
+    ),
+    "a tool that was found": (
+        {"messages": [user({"type": "tool_reference", "tool_name": "now"})]},
+        [{"role": "user", "content": "The tool now can be called now."}],
+    ),
     "a call and its result, a text behind it": (
         {"messages": [
             HI, {"role": "assistant", "content": [{"type": "text", "text": "So:"}, USE]},

@@ -239,6 +239,18 @@ async def test_what_an_engine_refuses(http: str, subtests: pytest.Subtests) -> N
                     assert (streamed.status, streamed.error) == (expected, answer.error)
 
 
+async def test_the_engines_own_retry_after_reaches_the_client(http: str) -> None:
+    scripts = {
+        "429": answers({"error": {"message": "slow down"}}, 429, head=b"Retry-After: 17\r\n"),
+        "503": answers({"error": {"message": "busy"}}, 503, head=b"Retry-After: Wed, 21 Oct 2015 07:28:00 GMT\r\n"),
+        "400": answers({"error": {"message": "bad"}}, 400, head=b"Retry-After: 17\r\n"),
+        "500": answers({"error": {"message": "oops"}}, 500, head=b"Retry-After: soon\r\n"),
+    }
+    async with running(by_name(scripts), http=http) as gateway, await gateway.connect() as client:
+        for name, expected in {"429": "17", "503": "1", "400": None, "500": None}.items():
+            assert (await client.ask(chat(name))).headers.get("retry-after") == expected
+
+
 STREAM_SAYS: dict[str, tuple[Script, int, Category]] = {
     "nothing": (streams(done=False), 0, "provider_invalid_response"),
     "only [DONE]": (streams(), 0, "provider_invalid_response"),

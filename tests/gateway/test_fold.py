@@ -76,6 +76,14 @@ def test_null_replaces_nothing() -> None:
     }
 
 
+def test_what_is_no_text_stays_as_it_came_last() -> None:
+    details = [{"type": "reasoning.encrypted", "data": "x"}]
+    message = (
+        Fold([delta(role="assistant", reasoning_details=[]), delta(reasoning_details=details)]).choices[0].message()
+    )
+    assert (message["role"], message["reasoning_details"]) == ("assistant", details)
+
+
 def test_content_is_null_only_beside_calls() -> None:
     assert Fold([delta(role="assistant")]).choices[0].message()["content"] == ""
     assert Fold([delta(tool_calls=[fragment("{}", 0)])]).choices[0].message()["content"] is None

@@ -13,6 +13,7 @@ from gateway.config import Model
 from gateway.core.run import Asked, Run
 from gateway.engines import Engine
 from gateway.errors import ProviderUnavailable
+from gateway.schema.pool import Pool, Threads
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
@@ -69,6 +70,7 @@ class Route:
         self.model = MODEL
         self.fake = CountedEngine()
         self.engine = cast("Engine", self.fake) if ours else None
+        self.schemas = Threads(Pool())
         self.booked: list[Run] = []
         self.replies = list(replies)
 
@@ -148,3 +150,12 @@ async def test_what_begin_has_read_can_still_be_asked_again_elsewhere() -> None:
     with await route.run(stream=True) as run:
         await run.begin()
         assert await text(run, True) == "Hello"
+
+
+async def test_a_client_that_leaves_the_second_attempt_left_and_nothing_failed() -> None:
+    lost = Scripted(error=GONE)
+    route = Route(lost, good(True))
+    with await route.run(stream=True) as run:
+        assert await run.payloads()
+        assert run.outcome == "client_left"
+    assert route.booked[0].outcome == "client_left"

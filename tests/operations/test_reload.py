@@ -112,6 +112,7 @@ def test_a_saved_file_is_applied(how: str, tmp_path: Path) -> None:
             running.save(text)
         running.until(lambda status: status["config"]["reloads"] == 1)
         assert running.names() == ["a", "b"]
+        assert "config.yaml: model b is added" in running.log.read_text()
         asked = {"model": "other", "messages": [{"role": "user", "content": "Hi"}]}
         assert running.http.post("/v1/chat/completions", json=asked).json()["model"] == "b"
 

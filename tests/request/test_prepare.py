@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.request.prepare import Capabilities, Prepared, Settings, prepare
+from gateway.request.prepare import MAX_KEPT, Capabilities, Prepared, Settings, TermsCache, prepare, work_out
 from gateway.schema.checker import compiled
-from gateway.wire.chat import ChatRequest
+from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest
 from normalizers import registry
 
 Json = dict[str, Any]
@@ -42,7 +42,8 @@ def prepared(
         runtime, defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled
     )
     body = {"model": "m", "messages": messages or [USER], **fields}
-    return prepare(ChatRequest.parse(json.dumps(body).encode()), settings, can)
+    request = ChatRequest.parse(json.dumps(body).encode())
+    return prepare(request, settings, can, TermsCache().get(request, can) or work_out(request, settings, can))
 
 
 def sent(one: Prepared) -> Json:
@@ -147,16 +148,28 @@ def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
         prepared(Capabilities(NATIVE, NATIVE), runtime="echo", tools=[tool("now")], tool_choice="required")
 
 
-def test_what_depends_on_the_tools_alone_is_worked_out_once() -> None:
+def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> None:
     can = Capabilities(HERMES, HERMES, raw_text=True)
     settings = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
-    fields: Json = {"tools": [tool("now")], "tool_choice": "required"}
-    first = prepared(can, settings=settings, **fields)
-    second = prepared(can, settings=settings, messages=PAST, **fields)
-    other = prepared(can, settings=settings, tools=[tool("later")], tool_choice="required")
-    assert first.terms.raw is second.terms.raw
-    assert first.terms.check is second.terms.check
-    assert other.terms.raw != first.terms.raw
+
+    def request(name: str, *messages: Json, **fields: Any) -> ChatRequest:
+        body = {"messages": messages or [USER], "tools": [tool(name)], "tool_choice": "required", **fields}
+        return ChatRequest.parse(json.dumps(body).encode())
+
+    cache = TermsCache()
+    first = request("now")
+    assert cache.get(first, can) is None
+    cache.keep(first, can, terms := work_out(first, settings, can))
+    assert cache.get(request("now", *PAST, temperature=1), can) is terms
+    others = (request("later"), request("now", tool_choice="auto"), request("now", parallel_tool_calls=False))
+    assert [cache.get(other, can) for other in others] == [None, None, None]
+    assert cache.get(first, Capabilities(HERMES, HERMES)) is None
+    for number in range(MAX_KEPT):
+        cache.keep(request(f"t{number}"), can, terms)
+    assert cache.get(first, can) is None, "the oldest goes first"
+    long = request("x" * MAX_KEPT_BYTES)
+    cache.keep(long, can, terms)
+    assert cache.get(long, can) is None
 
 
 @pytest.mark.parametrize(

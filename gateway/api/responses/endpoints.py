@@ -130,7 +130,7 @@ async def _prepared(request: Request, wanted: CreateResponse, *, stored: bool) -
 async def _store(request: Request) -> ResponseStore:
     from gateway.api.responses.response_store import ResponseStore
 
-    return ResponseStore(await request.services.store(), request.gateway.config.server.responses_days)
+    return ResponseStore(await request.services.store(), request.gateway.config.server.responses_max_bytes)
 
 
 class _Answer:

@@ -41,6 +41,8 @@ class Rules:
         self.python = python
         self._rules: dict[str, str] = {}
         self._refs: dict[tuple[int, str], str] = {}
+        self._numbers: dict[str, int] = {}
+        """The last number of each name that several rules wanted."""
         self._size = 0
         self._depth = 0
         self._shared = {
@@ -78,10 +80,11 @@ class Rules:
 
     def _free(self, hint: str) -> str:
         base = name = "x-" + (re.sub(r"[^a-zA-Z0-9]+", "-", hint[:64]).strip("-") or "x")
-        number = 1
+        number = self._numbers.get(base, 1)
         while name in self._rules:
             number += 1
             name = f"{base}-{number}"
+        self._numbers[base] = number
         return name
 
     # -- values ----------------------------------------------------------------------------------
@@ -208,7 +211,7 @@ class Rules:
     ) -> str:
         """The members of an object: the required ones, then each optional one at most once."""
         known = properties(schema)
-        wanted = [key for key in items(schema, "required") if isinstance(key, str)]
+        wanted = dict.fromkeys(key for key in items(schema, "required") if isinstance(key, str))
         required = [*(key for key in known if key in wanted), *(key for key in wanted if key not in known)]
         optional = [key for key in known if key not in wanted]
         written = {

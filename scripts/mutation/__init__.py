@@ -1,0 +1,1 @@
+"""Mutation testing on top of cosmic-ray: `scripts/mutants`."""

@@ -1,0 +1,228 @@
+"""Which tests can notice a fault: those that coverage saw running its line."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from scripts.mutation.tools import ROOT
+from scripts.mutation.tools import cache as cache_folder
+from scripts.mutation.trees import Tree
+
+# Where no test ran a fault's lines in a process that coverage sees: the folders to try, the likeliest first.
+FOLDERS = {
+    "core": ("request", "gateway", "operations", "engines"),
+    "request": ("request", "gateway", "formats"),
+    "answer": ("gateway", "backends", "formats"),
+    "wire": ("gateway", "api", "backends"),
+    "engines": ("engines", "operations", "cli"),
+    "normalizers": ("normalizers", "formats"),
+}
+# They test what no mutant touches, start a whole gateway for it, and take longer than all the rest.
+LEFT_OUT = ("benchmarks", "clients", "model_test", "pull", "readme", "store", "tiny_model", "tools")
+
+_COVERAGE = """\
+[run]
+parallel = true
+sigterm = true
+data_file = {data}
+source = {sources}
+context = ${{MUTANTS_CONTEXT-}}
+disable_warnings = no-data-collected, module-not-imported, module-not-measured, couldnt-parse
+"""
+
+
+@dataclass(frozen=True)
+class Test:
+    id: str
+    seconds: float
+
+
+class Recording:
+    """Which test runs which lines, kept between runs: a changed test file is recorded anew, a changed source all."""
+
+    def __init__(self, sources: Iterable[str]) -> None:
+        self._sources = tuple(sources)
+        self._folder = cache_folder() / "recordings" / _digest(_support(self._sources))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._index = self._folder / "index.json"
+        # For each test file: its digest, the recording that has its lines, its tests with their seconds.
+        self._files: dict[str, Any] = json.loads(self._index.read_text("utf-8")) if self._index.is_file() else {}
+        self._lines: dict[str, dict[int, set[str]]] = {}
+
+    def stale(self) -> list[str]:
+        found = []
+        for path in sorted((ROOT / "tests").rglob("test_*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if path.parts[len(ROOT.parts) + 1] not in LEFT_OUT and self._files.get(name, {}).get("digest") != _file(
+                path
+            ):
+                found.append(name)
+        return found
+
+    def record(self, tree: Tree, files: list[str], processes: int) -> list[str]:
+        """Runs these files under coverage; the tests that failed, which no mutant runs."""
+        name = f"{len([*self._folder.glob('*.coverage')]):03}"
+        tree.recording.mkdir()
+        sources = "".join(f"\n    {tree.root / source}" for source in self._sources)
+        rc = _COVERAGE.format(data=tree.recording / "data", sources=sources)
+        (tree.recording / "rc").write_text(rc, "utf-8")
+        environment = {"MUTANTS_RECORD": str(tree.recording), "PYTHONDONTWRITEBYTECODE": ""}
+        pytest = ["-m", "pytest", "-q", "-p", "scripts.mutation.plugin", "-p", "no:cacheprovider"]
+        spread = ["-n", str(processes), "--dist", "loadfile", "-m", "not slow and not clients"]
+        log = tree.work / "log"
+        status = tree.run([*pytest, *spread, *files], environment, log, None)
+        if status not in (0, 1, 5):
+            raise SystemExit(f"the tests don't run: see {log}")
+        return self._keep(name, tree, files)
+
+    def _keep(self, name: str, tree: Tree, files: list[str]) -> list[str]:
+        from coverage import Coverage
+
+        work = tree.recording
+        combined = Coverage(data_file=str(self._folder / f"{name}.coverage"), config_file=False)
+        combined.combine([str(path) for path in work.glob("data.*")], keep=True)
+        combined.save()
+        tests: dict[str, list[Any]] = {}
+        failed = []
+        for line in (work / "tests").read_text("utf-8").splitlines() if (work / "tests").is_file() else ():
+            nodeid, seconds, passed = json.loads(line)
+            if passed:
+                tests.setdefault(nodeid.partition("::")[0], []).append((nodeid, seconds))
+            else:
+                failed.append(nodeid)
+        for file in files:
+            digest = _file(tree.root / file)
+            self._files[file] = {"digest": digest, "recording": name, "tests": tests.get(file, [])}
+        self._index.write_text(json.dumps(self._files), "utf-8")
+        return failed
+
+    @cached_property
+    def tests(self) -> dict[str, Test]:
+        return {row[0]: Test(*row) for file in self._files.values() for row in file["tests"]}
+
+    def lines(self, module: str) -> dict[int, set[str]]:
+        """The tests that ran each line of a module."""
+        if module not in self._lines:
+            self._lines[module] = self._read(module)
+        return self._lines[module]
+
+    def _read(self, module: str) -> dict[int, set[str]]:
+        from coverage import CoverageData
+
+        found: dict[int, set[str]] = {}
+        for path in sorted(self._folder.glob("*.coverage")):
+            valid = {row[0] for file in self._files.values() if file["recording"] == path.stem for row in file["tests"]}
+            data = CoverageData(basename=str(path))
+            data.read()
+            for measured in data.measured_files():
+                if measured.endswith(f"/tree/{module}"):
+                    for line, contexts in data.contexts_by_lineno(measured).items():
+                        found.setdefault(line, set()).update(valid.intersection(contexts))
+        return found
+
+
+def choose(
+    recording: Recording, lines: dict[int, set[str]], source: str, package: str, first: int, last: int
+) -> list[Test]:
+    """The tests that ran the code at these lines, the likeliest first; none if tests ran the code around it alone.
+
+    What runs at import (a table, a default, a decorator, a class's fields) counts as run by those that run its
+    function, class or module. Code that ran in no process that coverage sees falls to the folders of its package.
+    """
+    tree = ast.parse(source)
+    found = set[str]()
+    for scope in _scopes(tree, first, last):
+        span = range(first, last + 1) if scope is None else _body(scope)
+        found = set().union(*(lines.get(line, ()) for line in span))
+        if found:
+            break
+        if scope is None and any(lines.get(line) for line in _body(_function(tree, first, last))):
+            return []
+    if not found:
+        folders = FOLDERS[package]
+        return sorted(
+            (test for test in recording.tests.values() if test.id.split("/")[1] in folders),
+            key=lambda test: (folders.index(test.id.split("/")[1]), test.seconds),
+        )
+    return sorted((recording.tests[test] for test in found), key=_likeliest(lines))
+
+
+def _likeliest(lines: dict[int, set[str]]) -> Callable[[Test], float]:
+    """Fast tests first, and of those that take the same time, those that run little else of the module."""
+    width: dict[str, int] = {}
+    for tests in lines.values():
+        for test in tests:
+            width[test] = width.get(test, 0) + 1
+    return lambda test: (test.seconds + 0.005) * (10 + width.get(test.id, 0))
+
+
+def _scopes(tree: ast.Module, first: int, last: int) -> list[ast.AST | None]:
+    """Where to look for tests, nearest first; None stands for the lines themselves."""
+    holds = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and min([node.lineno, *(d.lineno for d in node.decorator_list)]) <= first
+        and last <= (node.end_lineno or 0)
+    ]
+    holds.sort(key=lambda node: node.lineno)
+    inner = holds[-1] if holds else None
+    if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and first >= inner.body[0].lineno:
+        return [None]
+    return [*reversed(holds), tree]
+
+
+def _function(tree: ast.Module, first: int, last: int) -> ast.AST:
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.lineno <= first
+        and last <= (node.end_lineno or 0)
+    ][-1]
+
+
+def _body(scope: ast.AST) -> list[int]:
+    """The lines of the function bodies in it: all others run at import, whoever imports first."""
+    return [
+        line
+        for node in ast.walk(scope)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for line in range(node.body[0].lineno, (node.end_lineno or 0) + 1)
+    ]
+
+
+def statement(source: str, line: int) -> tuple[int, int]:
+    """The first and last line of the statement at a line; of a compound one, its head."""
+    found = (line, line)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.stmt | ast.ExceptHandler):
+            body = getattr(node, "body", None)
+            last = max(node.lineno, body[0].lineno - 1 if body else node.end_lineno or 0)
+            if node.lineno <= line <= last:
+                found = (node.lineno, last)
+    return found
+
+
+def _support(sources: Iterable[str]) -> list[Path]:
+    """All that tests run, their own files aside."""
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_")]
+    return sorted([*tests, *(path for source in sources for path in (ROOT / source).rglob("*.py"))])
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    whole = hashlib.sha256()
+    for path in paths:
+        whole.update(f"{path.relative_to(ROOT)} {_file(path)}\n".encode())
+    return whole.hexdigest()[:16]
+
+
+def _file(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -1,0 +1,206 @@
+"""Requests of the Responses API as chat requests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
+from gateway.wire.responses.request import CreateResponse, ToolTable, chat_fields, seal
+
+Json = dict[str, Any]
+
+HI: Json = {"role": "user", "content": "Hi"}
+PICTURE = "data:image/png;base64,AAAA"
+PARAMETERS: Json = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+def asked(**fields: Any) -> Json:
+    request = CreateResponse.parse(json.dumps({"input": "Hi", **fields}).encode())
+    return chat_fields(request, request.items, ToolTable(request.tools))
+
+
+def call(arguments: str, name: str = "now") -> Json:
+    function = {"name": name, "arguments": arguments}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+
+
+def system(text: str) -> Json:
+    return {"role": "system", "content": text}
+
+
+CALLED: Json = {"type": "function_call", "call_id": "c", "name": "now"}
+MESSAGES: dict[str, tuple[Json, list[Json]]] = {
+    "a text": ({"input": "Hi"}, [HI]),
+    "instructions": ({"instructions": "Be brief."}, [system("Be brief."), HI]),
+    "a message without a type": ({"input": [{"role": "user", "content": "Hi"}]}, [HI]),
+    "parts": (
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}, {"type": "text", "text": "b"}]}]},
+        [{"role": "user", "content": "a\n\nb"}],
+    ),
+    "a picture": (
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": PICTURE, "detail": "low"}]}]},
+        [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE, "detail": "low"}}]}],
+    ),
+    "an answer and a refusal": (
+        {"input": [HI, {"role": "assistant", "content": [{"type": "output_text", "text": "Yes. "},
+                                                         {"type": "refusal", "refusal": "No."}]}]},
+        [HI, {"role": "assistant", "content": "Yes. No."}],
+    ),
+    "a developer's words": ({"input": [{"role": "developer", "content": "Be brief."}, HI]}, [system("Be brief."), HI]),
+    "a past call": ({"input": [HI, {**CALLED, "arguments": '{"n": 1}'}]}, [HI, call('{"n": 1}')]),
+    "a past call without arguments": ({"input": [HI, {**CALLED, "arguments": ""}]}, [HI, call("{}")]),
+    "a past call in a namespace": (
+        {"input": [HI, {**CALLED, "namespace": "clock", "arguments": "{}"}]},
+        [HI, call("{}", "clock__now")],
+    ),
+    "a past call of a custom tool": (
+        {"input": [HI, {"type": "custom_tool_call", "call_id": "c", "name": "now", "input": "x"}]},
+        [HI, call('{"input":"x"}')],
+    ),
+    "its result": (
+        {"input": [HI, {"type": "function_call_output", "call_id": "c", "output": "noon"}]},
+        [HI, {"role": "tool", "tool_call_id": "c", "content": "noon"}],
+    ),
+    "a result in parts, with a picture": (
+        {"input": [HI, {"type": "function_call_output", "call_id": "c", "output": [
+            {"type": "input_text", "text": "a"}, {"type": "input_image", "image_url": PICTURE},
+            {"type": "input_text", "text": "b"}]}]},
+        [HI, {"role": "tool", "tool_call_id": "c", "content": "a\nb"},
+         {"role": "user", "content": [{"type": "image_url", "image_url": {"url": PICTURE}}]}],
+    ),
+    "a result that is an object": (
+        {"input": [HI, {"type": "function_call_output", "call_id": "c", "output": {"n": 1}}]},
+        [HI, {"role": "tool", "tool_call_id": "c", "content": '{"n":1}'}],
+    ),
+    "reasoning in the open": (
+        {"input": [HI, {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]},
+                   {"role": "assistant", "content": "Yes."}]},
+        [HI, {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}],
+    ),
+    "reasoning that we sealed": (
+        {"input": [HI, {"type": "reasoning", "summary": [], "encrypted_content": seal("Hm. ü")},
+                   {"role": "assistant", "content": "Yes."}]},
+        [HI, {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm. ü"}],
+    ),
+    "reasoning that another server sealed": (
+        {"input": [HI, {"type": "reasoning", "encrypted_content": "gAAAA"}, {"role": "assistant", "content": "Yes."}]},
+        [HI, {"role": "assistant", "content": "Yes."}],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages(name: str) -> None:
+    fields, expected = MESSAGES[name]
+    assert asked(**fields)["messages"] == expected
+
+
+def function(name: str, **more: Any) -> Json:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+ANY: Json = {"type": "object", "properties": {}}
+TOOLS: dict[str, tuple[list[Json], list[Json]]] = {
+    "whole": (
+        [{"type": "function", "name": "f", "description": "F.", "parameters": PARAMETERS, "strict": True}],
+        [function("f", description="F.", parameters=PARAMETERS, strict=True)],
+    ),
+    "bare": ([{"type": "function", "name": "f"}], [function("f", parameters=ANY)]),
+    "of a namespace": (
+        [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f", "parameters": PARAMETERS}]}],
+        [function("n__f", parameters=PARAMETERS)],
+    ),
+    "that the server would run": ([{"type": "web_search"}, {"type": "function", "name": "f"}],
+                                  [function("f", parameters=ANY)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_tools(name: str) -> None:
+    tools, expected = TOOLS[name]
+    assert asked(tools=tools)["tools"] == expected
+
+
+def test_a_custom_tool_takes_a_text_and_tells_its_grammar() -> None:
+    format = {"type": "grammar", "syntax": "lark", "definition": "start: WORD"}
+    (tool,) = asked(tools=[{"type": "custom", "name": "c", "description": "C.", "format": format}])["tools"]
+    assert tool["function"]["parameters"]["required"] == ["input"]
+    assert tool["function"]["description"].startswith("C.\n")
+    assert "lark grammar:\nstart: WORD" in tool["function"]["description"]
+
+
+F, G = {"type": "function", "name": "f"}, {"type": "function", "name": "g"}
+FIELDS: dict[str, tuple[Json, Json]] = {
+    "nothing": ({}, {"stream": False}),
+    "a stream with its usage": ({"stream": True}, {"stream": True, "stream_options": {"include_usage": True}}),
+    "sampling": (
+        {"temperature": 0.5, "top_p": 0.9, "seed": 7, "max_output_tokens": 9, "user": "u"},
+        {"temperature": 0.5, "top_p": 0.9, "seed": 7, "max_tokens": 9, "user": "u"},
+    ),
+    "zeros": ({"temperature": 0, "seed": 0}, {"temperature": 0, "seed": 0}),
+    "effort": ({"reasoning": {"effort": "low"}}, {"reasoning_effort": "low"}),
+    "logprobs": ({"top_logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
+    "logprobs, included": ({"include": ["message.output_text.logprobs"]}, {"logprobs": True, "top_logprobs": 0}),
+    "no other include": ({"include": ["reasoning.encrypted_content"]}, {"stream": False}),
+    "text": ({"text": {"format": {"type": "text"}}}, {"stream": False}),
+    "an object": ({"text": {"format": {"type": "json_object"}}}, {"response_format": {"type": "json_object"}}),
+    "a schema": (
+        {"text": {"format": {"type": "json_schema", "name": "n", "schema": PARAMETERS, "strict": True}}},
+        {"response_format": {"type": "json_schema",
+                             "json_schema": {"name": "n", "schema": PARAMETERS, "strict": True}}},
+    ),
+    "one call at a time": ({"tools": [F], "parallel_tool_calls": False}, {"parallel_tool_calls": False}),
+    "one call at a time, without tools": ({"parallel_tool_calls": False}, {"stream": False}),
+    "any tool": ({"tools": [F], "tool_choice": "required"}, {"tool_choice": "required"}),
+    "this tool": ({"tools": [F], "tool_choice": F}, {"tool_choice": {"type": "function", "function": {"name": "f"}}}),
+    "no tool to choose": ({"tools": [{"type": "web_search"}], "tool_choice": "auto"}, {"stream": False}),
+    "these tools": (
+        {"tools": [F, G], "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [G]}},
+        {"tool_choice": "required", "tools": [function("g", parameters=ANY)]},
+    ),
+}  # fmt: skip
+ALWAYS = {"messages", "stream", "tools"}
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields(name: str) -> None:
+    fields, expected = FIELDS[name]
+    found = asked(**fields)
+    assert found.items() >= expected.items()
+    assert found.keys() <= ALWAYS | expected.keys()
+    assert fields.get("stream", False) == found["stream"]
+
+
+REFUSED: dict[str, tuple[Json, str]] = {
+    "no input": ({"input": []}, "input"),
+    "nothing to read": ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
+    "a conversation of OpenAI's": ({"conversation": "c"}, "conversation"),
+    "a prompt of OpenAI's": ({"prompt": {"id": "p"}}, "prompt"),
+    "an unknown item": ({"input": [HI, {"type": "image_generation_call"}]}, "input[1]"),
+    "an unknown role": ({"input": [{"role": "robot", "content": "Hi"}]}, "input[0].role"),
+    "no content": ({"input": [{"role": "user"}]}, "input[0].content"),
+    "an unknown part": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
+    "a part without its text": (
+        {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+        "input[0].content[0].text",
+    ),
+    "a call without a name": ({"input": [{"type": "function_call", "call_id": "c"}]}, "input[0].name"),
+    "a tool without a name": ({"tools": [{"type": "function"}]}, "tools[0].name"),
+    "a namespace that is no list": ({"tools": [{"type": "namespace", "tools": "x"}]}, "tools[0].tools"),
+    "a format without its schema": ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
+    "an unknown format": ({"text": {"format": {"type": "grammar"}}}, "text.format"),
+    "an unknown choice": ({"tools": [F], "tool_choice": "some"}, "tool_choice"),
+    "a choice of nothing": ({"tool_choice": "required"}, "tool_choice"),
+    "a choice of another's tool": ({"tools": [F], "tool_choice": {"type": "web_search"}}, "tool_choice"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_name_the_field(name: str) -> None:
+    fields, param = REFUSED[name]
+    with pytest.raises((ProviderInvalidRequest, ProviderUnsupportedContentBlock)) as caught:
+        asked(**fields)
+    assert caught.value.param == param

@@ -1,0 +1,106 @@
+"""What a route does with an engine of ours, for requests that aren't chats and at the end of a route."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.backends import Backend
+from gateway.config import Config, Model
+from gateway.core import Gateway, Route
+from gateway.engines import Engine
+from gateway.errors import ProviderModelNotLoaded
+from gateway.observe.request_log import RequestLog
+from gateway.schema.pool import Pool, Threads
+from gateway.upstream import EngineGone
+
+MODEL = Model(name="m", runtime="echo")
+
+
+class Counted(Backend):
+    """A backend that says that it isn't ready, and how often it was closed."""
+
+    closed = 0
+
+    async def ready(self) -> None:
+        raise ProviderModelNotLoaded("still loads")
+
+    async def aclose(self) -> None:
+        self.closed += 1
+
+
+class CountedEngine:
+    """What a route uses of a running engine."""
+
+    def __init__(self) -> None:
+        self.backend: Counted | None = Counted(MODEL, None)
+        self.in_flight = self.losses = self.retired = 0
+
+    async def join(self) -> Counted:
+        assert self.backend is not None
+        self.in_flight += 1
+        return self.backend
+
+    def leave(self) -> None:
+        self.in_flight -= 1
+
+    def lost(self) -> None:
+        self.losses += 1
+
+    def reconfigure(self, model: Model) -> Counted | None:
+        before, self.backend = self.backend, Counted(model, None)
+        return before
+
+    async def retire(self) -> None:
+        self.retired += 1
+
+    async def stop(self) -> None:
+        pass
+
+
+def route(engine: CountedEngine) -> Route:
+    return Route(MODEL, RequestLog(), Threads(Pool()), cast("Engine", engine))
+
+
+async def test_an_engine_that_goes_during_any_request_counts_as_lost() -> None:
+    engine = CountedEngine()
+    used = route(engine)
+
+    async def request() -> None:
+        async with used.use():
+            assert (engine.in_flight, used.in_flight) == (1, 1)
+            raise EngineGone("it went away", status=502)
+
+    with pytest.raises(EngineGone):
+        await request()
+    assert (engine.losses, engine.in_flight, used.in_flight) == (1, 0, 0)
+    async with used.use():
+        pass
+    assert (engine.losses, engine.in_flight, used.in_flight) == (1, 0, 0)
+
+
+async def test_a_replaced_route_closes_its_old_connections_and_leaves_the_engine() -> None:
+    engine = CountedEngine()
+    old = route(engine)
+    before = engine.backend
+    assert before is not None
+    new = old.become(replace(MODEL, defaults={"seed": 1}))
+    await old.retire(0)
+    assert (before.closed, engine.retired) == (1, 0)
+    assert engine.backend is not None
+    assert engine.backend.closed == 0
+    await new.retire(0)
+    assert engine.retired == 1
+
+
+async def test_ready_asks_the_engine_that_runs() -> None:
+    engine = CountedEngine()
+    async with Gateway(Config(source=Path("config.yaml"), active_model="m", models={"m": MODEL})) as gateway:
+        gateway.routes["m"].engine = cast("Engine", engine)
+        with pytest.raises(ProviderModelNotLoaded):
+            await gateway.ready("m")
+        assert engine.in_flight == 0
+        gateway.routes["m"].engine = None

@@ -1,0 +1,182 @@
+"""What a checked answer looks like once it conforms, chunk by chunk."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.request.checks import Check, with_contents
+from gateway.request.constraints import Constraint, allowed_tools, constraint
+from gateway.schema.checker import compiled
+from gateway.wire.chat import ChatRequest
+
+Json = dict[str, Any]
+
+USER = {"role": "user", "content": "Hi"}
+BY_ENGINE = {"by": "checked", "attempts": 1}
+
+
+def tool(name: str, **function: Any) -> Json:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}, **function}}
+
+
+def request(**fields: Any) -> ChatRequest:
+    return ChatRequest.parse(json.dumps({"messages": [USER], **fields}).encode())
+
+
+def check(schema: Json | None = None, kind: Any = "json", **fields: Any) -> Check:
+    return Check(Constraint(kind, schema=schema), request(**fields).tools, compiled)
+
+
+def frame(content: str | None = None, reason: str | None = None, index: int = 0, **delta: Any) -> Json:
+    said = {} if content is None else {"content": content}
+    return {"index": index, "delta": {**said, **delta}, "finish_reason": reason}
+
+
+def chunks(*frames: Json) -> list[Json]:
+    return [{"id": "c", "choices": [each]} for each in frames]
+
+
+def test_a_cleaned_text_comes_once_and_nothing_else_is_lost() -> None:
+    given = chunks(
+        frame(role="assistant"),
+        frame("```json\n"),
+        frame('{"a": 1}'),
+        frame("\n```", reasoning_content="Done."),
+        frame("\n", reason="stop"),
+    )
+    given.append({"id": "c", "choices": [], "usage": {"total_tokens": 3}})
+    found = [json.loads(each) for each in with_contents(given, {0: '{"a": 1}'}, BY_ENGINE)]
+    deltas = [each["choices"][0]["delta"] for each in found if each["choices"]]
+    assert deltas == [{"role": "assistant"}, {"content": '{"a": 1}'}, {"reasoning_content": "Done."}, {}]
+    assert [each["choices"][0]["finish_reason"] for each in found[:-1]] == [None, None, None, "stop"]
+    assert [each.get("ctxgate") for each in found] == [None, None, None, {"enforced": BY_ENGINE}, None]
+    assert found[-1] == {"id": "c", "choices": [], "usage": {"total_tokens": 3}}
+
+
+def test_only_the_choices_that_changed_are_written_anew() -> None:
+    given = chunks(frame("a", index=0), frame("b", index=1), frame("c", index=1), frame(reason="stop", index=1))
+    found = [json.loads(each)["choices"][0] for each in with_contents(given, {1: "B"}, BY_ENGINE)]
+    assert [(each["index"], each["delta"]) for each in found] == [(0, {"content": "a"}), (1, {"content": "B"}), (1, {})]
+
+
+@pytest.mark.parametrize("content", ['```json\n{"a": 1}\n```', ' {"a": 1}\n', '```\n{"a": 1}```'])
+def test_a_streamed_answer_loses_its_fence(content: str) -> None:
+    payloads = [json.dumps(each).encode() for each in chunks(frame(content), frame(reason="stop"))]
+    found = check().stream(payloads, BY_ENGINE)
+    assert isinstance(found, list)
+    said = [json.loads(each)["choices"][0]["delta"].get("content") for each in found]
+    assert said == ['{"a": 1}', None]
+
+
+def test_an_answer_without_a_fence_stays_as_it_came() -> None:
+    payloads = [json.dumps(each).encode() for each in chunks(frame('{"a":'), frame(" 1}"), frame(reason="stop"))]
+    found = check().stream(payloads, BY_ENGINE)
+    assert isinstance(found, list)
+    assert [json.loads(each)["choices"][0]["delta"] for each in found] == [{"content": '{"a":'}, {"content": " 1}"}, {}]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason", "fault"),
+    [
+        ('{"a": 1}', "stop", None),
+        ("[1]", "stop", "it is no JSON object"),
+        ('{"a": ', "length", None),
+        ('{"a": ', "stop", "it is not JSON"),
+        ("I think", "length", "it is not JSON"),
+        ("", "stop", "it is not JSON"),
+    ],
+)
+def test_faults_of_a_text(content: str, reason: str, fault: str | None) -> None:
+    found = check().fault({"content": content}, reason)
+    assert (found is None) == (fault is None)
+    assert fault is None or fault in str(found)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fault"),
+    [
+        ({"type": "object", "required": ["n"]}, {"n": 1}, None),
+        ({"type": "object", "required": ["n"]}, {}, "the value: "),
+        ({"properties": {"n": {"type": "integer"}}}, {"n": "x"}, "/n: "),
+    ],
+)
+def test_a_fault_names_its_place(schema: Json, value: Json, fault: str | None) -> None:
+    found = check(schema).fault({"content": json.dumps(value)}, "stop")
+    assert found is None if fault is None else str(found).startswith(fault)
+
+
+def test_a_schema_that_is_none_is_refused() -> None:
+    with pytest.raises(ProviderInvalidRequest, match="not a valid JSON Schema"):
+        check({"type": "objekt"}).fault({"content": "{}"}, "stop")
+
+
+@pytest.mark.parametrize(
+    ("calls", "fault"),
+    [
+        ([], "no tool was called"),
+        ([("now", "{}")], None),
+        ([("later", "{}")], "the tool 'later' was called"),
+        ([("strict", '{"n": 1}')], None),
+        ([("now", "{}"), ("strict", '{"n": "x"}')], "the arguments of strict don't fit: /n: "),
+    ],
+)
+def test_faults_of_calls(calls: list[tuple[str, str]], fault: str | None) -> None:
+    parameters = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    checked = check(kind="call", tools=[tool("now"), tool("strict", strict=True, parameters=parameters)])
+    message = {"tool_calls": [{"function": {"name": name, "arguments": arguments}} for name, arguments in calls]}
+    found = checked.fault(message, "tool_calls")
+    assert found is None if fault is None else str(found).startswith(fault)
+
+
+def test_a_call_may_stand_where_a_json_text_may() -> None:
+    called = {"tool_calls": [{"function": {"name": "now", "arguments": "{}"}}]}
+    assert check(kind="json or call", tools=[tool("now")]).fault(called, "tool_calls") is None
+    assert check(tools=[tool("now")]).fault(called, "tool_calls") is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, "json"),
+        ({"response_format": {"type": "json_object"}, "tools": [tool("now")]}, "json or call"),
+        ({"response_format": {"type": "json_object"}, "tools": [tool("now")], "tool_choice": "none"}, "json"),
+        ({"response_format": {"type": "json_object"}, "tools": [tool("now")], "tool_choice": "required"}, "call"),
+    ],
+)
+def test_what_a_request_asks_of_its_answer(fields: Json, kind: str | None) -> None:
+    found = constraint(request(**fields))
+    assert (None if found is None else found.kind) == kind
+
+
+@pytest.mark.parametrize("kind", ["grammar", "json", "json_objects", "xml", 1, [], False])
+def test_an_unknown_format_is_refused(kind: object) -> None:
+    with pytest.raises(ProviderInvalidRequest, match="allowed: text, json_object, json_schema"):
+        constraint(request(response_format={"type": kind}))
+
+
+NAMED = {"type": "function", "function": {"name": "b"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "named", "tools", "mode"),
+    [
+        ("auto", True, None, None),
+        (NAMED, False, None, None),
+        (NAMED, True, ["b"], None),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}, False, ["b"], "auto"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}, False, ["b"], "required"),
+        ({"type": "allowed_tools", "mode": "required", "tools": [tool("a"), tool("c")]}, False, ["a", "c"], "required"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}, False, None, "auto"),
+    ],
+)
+def test_the_tools_that_a_choice_leaves(choice: Any, named: bool, tools: list[str] | None, mode: str | None) -> None:
+    asked = request(tools=[tool("a"), tool("b"), tool("c")], tool_choice=choice)
+    found = {name: json.loads(bytes(value)) for name, value in allowed_tools(asked, named=named).items()}
+    left = found.get("tools")
+    assert (left and [each["function"]["name"] for each in left], found.get("tool_choice")) == (tools, mode)
