@@ -47,12 +47,14 @@ Opened = tuple[Source, Callable[[], Headers]]
 class Encoding(Protocol):
     """Turns the payloads of one answer into the bytes of an API's stream.
 
-    headers: of the stream. comments: whether the format has comments, which keep a silent stream alive. unchanged:
-    the payloads leave as they are, so that they may take the shortcut.
+    headers: of the stream. comments: whether the format has comments, which keep a silent stream alive. ping: an event
+    of the format that means nothing, to go with each comment; b"" if it has none. unchanged: the payloads leave as they
+    are, so that they may take the shortcut.
     """
 
     headers: Headers
     comments: bool
+    ping: bytes
     unchanged: bool
 
     def opening(self) -> bytes: ...
@@ -128,7 +130,8 @@ class Stream:
         after, silence = server.progress_after_seconds, server.keep_alive_seconds
         if not (server.progress_comments and self._encoding.comments):
             after = silence = FOREVER
-        return KeepAlive(client, self._progress, progress_after=after, keep_alive=silence)
+        ping = self._encoding.ping
+        return KeepAlive(client, self._progress, progress_after=after, keep_alive=silence, ping=ping)
 
 
 def chat_stream(gateway: Gateway, request: ChatRequest, encoding: Encoding) -> Stream:
@@ -165,6 +168,7 @@ class EventEncoding:
 
     headers = SSE_HEADERS
     comments = True
+    ping = b""
     unchanged = False
 
     def __init__(self, encoder: Encoder) -> None:
@@ -201,6 +205,7 @@ class PayloadEncoding:
 
     headers = SSE_HEADERS
     comments = True
+    ping = b""
     unchanged = True
 
     def opening(self) -> bytes:

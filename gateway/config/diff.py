@@ -112,6 +112,7 @@ CHOICES = (
     "tool_prompt",
     "role",
     "enforcement",
+    "call_deltas",
     "server.host",
     "log.format",
     "log.level",

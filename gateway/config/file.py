@@ -45,6 +45,7 @@ from gateway.config.fields import (
 from gateway.config.values import (
     DEFAULT,
     PLACEHOLDERS,
+    CallDeltas,
     Enforcement,
     LogFormat,
     LogLevel,
@@ -152,6 +153,11 @@ class ModelEntry(RuntimeEntry):
         default=None,
         description="Who enforces tool_choice and response_format. auto: the engine, a grammar, or the gateway by "
         "checking answers; engine: the engine alone, unchecked.",
+    )
+    call_deltas: CallDeltas | None = Field(
+        default=None,
+        description="Which calls a stream writes piece by piece. guarded: those that a grammar makes certain to be "
+        "readable, any other once it is complete; always: all, even if some can't be read; complete: none.",
     )
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False), NUMBER] | None = Field(
         default=None, description="Default of a request's field."

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ToolPrompt = Literal["auto", "template", "system"]
 Enforcement = Literal["auto", "engine"]
+CallDeltas = Literal["guarded", "always", "complete"]
 Role = Literal["chat", "embedding", "rerank"]
 
 DEFAULT = "default"
@@ -129,6 +130,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """Where the model reads its tools: in its chat template or in the system message; `auto`: whichever works."""
     enforcement: Enforcement = "auto"
     """Who enforces tool_choice and response_format: `engine`: the engine alone; `auto`: whoever can."""
+    call_deltas: CallDeltas = "guarded"
+    """Which streamed calls leave piece by piece: those that a grammar makes certain, all, or none."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Request fields that the gateway fills in if the caller leaves them out."""
     strip_params: tuple[str, ...] = ()

@@ -60,6 +60,7 @@ class Route:
             engine_enforces=model.enforcement == "engine",
             compile=schemas.pool.compile,
             write=schemas.pool.grammar,
+            call_deltas=model.call_deltas,
         )
         self._terms = TermsCache()
         self._unused: asyncio.Event | None = None
@@ -157,6 +158,11 @@ class Route:
             reply = await backend.open_raw(request, prepared.fields, terms.raw)
         kind = RecordedAnswer if self._request_log.bodies else Answer
         answer = kind(request, terms.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        if request.stream and request.tools is not None:
+            answer.guarded = terms.piecewise(request.call_deltas or self._settings.call_deltas, reply.by_grammar)
+            if not answer.guarded:
+                before = request.progress
+                request.progress = lambda: answer.describe_held() if answer.chunks else before()
         enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
         return reply, answer, backend, enforced
 

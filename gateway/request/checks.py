@@ -146,7 +146,10 @@ class Check:
             tool = self._tools[name]
             schema = bytes(tool.parameters)
             if tool.strict is True and schema[:1] == b"{":
-                arguments = decode(function.get("arguments") or "{}")
+                try:
+                    arguments = decode(function.get("arguments") or "{}")
+                except (msgspec.DecodeError, RecursionError):
+                    return f"the arguments of {name} are not JSON"
                 if fault := self._violation(schema, "tools", arguments):
                     return f"the arguments of {name} don't fit: {fault}"
         return None

@@ -16,7 +16,7 @@ from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
 from gateway.schema.fault import Compile, Write
 from gateway.wire import control_tokens
-from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest, decode, encode
+from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import RawText
 from normalizers import FormatSpec
@@ -30,7 +30,7 @@ class Settings(Struct, frozen=True, eq=False):
 
     defaults: fields for requests that leave them out. strip: fields that callers may not set. force: fields that we
     set whatever the caller says. engine_enforces: trust the engine with every constraint. compile: makes the checkers
-    of JSON Schemas. write: writes grammars.
+    of JSON Schemas. write: writes grammars. call_deltas: for requests that don't say it.
     """
 
     runtime: str
@@ -40,6 +40,7 @@ class Settings(Struct, frozen=True, eq=False):
     engine_enforces: bool
     compile: Compile
     write: Write = grammar
+    call_deltas: CallDeltas = "guarded"
 
     @classmethod
     def of(
@@ -52,9 +53,11 @@ class Settings(Struct, frozen=True, eq=False):
         engine_enforces: bool,
         compile: Compile,
         write: Write = grammar,
+        call_deltas: CallDeltas = "guarded",
     ) -> Self:
         """From plain values as the configuration has them."""
-        return cls(runtime, _raw(defaults), _with_twins(strip), _raw(force), engine_enforces, compile, write)
+        defaults, force = _raw(defaults), _raw(force)
+        return cls(runtime, defaults, _with_twins(strip), force, engine_enforces, compile, write, call_deltas)
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """The fields that the engine gets for those that the caller gave."""
@@ -97,7 +100,8 @@ class Terms(Struct, frozen=True, eq=False):
 
     reader: the format in which to read the answer. raw: ask for the text unread, this way. method, check: how the
     answer's constraint is enforced. replace, drop: fields of the request. system: texts for the system message.
-    as_text: past calls and results become text, since the tools do, too.
+    as_text: past calls and results become text, since the tools do, too. guarded: our grammar makes it certain that
+    every call can be read.
     """
 
     reader: FormatSpec
@@ -108,6 +112,11 @@ class Terms(Struct, frozen=True, eq=False):
     drop: tuple[str, ...] = ()
     system: tuple[str, ...] = ()
     as_text: bool = False
+    guarded: bool = False
+
+    def piecewise(self, wanted: CallDeltas, by_grammar: bool) -> bool:
+        """Whether calls leave piece by piece, now that we know whether the engine took our grammar."""
+        return wanted == "always" or (wanted == "guarded" and self.guarded and by_grammar)
 
     def enforced(self, by_grammar: bool) -> Enforced | None:
         """How the constraint is enforced, now that we know whether the engine took our grammar; None without one."""
@@ -278,7 +287,8 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     check = None
     if wanted is not None and method in ("checked", "grammar"):
         check = Check(wanted, request.tools, settings.compile)
-    return Terms(reader, raw, method, check, replace, tuple(drop), tuple(system), as_text)
+    guarded = method == "grammar"
+    return Terms(reader, raw, method, check, replace, tuple(drop), tuple(system), as_text, guarded)
 
 
 def _method(wanted: Constraint | None, settings: Settings) -> Method | None:

@@ -33,8 +33,8 @@ _TIMES = {
 def steps(schema: Any) -> int | None:
     """How many keywords `jsonschema` evaluates for one node of a value, at most; None if we can't tell.
 
-    The schema need not be valid. We can't tell for patterns, `uniqueItems`, references in a circle, other drafts than 2020-12, and keywords that aren't
-    listed here.
+    The schema need not be valid. We can't tell for patterns, `uniqueItems`, references in a circle, other drafts than
+    2020-12, and keywords that aren't listed here.
     """
     try:
         return _Count(schema).schema(schema, 0)

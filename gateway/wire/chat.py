@@ -34,6 +34,11 @@ class _Tool(Struct, gc=False):
     name: Any = None
 
 
+CallDeltas = Literal["guarded", "always", "complete"]
+"""Which calls leave piece by piece: those that a grammar makes certain, all, or none. Any other is held until it is
+complete."""
+
+
 class _StreamOptions(Struct, gc=False):
     include_usage: bool | None = None
 
@@ -72,6 +77,7 @@ class _Known(Struct, gc=False):
     n: int | None = None
     stop: str | list[str] | None = None
     seed: int | None = None
+    call_deltas: CallDeltas | UnsetType | None = UNSET
 
 
 _decode_known = msgspec.json.Decoder(_Known).decode
@@ -99,6 +105,10 @@ ApiName = Literal["chat", "responses", "messages", "completions", "embeddings", 
 """The gateway's API that received a request."""
 
 
+CALLING = "calling"
+"""The first word of the progress of a call that is held back."""
+
+
 def waiting() -> str:
     """The default `ChatRequest.progress`."""
     return "waiting"
@@ -112,7 +122,8 @@ class ChatRequest(Struct, eq=False):
     fallback: the name of the fallback model that answers; the answer reports it. constrained: the answer must meet a
     constraint; see `gateway.request.constraints`. past_calls: `messages` may contain tool calls or their results; a
     false positive only costs time. plain: without tools, past calls and constraint. progress: returns the progress
-    until the answer begins; each stage that works on the request sets it.
+    until the answer begins; each stage that works on the request sets it. While a call is held back it begins with
+    `CALLING`, then and later. call_deltas: the client's wish, which the engine doesn't see.
     """
 
     fields: dict[str, Raw]
@@ -129,6 +140,7 @@ class ChatRequest(Struct, eq=False):
     plain: bool
     fallback: str | None = None
     progress: Callable[[], str] = waiting
+    call_deltas: CallDeltas | None = None
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""
@@ -139,6 +151,7 @@ class ChatRequest(Struct, eq=False):
         more = copy(self)
         earlier = decode(self.fields["messages"])
         more.fields = {**self.fields, "messages": Raw(encode([*earlier, *messages]))}
+        more.progress = waiting
         return more
 
     @classmethod
@@ -169,7 +182,7 @@ class ChatRequest(Struct, eq=False):
         options, choice, format = known.stream_options, known.tool_choice, known.response_format
         constrained = format is not None or (choice is not None and choice not in FREE)
         past_calls = _past_calls(fields["messages"]) is not None
-        return cls(
+        request = cls(
             fields,
             api,
             known.model,
@@ -183,6 +196,10 @@ class ChatRequest(Struct, eq=False):
             past_calls,
             tools is None and not constrained and not past_calls,
         )
+        if known.call_deltas is not UNSET:
+            del fields["call_deltas"]
+            request.call_deltas = known.call_deltas
+        return request
 
 
 def _invalid(error: msgspec.ValidationError, root: str = "") -> ProviderInvalidRequest:

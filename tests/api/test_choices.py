@@ -143,7 +143,7 @@ async def test_choices_of_one_chunk_begin_in_order() -> None:
     together = chunk("Hello", index=2)
     together["choices"] += chunk("Hello", index=0)["choices"] + chunk("Hello", index=1)["choices"]
     ends = [chunk(reason="stop", index=index) for index in range(3)]
-    async with running(streams(together, *ends), http=LANE) as gateway:
+    async with running(streams(together, *ends), http=FAST) as gateway:
         answer = await gateway.ask(chat(stream=True, n=3))
     got = [json.loads(event)["choices"] for event in answer.events[:-1]]
     assert list(dict.fromkeys(choice["index"] for choices in got for choice in choices)) == [0, 1, 2]

@@ -125,7 +125,7 @@ class _Generator:
         return {keyword: self.schema(depth)}
 
     def values(self, depth: int) -> Json:
-        values = (None, 1, 1e308, "a", [], {}, {"a": [1]}, True, "\u2028", [[[[]]]], 10**30)
+        values: tuple[Any, ...] = (None, 1, 1e308, "a", [], {}, {"a": [1]}, True, "\u2028", [[[[]]]], 10**30)
         many = [self.chance.choice(values) for _ in range(self.chance.choice((0, 1, 5, 2000)))]
         return {"enum": many} if self.chance.random() < 0.7 else {"const": many}
 
@@ -152,7 +152,19 @@ class _Generator:
         return {keyword: self.chance.choice((0, -1, 1, 1e300, 1e-300, 10**18, 2.5, "5", None, True))}
 
     def types(self, depth: int) -> Json:
-        kinds = ("string", "integer", "number", "object", "array", "null", "boolean", "text", 5, {}, [])
+        kinds: tuple[Any, ...] = (
+            "string",
+            "integer",
+            "number",
+            "object",
+            "array",
+            "null",
+            "boolean",
+            "text",
+            5,
+            {},
+            [],
+        )
         return {"type": self.chance.choice((self.chance.choice(kinds), self.chance.sample(kinds, 4), []))}
 
     def odd(self, depth: int) -> Json:

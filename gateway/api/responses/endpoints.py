@@ -138,6 +138,7 @@ class _Answer:
 
     headers = SSE_HEADERS
     comments = True
+    ping = b""
     unchanged = False
 
     def __init__(
