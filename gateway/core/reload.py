@@ -137,7 +137,7 @@ def _with_fixed_values(running: Config, config: Config) -> Config:
     old = running.server
     return replace(
         config,
-        server=replace(config.server, host=old.host, port=old.port, uds=old.uds, cors_origins=old.cors_origins),
+        server=replace(config.server, host=old.host, port=old.port, uds=old.uds),
         ctx=replace(config.ctx, enabled=running.ctx.enabled, root=running.ctx.root),
         state_dir=running.state_dir,
         store=running.store,

@@ -93,10 +93,10 @@ class _Flow(FlowControl):
 
     def __init__(self, protocol: FastProtocol) -> None:
         super().__init__(protocol.transport)
-        self._protocol = protocol
+        self.protocol: FastProtocol | None = protocol
 
     def resume_reading(self) -> None:
-        if not self._protocol.pipeline and not self._protocol.held:
+        if self.protocol is not None and not self.protocol.pipeline and not self.protocol.held:
             super().resume_reading()
 
 
@@ -235,6 +235,7 @@ class FastProtocol(HttpToolsProtocol):
                 self.pipeline.popleft()  # its body never ends, and its answer hasn't begun
             else:
                 cycle.disconnected = True
+                cycle.waiting_for_100_continue = False
                 cycle.message_event.set()
                 if cycle.response_started:
                     self.transport.close()
@@ -418,6 +419,8 @@ class FastProtocol(HttpToolsProtocol):
                 timer.cancel()
         self._lost = True
         self._wake()
+        # No circles: else a collection would have to find each connection that is gone.
+        self.flow.protocol = self.cycle = self._active = None  # type: ignore[attr-defined, assignment]
 
     def timeout_keep_alive_handler(self) -> None:
         self.timeout_keep_alive_task = None
@@ -471,6 +474,7 @@ class ChatCycle:
         "keep_alive",
         "more_body",
         "response_complete",
+        "waiting_for_100_continue",
         "wrote",
     )
     response_started = False
@@ -505,6 +509,8 @@ class ChatCycle:
             self.arrived.set_result(None)
 
     async def run_asgi(self, app: HotApp) -> None:
+        if self.disconnected:
+            return
         self._task = self._protocol.worker
         try:
             self._granted = app.admit(self._headers, not self._chunked)

@@ -138,7 +138,10 @@ class Upstream:
 
 
 async def polite(exchange: Exchange) -> None:
-    """A script: answers as it was asked, whole or streamed."""
+    """A script: answers as it was asked, whole or streamed; a request without a body with a list of models."""
+    if not exchange.body:
+        await exchange.whole({"object": "list", "data": [{"id": "m", "object": "model"}]})
+        return
     if not exchange.json.get("stream"):
         await exchange.whole(completion())
         return
