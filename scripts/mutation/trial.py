@@ -13,10 +13,8 @@ from scripts.mutation.choice import Recording, Test, choose, statement
 from scripts.mutation.draw import PACKAGES, mutated
 from scripts.mutation.trees import Tree
 
-BUDGET_SECONDS = 20.0
 LEAST_TESTS = 10
-"""Tests for one mutant: as many as take so long without it, and at least so many. A mutant that these miss counts as a
-survivor."""
+"""Tests for one mutant, whatever the budget."""
 FIRST_SECONDS = 2.0
 """Of the likeliest tests, which run in a process of their own: most mutants end there, and no other file is read."""
 START_SECONDS = 60.0
@@ -30,9 +28,13 @@ def package_of(spec: MutationSpec) -> str:
 
 
 class Trials:
-    """Tries mutants in one tree, one after the other. Not for two threads at once."""
+    """Tries mutants in one tree, one after the other. Not for two threads at once.
 
-    def __init__(self, tree: Tree, recording: Recording, worker: int) -> None:
+    budget: a mutant that so many seconds of tests miss counts as a survivor.
+    """
+
+    def __init__(self, tree: Tree, recording: Recording, worker: int, budget: float) -> None:
+        self._budget = budget
         self._tree = tree
         self._recording = recording
         # Ports of tests/ports.py that no ordinary run of the suite takes.
@@ -67,7 +69,7 @@ class Trials:
         if not tests:
             return TestOutcome.SURVIVED, "no test runs this line"
         ran = 0
-        for batch in batches(tests):
+        for batch in batches(tests, self._budget):
             status, noticed = self._run(batch)
             if noticed is not None:
                 return TestOutcome.KILLED, noticed
@@ -96,9 +98,9 @@ class Trials:
         return status, noticed.read_text("utf-8") if noticed.is_file() else None
 
 
-def batches(tests: list[Test]) -> list[list[Test]]:
+def batches(tests: list[Test], budget: float) -> list[list[Test]]:
     """The likeliest tests, then the rest."""
     until = list(accumulate(test.seconds for test in tests))
     first = max(1, sum(seconds <= FIRST_SECONDS for seconds in until))
-    most = max(first, LEAST_TESTS, sum(seconds <= BUDGET_SECONDS for seconds in until))
+    most = max(first, LEAST_TESTS, sum(seconds <= budget for seconds in until))
     return [batch for batch in (tests[:first], tests[first:most]) if batch]

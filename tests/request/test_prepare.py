@@ -12,6 +12,7 @@ from gateway.request.prepare import Capabilities, Prepared, Settings, prepare
 from gateway.schema.checker import compiled
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
+from normalizers.write.grammar import MAX_CALLS, grammar
 
 Json = dict[str, Any]
 
@@ -157,6 +158,19 @@ def test_what_depends_on_the_tools_alone_is_worked_out_once() -> None:
     assert first.raw is second.raw
     assert first.check is second.check
     assert other.raw != first.raw
+
+
+@pytest.mark.parametrize(("parallel", "calls"), [(True, MAX_CALLS), (False, 1)])
+def test_a_grammar_allows_one_call_unless_several_may_come(parallel: bool, calls: int) -> None:
+    can = Capabilities(HERMES, HERMES, raw_text=True)
+    tools = [tool("now"), tool("later")]
+    one = prepared(can, tools=tools, tool_choice="required", parallel_tool_calls=parallel)
+    assert one.raw is not None
+    assert one.raw.grammar == grammar(HERMES, tools, calls=calls)
+    named = {"type": "function", "function": {"name": "now"}}
+    one = prepared(can, tools=tools, tool_choice=named, parallel_tool_calls=parallel)
+    assert one.raw is not None
+    assert one.raw.grammar == grammar(HERMES, tools, only=["now"], calls=1)
 
 
 @pytest.mark.parametrize(
