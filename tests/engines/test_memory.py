@@ -195,7 +195,7 @@ def tool(folder: Path, name: str, answers: dict[str, str]) -> None:
             "rocm-smi",
             {
                 "--showmeminfo": ROCM["--showmeminfo"],
-                "--showpids": '{"system": {"PID7": "idle, 1", "PID8": "x, 1, none", "PIDs": "x, 1, 5", "9": "x, 1, 5"}}',
+                "--showpids": '{"system": {"PID7": "idle, 1", "PID8": "x, 1, no", "PIDs": "x, 1, 5", "9": "x, 1, 5"}}',
             },
             17163091968,
             {},
