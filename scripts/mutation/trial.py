@@ -5,18 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from itertools import accumulate
 
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkResult
 
-from scripts.mutation.choice import Recording, Test, choose, statement
+from scripts.mutation.choice import Recording, Timed, batches, choose, statement
 from scripts.mutation.draw import PACKAGES, mutated
 from scripts.mutation.trees import Tree
 
-LEAST_TESTS = 10
-"""Tests for one mutant, whatever the budget."""
-FIRST_SECONDS = 2.0
-"""Of the likeliest tests, which run in a process of their own: most mutants end there, and no other file is read."""
 START_SECONDS = 60.0
 """Allowed for the start of pytest; a test may take `SLOWER` times as long as without the mutant."""
 SLOWER = 5
@@ -65,7 +60,7 @@ class Trials:
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         return WorkResult(WorkerOutcome.NORMAL, output, outcome, diff)
 
-    def _judge(self, tests: list[Test]) -> tuple[TestOutcome, str]:
+    def _judge(self, tests: list[Timed]) -> tuple[TestOutcome, str]:
         if not tests:
             return TestOutcome.SURVIVED, "no test runs this line"
         ran = 0
@@ -78,7 +73,7 @@ class Trials:
             ran += len(batch)
         return TestOutcome.SURVIVED, f"{ran} of {len(tests)} tests missed it"
 
-    def _run(self, tests: list[Test]) -> tuple[int | None, str | None]:
+    def _run(self, tests: list[Timed]) -> tuple[int | None, str | None]:
         """pytest's exit status, None past the limit; and the test that failed."""
         folder = self._tree.work
         chosen, noticed = folder / "chosen.json", folder / "noticed"
@@ -96,11 +91,3 @@ class Trials:
         argv = ["-m", "pytest", "-q", "-x", "--tb=short", *plugins, *files]
         status = self._tree.run(argv, environment, folder / "log", limit)
         return status, noticed.read_text("utf-8") if noticed.is_file() else None
-
-
-def batches(tests: list[Test], budget: float) -> list[list[Test]]:
-    """The likeliest tests, then the rest."""
-    until = list(accumulate(test.seconds for test in tests))
-    first = max(1, sum(seconds <= FIRST_SECONDS for seconds in until))
-    most = max(first, LEAST_TESTS, sum(seconds <= budget for seconds in until))
-    return [batch for batch in (tests[:first], tests[first:most]) if batch]
