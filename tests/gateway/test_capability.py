@@ -15,7 +15,7 @@ from gateway.core.capability import CapabilityFinder
 from gateway.wire.chat import ChatRequest
 
 CALL = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
-PAST = [
+PAST: list[dict[str, Any]] = [
     {"role": "user", "content": "Hi"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "tool_call_id": "c", "content": "noon"},

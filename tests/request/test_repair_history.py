@@ -106,5 +106,8 @@ def test_an_unknown_id_is_not_guessed_where_two_calls_wait() -> None:
 
 
 def test_what_the_engine_must_explain_stays() -> None:
-    broken = [{"role": "assistant", "tool_calls": ["x", {"id": "a"}]}, {"role": "assistant", "tool_calls": []}]
+    broken: list[Json] = [
+        {"role": "assistant", "tool_calls": ["x", {"id": "a"}]},
+        {"role": "assistant", "tool_calls": []},
+    ]
     assert repair_history(broken) == (broken, {})
