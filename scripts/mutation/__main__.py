@@ -17,6 +17,7 @@ Examples:
   scripts/mutants --only wire --sample 50   50 mutants of gateway/wire
   scripts/mutants --resume                  goes on after an interruption
   scripts/mutants --resume --retry          tries the survivors again, after a change of the tests
+  scripts/mutants --resume --retry --budget 120   and gives them more tests
 """
 
 
@@ -26,10 +27,13 @@ Examples:
 @click.option(
     "--only", metavar="PACKAGE", type=click.Choice(NAMES), multiple=True, help=f"Of {', '.join(NAMES)}; repeatable."
 )
+@click.option(
+    "--budget", type=float, default=20.0, show_default=True, help="Seconds of tests for each mutant, at most."
+)
 @click.option("--resume", is_flag=True, help="Keep the results of an earlier run of this sample.")
 @click.option("--retry", is_flag=True, help="With --resume: try that run's survivors again.")
 @click.option("--list", "listed", is_flag=True, help="Print the sample and run nothing.")
-def main(seed: int, size: int, only: tuple[str, ...], resume: bool, retry: bool, listed: bool) -> None:
+def main(seed: int, size: int, only: tuple[str, ...], budget: float, resume: bool, retry: bool, listed: bool) -> None:
     """Puts small faults ("mutants") into copies of the code, runs the tests that can notice each, and prints the
     survivors as diffs and the score by package.
 
@@ -50,7 +54,7 @@ def main(seed: int, size: int, only: tuple[str, ...], resume: bool, retry: bool,
             click.echo(f"{place} {spec.definition_name or 'module'} {spec.operator_name}")
         return
     name = f"seed-{seed}-sample-{size}-{'-'.join(packages)}.sqlite"
-    Session(cache() / "sessions" / name, tools, specs, packages).run(resume=resume, retry=retry)
+    Session(cache() / "sessions" / name, tools, specs, packages, budget).run(resume=resume, retry=retry)
 
 
 if __name__ == "__main__":

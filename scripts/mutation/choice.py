@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ FOLDERS = {
 # They test what no mutant touches, start a whole gateway for it, and take longer than all the rest.
 LEFT_OUT = ("benchmarks", "clients", "model_test", "pull", "readme", "store", "tiny_model", "tools")
 
+LEAST_TESTS = 10
+"""Tests for one mutant, whatever the budget."""
+FIRST_SECONDS = 2.0
+"""Of the likeliest tests, which run in a process of their own: most mutants end there, and no other file is read."""
+
 _COVERAGE = """\
 [run]
 parallel = true
@@ -39,7 +45,9 @@ disable_warnings = no-data-collected, module-not-imported, module-not-measured, 
 
 
 @dataclass(frozen=True)
-class Test:
+class Timed:
+    """A test, and the seconds that it takes without a mutant."""
+
     id: str
     seconds: float
 
@@ -104,8 +112,8 @@ class Recording:
         return failed
 
     @cached_property
-    def tests(self) -> dict[str, Test]:
-        return {row[0]: Test(*row) for file in self._files.values() for row in file["tests"]}
+    def tests(self) -> dict[str, Timed]:
+        return {row[0]: Timed(*row) for file in self._files.values() for row in file["tests"]}
 
     def lines(self, module: str) -> dict[int, set[str]]:
         """The tests that ran each line of a module."""
@@ -130,7 +138,7 @@ class Recording:
 
 def choose(
     recording: Recording, lines: dict[int, set[str]], source: str, package: str, first: int, last: int
-) -> list[Test]:
+) -> list[Timed]:
     """The tests that ran the code at these lines, the likeliest first; none if tests ran the code around it alone.
 
     What runs at import (a table, a default, a decorator, a class's fields) counts as run by those that run its
@@ -154,7 +162,15 @@ def choose(
     return sorted((recording.tests[test] for test in found), key=_likeliest(lines))
 
 
-def _likeliest(lines: dict[int, set[str]]) -> Callable[[Test], float]:
+def batches(tests: list[Timed], budget: float) -> list[list[Timed]]:
+    """The likeliest tests, then the rest."""
+    until = list(accumulate(test.seconds for test in tests))
+    first = max(1, sum(seconds <= FIRST_SECONDS for seconds in until))
+    most = max(first, LEAST_TESTS, sum(seconds <= budget for seconds in until))
+    return [batch for batch in (tests[:first], tests[first:most]) if batch]
+
+
+def _likeliest(lines: dict[int, set[str]]) -> Callable[[Timed], float]:
     """Fast tests first, and of those that take the same time, those that run little else of the module."""
     width: dict[str, int] = {}
     for tests in lines.values():

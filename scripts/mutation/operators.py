@@ -103,7 +103,7 @@ _BINARY = {"expr", "xor_expr", "and_expr", "shift_expr", "arith_expr", "term", "
 
 def can_change(family: str, node: Any) -> bool:
     """Whether the fault is still Python: cosmic-ray takes the stars of parameters and displays for operators, too."""
-    return family != "ReplaceBinaryOperator" or node.parent.type in _BINARY
+    return bool(family != "ReplaceBinaryOperator" or node.parent.type in _BINARY)
 
 
 def _words(node: Any) -> str:

@@ -28,7 +28,9 @@ def survivors(console: Console, results: Iterable[Result]) -> None:
                 soft_wrap=True,
             )
             diff = result.diff or ""
-            console.print(Syntax(diff, "diff") if console.is_terminal else diff, markup=False, highlight=False)
+            console.print(
+                Syntax(diff, "diff") if console.is_terminal else diff, markup=False, highlight=False, soft_wrap=True
+            )
             console.print()
 
 

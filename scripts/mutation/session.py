@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 
 from cosmic_ray.work_db import WorkDB, use_db
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkItem, WorkResult
@@ -25,12 +26,13 @@ PROCESSES = 2
 
 @dataclass(frozen=True)
 class Session:
-    """path: of the database. tools: the folder with coverage, for the processes of the tests."""
+    """path: of the database. tools: the folder with coverage, for the processes of the tests. budget: see `Trials`."""
 
     path: Path
     tools: Path
     specs: list[MutationSpec]
     packages: list[str]
+    budget: float
 
     def run(self, *, resume: bool, retry: bool) -> None:
         """Tries the mutants and prints what they say.
@@ -58,14 +60,20 @@ class Session:
         report.scores(out, self.packages, results)
 
     def _try(self, database: WorkDB, left: dict[str, MutationSpec], done: int, console: Console) -> None:
+        with TemporaryDirectory(prefix="ctxgate-mutants-") as folder:
+            self._try_in(Path(folder), database, left, done, console)
+
+    def _try_in(
+        self, folder: Path, database: WorkDB, left: dict[str, MutationSpec], done: int, console: Console
+    ) -> None:
         recording = Recording(PACKAGES.values())
         if stale := recording.stale():
             console.print(f"recording which lines {len(stale)} test files run; all of them take minutes")
-            for failed in recording.record(copy("recording", self.tools), stale, PROCESSES):
+            for failed in recording.record(copy(folder / "recording", self.tools), stale, PROCESSES):
                 console.print(f"didn't pass without a mutant: {failed}", markup=False, soft_wrap=True)
         free = SimpleQueue[Trials]()
         for worker in range(PROCESSES):
-            free.put(Trials(copy(str(worker), self.tools), recording, worker))
+            free.put(Trials(copy(folder / str(worker), self.tools), recording, worker, self.budget))
 
         def attempt(spec: MutationSpec) -> WorkResult:
             trials = free.get()

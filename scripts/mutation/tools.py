@@ -16,15 +16,20 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ctxgate/mutants"
 
 
+def folder() -> Path:
+    """Where cosmic-ray and coverage are, once installed."""
+    return cache() / f"tools-{sys.version_info.major}.{sys.version_info.minor}"
+
+
 def install() -> Path:
     """Makes cosmic-ray and coverage importable here; the folder that holds them. The first call takes the network."""
-    folder = cache() / f"tools-{sys.version_info.major}.{sys.version_info.minor}"
-    done = folder / LOCK.name
+    place = folder()
+    done = place / LOCK.name
     if not done.is_file() or done.read_bytes() != LOCK.read_bytes():
-        print(f"installing {LOCK.relative_to(ROOT)} into {folder}; this happens once", file=sys.stderr)
+        print(f"installing {LOCK.relative_to(ROOT)} into {place}; this happens once", file=sys.stderr)
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
-        subprocess.run([*pip, "--target", folder, "--require-hashes", "-r", LOCK], check=True)
+        subprocess.run([*pip, "--target", place, "--require-hashes", "-r", LOCK], check=True)
         done.write_bytes(LOCK.read_bytes())
     # Last: where both have a package, the tests' own version counts.
-    sys.path.append(str(folder))
-    return folder
+    sys.path.append(str(place))
+    return place

@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 
 from scripts.mutation.tools import ROOT
-from scripts.mutation.tools import cache as cache_folder
 
 _START = """\
 import os, sys
@@ -72,10 +71,8 @@ class Tree:
             _end(process)
 
 
-def copy(name: str, tools: Path) -> Tree:
-    """A new copy of what git tracks or would track, with `shared/` beside it if the checkout has that."""
-    folder = cache_folder() / "trees" / name
-    shutil.rmtree(folder, ignore_errors=True)
+def copy(folder: Path, tools: Path) -> Tree:
+    """A copy of what git tracks or would track in a new folder, with `shared/` beside it if the checkout has that."""
     tree = Tree(folder / "tree", folder / "work")
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for path in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0"):

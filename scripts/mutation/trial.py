@@ -5,20 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from itertools import accumulate
 
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkResult
 
-from scripts.mutation.choice import Recording, Test, choose, statement
+from scripts.mutation.choice import Recording, Timed, batches, choose, statement
 from scripts.mutation.draw import PACKAGES, mutated
 from scripts.mutation.trees import Tree
 
-BUDGET_SECONDS = 20.0
-LEAST_TESTS = 10
-"""Tests for one mutant: as many as take so long without it, and at least so many. A mutant that these miss counts as a
-survivor."""
-FIRST_SECONDS = 2.0
-"""Of the likeliest tests, which run in a process of their own: most mutants end there, and no other file is read."""
 START_SECONDS = 60.0
 """Allowed for the start of pytest; a test may take `SLOWER` times as long as without the mutant."""
 SLOWER = 5
@@ -30,9 +23,13 @@ def package_of(spec: MutationSpec) -> str:
 
 
 class Trials:
-    """Tries mutants in one tree, one after the other. Not for two threads at once."""
+    """Tries mutants in one tree, one after the other. Not for two threads at once.
 
-    def __init__(self, tree: Tree, recording: Recording, worker: int) -> None:
+    budget: a mutant that so many seconds of tests miss counts as a survivor.
+    """
+
+    def __init__(self, tree: Tree, recording: Recording, worker: int, budget: float) -> None:
+        self._budget = budget
         self._tree = tree
         self._recording = recording
         # Ports of tests/ports.py that no ordinary run of the suite takes.
@@ -63,11 +60,11 @@ class Trials:
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         return WorkResult(WorkerOutcome.NORMAL, output, outcome, diff)
 
-    def _judge(self, tests: list[Test]) -> tuple[TestOutcome, str]:
+    def _judge(self, tests: list[Timed]) -> tuple[TestOutcome, str]:
         if not tests:
             return TestOutcome.SURVIVED, "no test runs this line"
         ran = 0
-        for batch in batches(tests):
+        for batch in batches(tests, self._budget):
             status, noticed = self._run(batch)
             if noticed is not None:
                 return TestOutcome.KILLED, noticed
@@ -76,7 +73,7 @@ class Trials:
             ran += len(batch)
         return TestOutcome.SURVIVED, f"{ran} of {len(tests)} tests missed it"
 
-    def _run(self, tests: list[Test]) -> tuple[int | None, str | None]:
+    def _run(self, tests: list[Timed]) -> tuple[int | None, str | None]:
         """pytest's exit status, None past the limit; and the test that failed."""
         folder = self._tree.work
         chosen, noticed = folder / "chosen.json", folder / "noticed"
@@ -94,11 +91,3 @@ class Trials:
         argv = ["-m", "pytest", "-q", "-x", "--tb=short", *plugins, *files]
         status = self._tree.run(argv, environment, folder / "log", limit)
         return status, noticed.read_text("utf-8") if noticed.is_file() else None
-
-
-def batches(tests: list[Test]) -> list[list[Test]]:
-    """The likeliest tests, then the rest."""
-    until = list(accumulate(test.seconds for test in tests))
-    first = max(1, sum(seconds <= FIRST_SECONDS for seconds in until))
-    most = max(first, LEAST_TESTS, sum(seconds <= BUDGET_SECONDS for seconds in until))
-    return [batch for batch in (tests[:first], tests[first:most]) if batch]

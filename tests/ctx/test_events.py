@@ -67,6 +67,13 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [chunk(tool_calls=[call(0, '{"a"', id="x", name="f")])],
         [{"type": "tool_call", "id": "call-1", **R1, "name": "f", "arguments": '{"a"'}],
     ),
+    "usage below zero, as a broken engine counts": (
+        [chunk(reason="stop"), {"choices": [], "usage": {"prompt_tokens": -1, "completion_tokens": -1}}],
+        [
+            {"type": "message", **R1, "role": "assistant", "content": [{"type": "text", "text": ""}]},
+            {"type": "usage", **R1, "input_tokens": 0, "output_tokens": 0},
+        ],
+    ),
     "usage": (
         [
             chunk("a"),

@@ -191,6 +191,15 @@ def tool(folder: Path, name: str, answers: dict[str, str]) -> None:
     [
         ("nvidia-smi", NVIDIA, 2 * 24564 * MB, {1234: 8121 * MB}),
         ("rocm-smi", ROCM, 17163091968, {77: 4831838208}),
+        (
+            "rocm-smi",
+            {
+                "--showmeminfo": ROCM["--showmeminfo"],
+                "--showpids": '{"system": {"PID7": "idle, 1", "PID8": "x, 1, no", "PIDs": "x, 1, 5", "9": "x, 1, 5"}}',
+            },
+            17163091968,
+            {},
+        ),
         ("nvidia-smi", {}, None, {}),
         ("rocm-smi", {"--showmeminfo": "no json", "--showpids": "no json"}, None, {}),
         ("rocm-smi", {"--showmeminfo": "[7]", "--showpids": '{"system": 7}'}, None, {}),
@@ -201,6 +210,7 @@ def tool(folder: Path, name: str, answers: dict[str, str]) -> None:
     ids=[
         "nvidia",
         "rocm",
+        "rocm, processes of which it says nothing",
         "nvidia that fails",
         "rocm that says nothing",
         "rocm, lists",

@@ -607,6 +607,13 @@ HARMONY: dict[str, Case] = {
         [("ping", {})],
         (),
     ),
+    "two recipients: the last counts": (
+        "<|start|>assistant to=functions.get_weather<|channel|>commentary to=functions.ping<|message|>{}<|call|>",
+        "",
+        "",
+        [("ping", {})],
+        (),
+    ),
     "an engine has removed the tokens": ("Hello", "Hello", "", [], ()),
     "a tool of the model's own": (
         "<|channel|>commentary to=python<|message|>print(1)<|call|>",

@@ -104,6 +104,39 @@ def test_parameters_composed_at_the_top(format: str, top: str) -> None:
         assert not accepts(format, parameters, wrong)
 
 
+ARRAYS: dict[str, tuple[dict[str, Any], list[list[Any]], list[list[Any]]]] = {
+    "any length": ({"items": {"type": "integer"}}, [[], [1], [1, 2, 3]], [["a"]]),
+    "from, to": ({"items": {"type": "integer"}, "minItems": 2, "maxItems": 3}, [[1, 2], [1, 2, 3]], [[], [1], [1] * 4]),
+    "one at least": ({"items": {"type": "integer"}, "minItems": 1}, [[1], [1, 2]], [[]]),
+    "none": ({"maxItems": 0}, [[]], [[1]]),
+    "first ones": (
+        {"prefixItems": [{"type": "integer"}, {"type": "boolean"}], "items": {"type": "integer"}},
+        [[1, True], [1, True, 2]],
+        [[1], [1, 2]],
+    ),
+    "first ones alone": ({"prefixItems": [{"type": "integer"}], "items": False}, [[1]], [[], [1, 2]]),
+    "first ones, three in all": (
+        {"prefixItems": [{"type": "integer"}], "items": {"type": "boolean"}, "minItems": 3, "maxItems": 3},
+        [[1, True, False]],
+        [[1], [1, True], [1, True, False, True]],
+    ),
+    "more first ones than allowed": (
+        {"prefixItems": [{"type": "integer"}] * 3, "items": {"type": "integer"}, "maxItems": 2},
+        [[1, 2]],
+        [[1, 2, 3]],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("format", ["hermes", "pythonic"])
+def test_the_length_of_arrays(format: str, name: str) -> None:
+    schema, inside, outside = ARRAYS[name]
+    parameters = {"type": "object", "properties": {"x": {"type": "array", **schema}}, "required": ["x"]}
+    assert [value for value in inside if not accepts(format, parameters, {"x": value})] == []
+    assert [value for value in outside if accepts(format, parameters, {"x": value})] == []
+
+
 @pytest.mark.parametrize("format", [name for name in FORCED if registry.get(name).dialect == "tags"])
 @pytest.mark.parametrize("schema", [{}, {"description": "Anything."}], ids=["empty", "described"])
 def test_a_required_parameter_without_a_type_is_text_between_tags(format: str, schema: dict[str, Any]) -> None:

@@ -62,6 +62,7 @@ BODIES: dict[str, tuple[str, Calls]] = {
     "added strings": ("[f(a='x' + 'y' + \"z\")]", f(a="xyz")),
     "plain f-string": ("[f(a=f'x', b=f'{{}}')]", f(a="x", b="{}")),
     "raw string": (r"[f(a=r'\d\n')]", f(a=r"\d\n")),
+    "raw string with its quote": (r"[f(a=r'\d\'s', b=1)]", f(a=r"\d\'s", b=1)),
     "u-string": ("[f(a=u'x')]", f(a="x")),
     "triple quotes": ('[f(a="""x "y" z""", b=\'\'\'\'q\'\'\')]', f(a='x "y" z', b="'q")),
     "empty strings": ("[f(a='', b=\"\", c='''''')]", f(a="", b="", c="")),

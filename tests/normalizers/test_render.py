@@ -258,6 +258,7 @@ ARGUMENTS: dict[str, tuple[str, dict[str, Any], str]] = {
         '<｜DSML｜parameter name="y" string="false">1</｜DSML｜parameter>',
     ),
     "text with the closing quote": ("gemma4", {"x": 'a<|"|>b'}, '{x:"a<|\\"|>b"}'),
+    "text that ends with its first character": ("gemma4", {"x": "a<"}, '{x:"a<"}'),
     "text that ends as the closing quote begins": ("gemma4", {"x": "a<|"}, '{x:"a<|"}'),
     "text within the format's own quotes": ("gemma4", {"x": ['a"']}, '{x:[<|"|>a"<|"|>]}'),
     "a key that needs quotes": ("functiongemma", {"a:b": 1, "-": 2, "c-d": 3}, '{"a:b":1,"-":2,c-d:3}'),

@@ -115,6 +115,13 @@ async def test_an_alias_is_the_model() -> None:
         assert double.requests[0].json["model"] == "m"
 
 
+async def test_a_server_of_somebody_else_s_is_asked_once_without_retries() -> None:
+    async with doubles((gone, STREAM)) as (double,), gateway(model(double)) as running:
+        with pytest.raises(ProviderUnavailable):
+            await asked(running, request(stream=True))
+        assert len(double.requests) == 1
+
+
 # Retries and fallbacks
 
 

@@ -142,6 +142,16 @@ def test_a_call_may_stand_where_a_json_text_may() -> None:
     assert check(tools=[tool("now")]).fault(called, "tool_calls") is not None
 
 
+def test_a_model_that_is_asked_again_learns_what_stays_allowed() -> None:
+    fault = "it is not JSON"
+    said, correction = check(kind="json or call", tools=[tool("now")]).again({"content": "Well"}, fault)
+    assert said == {"role": "assistant", "content": "Well"}
+    assert fault in correction["content"]
+    assert "calling a tool stays allowed" in correction["content"]
+    _, correction = check().again({"content": ""}, fault)
+    assert "calling a tool" not in correction["content"]
+
+
 @pytest.mark.parametrize(
     ("fields", "kind"),
     [

@@ -8,10 +8,20 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.request.prepare import MAX_KEPT, Capabilities, Prepared, Settings, TermsCache, prepare, work_out
+from gateway.request.prepare import (
+    MAX_KEPT,
+    Capabilities,
+    Prepared,
+    Settings,
+    TermsCache,
+    prepare,
+    prepare_prompt,
+    work_out,
+)
 from gateway.schema.checker import compiled
 from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest
 from normalizers import registry
+from normalizers.write.grammar import MAX_CALLS, grammar
 
 Json = dict[str, Any]
 
@@ -172,6 +182,19 @@ def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> Non
     assert cache.get(long, can) is None
 
 
+@pytest.mark.parametrize(("parallel", "calls"), [(True, MAX_CALLS), (False, 1)])
+def test_a_grammar_allows_one_call_unless_several_may_come(parallel: bool, calls: int) -> None:
+    can = Capabilities(HERMES, HERMES, notation="gbnf")
+    tools = [tool("now"), tool("later")]
+    one = prepared(can, tools=tools, tool_choice="required", parallel_tool_calls=parallel)
+    assert one.terms.raw is not None
+    assert one.terms.raw.grammar == grammar(HERMES, tools, calls=calls)
+    named = {"type": "function", "function": {"name": "now"}}
+    one = prepared(can, tools=tools, tool_choice=named, parallel_tool_calls=parallel)
+    assert one.terms.raw is not None
+    assert one.terms.raw.grammar == grammar(HERMES, tools, only=["now"], calls=1)
+
+
 @pytest.mark.parametrize(
     ("strip", "force", "expected"),
     [
@@ -192,3 +215,55 @@ def test_fields_that_config_yaml_decides(strip: tuple[str, ...], force: Json, ex
     )
     fields = sent(prepared(Capabilities(NATIVE, NATIVE), settings=settings, temperature=2.0, max_completion_tokens=7))
     assert {name: value for name, value in fields.items() if name not in ("model", "messages")} == expected
+
+
+def prompt(can: Capabilities, messages: list[Json], **fields: Any) -> Json:
+    settings = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
+    request = ChatRequest.parse(json.dumps({"messages": messages, **fields}).encode())
+    return {name: json.loads(bytes(value)) for name, value in prepare_prompt(request, settings, can).items()}
+
+
+def test_a_prompt_whose_tokens_are_counted_is_the_one_that_is_sent() -> None:
+    into_text = Capabilities(HERMES, HERMES, tools_in_prompt=True, takes_tools=False)
+    counted = prompt(into_text, PAST, tools=[tool("now")])
+    assert counted["messages"] == sent(prepared(into_text, messages=PAST, tools=[tool("now")]))["messages"]
+    assert "tools" not in counted
+    by_template = prompt(Capabilities(HERMES, HERMES), PAST, tools=[tool("now")])
+    assert by_template == {"messages": PAST, "tools": [tool("now")]}
+
+
+@pytest.mark.parametrize("can", [Capabilities(HERMES, HERMES), Capabilities(HERMES, HERMES, tools_in_prompt=True)])
+def test_a_broken_past_is_repaired_before_it_is_counted(can: Capabilities) -> None:
+    orphan = [USER, {"role": "tool", "tool_call_id": "x", "content": "noon"}]
+    assert [message["role"] for message in prompt(can, orphan)["messages"]] == ["user", "user"]
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"content": 5, "tool_calls": [CALL]}, "messages[1].content"),
+        ({"content": {"text": "x"}, "tool_calls": [CALL]}, "messages[1].content"),
+        ({"content": "", "tool_calls": {"0": CALL}}, "messages[1].tool_calls"),
+        ({"content": "", "tool_calls": [CALL, {"id": "x"}]}, "messages[1].tool_calls[1]"),
+        ({"content": "", "tool_calls": ["now"]}, "messages[1].tool_calls[0]"),
+    ],
+)
+def test_a_past_call_that_no_text_can_express_is_refused(message: Json, param: str) -> None:
+    can = Capabilities(HERMES, HERMES, tools_in_prompt=True, takes_tools=False)
+    with pytest.raises(ProviderInvalidRequest) as caught:
+        prepared(can, messages=[USER, {"role": "assistant", **message}], tools=[tool("now")])
+    assert caught.value.param == param
+
+
+def test_a_past_call_is_written_behind_what_the_model_said() -> None:
+    can = Capabilities(HERMES, HERMES, tools_in_prompt=True, takes_tools=False)
+    parts = [{"type": "text", "text": "So:"}]
+    for content in ("So:", parts):
+        messages = [USER, {"role": "assistant", "content": content, "tool_calls": [CALL]}]
+        (_, _, called) = sent(prepared(can, messages=messages, tools=[tool("now")]))["messages"]
+        if isinstance(content, str):
+            assert called["content"].startswith("So:")
+            assert '"now"' in called["content"]
+        else:
+            assert called["content"][0] == parts[0]
+            assert '"now"' in called["content"][1]["text"]

@@ -1,0 +1,107 @@
+"""The lines of Ollama's API: their durations and their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.errors import ProviderInvalidResponse
+from gateway.wire.ollama.answer import LineEncoder
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
+
+
+def encoder(*times: float, generate: bool = False) -> LineEncoder:
+    """Begun at 100 s; the clock then tells these times, and stays at the last."""
+
+    def clock() -> Iterator[float]:
+        yield from times
+        while True:
+            yield times[-1]
+
+    ticks = clock()
+    return LineEncoder("m", 100.0, lambda: next(ticks), generate=generate)
+
+
+def test_the_first_piece_divides_prompt_from_completion() -> None:
+    # The clock is asked for the first piece, then for the date of each line.
+    lines = encoder(101.0, 101.0, 103.0)
+    lines.feed([Text("Hello")])
+    last = lines.finish()[-1]
+    assert (last["total_duration"], last["load_duration"]) == (3_000_000_000, 0)
+    assert (last["prompt_eval_duration"], last["eval_duration"]) == (1_000_000_000, 2_000_000_000)
+
+
+def test_the_engine_s_own_durations_count() -> None:
+    lines = encoder(101.0)
+    lines.feed([Text("Hello"), Usage(prompt=3, completion=4, prompt_seconds=0.25, completion_seconds=0.5)])
+    last = lines.finish()[-1]
+    assert (last["prompt_eval_count"], last["eval_count"]) == (3, 4)
+    assert (last["prompt_eval_duration"], last["eval_duration"]) == (250_000_000, 500_000_000)
+
+
+def test_an_answer_without_pieces_took_no_time_to_write() -> None:
+    last = encoder(102.0).finish()[-1]
+    assert (last["prompt_eval_duration"], last["eval_duration"]) == (2_000_000_000, 0)
+    assert last["done_reason"] == "stop"
+
+
+def test_a_clock_that_is_set_back_gives_no_negative_duration() -> None:
+    lines = encoder(90.0)
+    lines.feed([Text("Hello")])
+    last = lines.finish()[-1]
+    assert (last["total_duration"], last["prompt_eval_duration"], last["eval_duration"]) == (0, 0, 0)
+
+
+def test_a_limit_is_told() -> None:
+    lines = encoder(101.0)
+    lines.feed([Text("Hello"), End("length")])
+    assert lines.finish()[-1]["done_reason"] == "length"
+
+
+PIECES: list[Piece] = [
+    Reasoning("Hm."),
+    Text("So"),
+    Text(""),
+    CallStart(0, "a", "now"),
+    CallArguments(0, '{"n"'),
+    CallArguments(0, ": 1}"),
+    CallStart(1, "b", "later"),
+    Text("!"),
+    CallArguments(1, "{}"),
+]
+
+
+def test_each_call_is_one_line_in_its_place() -> None:
+    lines = encoder(101.0)
+    messages = [line["message"] for line in lines.feed(PIECES)]
+    assert [message.get("thinking") or message["content"] for message in messages] == ["Hm.", "So", "", "", "!"]
+    calls = [call for message in messages for call in message.get("tool_calls", ())]
+    assert calls == [
+        {"id": "a", "function": {"index": 0, "name": "now", "arguments": {"n": 1}}},
+        {"id": "b", "function": {"index": 1, "name": "later", "arguments": {}}},
+    ]
+
+
+def test_a_whole_answer_joins_its_lines() -> None:
+    lines = encoder(101.0)
+    whole = lines.whole([*lines.feed(PIECES), *lines.finish()])
+    assert (whole["message"]["content"], whole["message"]["thinking"]) == ("So!", "Hm.")
+    assert [call["function"]["name"] for call in whole["message"]["tool_calls"]] == ["now", "later"]
+    assert whole["done"] is True
+    assert not {"eval_duration", "prompt_eval_duration"} & whole.keys()
+
+
+@pytest.mark.parametrize("arguments", ['{"n": ', "[1"])
+def test_a_call_that_can_t_be_written_is_an_error(arguments: str) -> None:
+    lines = encoder(101.0)
+    lines.feed([CallStart(0, "a", "now"), CallArguments(0, arguments)])
+    with pytest.raises(ProviderInvalidResponse, match="not valid JSON"):
+        lines.finish()
+
+
+def test_arguments_for_a_call_that_has_ended_are_an_error() -> None:
+    lines = encoder(101.0)
+    lines.feed([CallStart(0, "a", "now"), CallArguments(0, "{}"), CallStart(1, "b", "later")])
+    with pytest.raises(ProviderInvalidResponse, match="call 0, which has ended"):
+        lines.feed([CallArguments(0, "{}")])

@@ -1,0 +1,104 @@
+"""What a route learns of its engine: once, and no more than requests need."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from gateway.backends import Backend
+from gateway.backends.about import UNKNOWN, About
+from gateway.config import Model
+from gateway.core.capability import CapabilityFinder
+from gateway.wire.chat import ChatRequest
+
+CALL = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+PAST: list[dict[str, Any]] = [
+    {"role": "user", "content": "Hi"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c", "content": "noon"},
+]
+TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}
+
+
+class Counted(Backend):
+    """Counts what it is asked."""
+
+    def __init__(self, model: Model, *, takes_tools: bool = True, keeps_calls: bool = True) -> None:
+        super().__init__(model, None)
+        self.asked: Counter[str] = Counter()
+        self._takes_tools = takes_tools
+        self._keeps_calls = keeps_calls
+
+    async def takes_tools(self) -> bool:
+        self.asked["takes_tools"] += 1
+        return self._takes_tools
+
+    async def keeps_calls(self) -> bool:
+        self.asked["keeps_calls"] += 1
+        return self._keeps_calls
+
+    async def about(self) -> About:
+        self.asked["about"] += 1
+        return UNKNOWN
+
+
+def request(messages: list[dict[str, Any]] = PAST[:1], **fields: Any) -> ChatRequest:
+    return ChatRequest.parse(json.dumps({"messages": messages, **fields}).encode())
+
+
+def model(**settings: Any) -> Model:
+    return Model(name="m", runtime="llama.cpp", **{"tool_call_format": "hermes", **settings})
+
+
+async def test_an_engine_is_asked_once_for_each_kind_of_request() -> None:
+    finder, backend = CapabilityFinder(model()), Counted(model())
+    for _ in range(3):
+        await finder.find(request(tools=[TOOL]), backend)
+    assert backend.asked == {"takes_tools": 1}
+    for _ in range(3):
+        found = finder.known(request(PAST), backend) or await finder.find(request(PAST), backend)
+        assert found.keeps_calls
+    assert backend.asked == {"takes_tools": 2, "keeps_calls": 1}
+    assert finder.known(request(tools=[TOOL]), backend) is not None
+
+
+async def test_another_engine_is_asked_anew() -> None:
+    finder, first, second = CapabilityFinder(model()), Counted(model()), Counted(model(), takes_tools=False)
+    asked = request(tools=[TOOL])
+    assert not (await finder.find(asked, first)).tools_in_prompt
+    assert finder.known(asked, second) is None
+    assert (await finder.find(asked, second)).tools_in_prompt
+    assert finder.known(asked, first) is None
+
+
+@pytest.mark.parametrize(
+    ("tool_prompt", "takes_tools", "in_prompt"),
+    [("auto", True, False), ("auto", False, True), ("system", True, True), ("template", False, False)],
+)
+async def test_where_the_tools_go(tool_prompt: str, takes_tools: bool, in_prompt: bool) -> None:
+    chosen = model(tool_prompt=tool_prompt)
+    backend = Counted(chosen, takes_tools=takes_tools)
+    found = await CapabilityFinder(chosen).find(request(tools=[TOOL]), backend)
+    assert found.tools_in_prompt == in_prompt
+    assert backend.asked == ({"takes_tools": 1} if tool_prompt == "auto" else {})
+
+
+async def test_plain_requests_ask_nothing_of_a_format_that_is_known() -> None:
+    backend = Counted(model())
+    finder = CapabilityFinder(model())
+    assert finder.evidence == "config.yaml"
+    assert (await finder.find(request(), backend)).reader.name == "hermes"
+    assert not backend.asked
+
+
+async def test_a_format_that_nothing_tells_is_looked_for_once() -> None:
+    detected = model(tool_call_format="auto")
+    finder, backend = CapabilityFinder(detected), Counted(detected)
+    assert (finder.plain, finder.evidence) == (None, "")
+    for _ in range(3):
+        assert (await finder.find(request(), backend)).reader.name == "auto"
+    assert backend.asked == {"about": 1}
+    assert finder.evidence.startswith("not seen yet")

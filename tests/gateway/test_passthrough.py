@@ -1,0 +1,64 @@
+"""Answers of other endpoints than chat: unchanged, unless they are errors."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.backends import Address
+from gateway.backends.openai import OpenAIBackend
+from gateway.config import Model
+from gateway.core import Passthrough, RequestMeter
+from gateway.errors import GatewayError, ProviderInvalidResponse
+from gateway.observe.request_log import Row
+from tests.gateway.test_run import Scripted
+
+MODEL = Model(name="m", runtime="openai")
+TEXT = json.dumps({"choices": [{"text": "Hello"}]}).encode()
+LAST = json.dumps({"choices": [{"text": ""}], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}).encode()
+ERROR = json.dumps({"error": {"message": "out of memory"}}).encode()
+
+
+def passthrough(*payloads: bytes) -> tuple[Passthrough, RequestMeter, list[Row]]:
+    booked: list[Row] = []
+    meter = RequestMeter("m", "completions", True, booked.append)
+    return Passthrough(Scripted(*payloads), OpenAIBackend(MODEL, Address(port=1)), meter), meter, booked
+
+
+async def test_a_stream_passes_and_is_counted() -> None:
+    stream, meter, booked = passthrough(TEXT, TEXT, LAST)
+    got = []
+    while payloads := await stream.payloads():
+        got += payloads
+    assert got == [TEXT, TEXT, LAST]
+    meter.end("ok")
+    (row,) = booked
+    assert row[0:3] == ("m", True, "ok")
+    assert (row[6], row[7]) == ({"prompt_tokens": 3, "completion_tokens": 4}, 3)
+    assert row[3] <= row[5] <= row[4], "the first payload came between begin and end"
+
+
+async def test_an_error_in_place_of_a_stream_is_raised() -> None:
+    stream, _, _ = passthrough(ERROR)
+    with pytest.raises(GatewayError, match="out of memory"):
+        await stream.payloads()
+
+
+async def test_a_stream_that_no_client_could_read_is_an_error() -> None:
+    stream, _, _ = passthrough(b"<html>", TEXT)
+    with pytest.raises(ProviderInvalidResponse):
+        await stream.payloads()
+
+
+async def test_a_whole_answer_passes() -> None:
+    whole, meter, _ = passthrough(LAST)
+    assert await whole.whole() == LAST
+    assert meter.usage == {"prompt_tokens": 3, "completion_tokens": 4}
+
+
+@pytest.mark.parametrize(("body", "error"), [(ERROR, GatewayError), (b"<html>", ProviderInvalidResponse)])
+async def test_a_whole_answer_that_is_none_is_an_error(body: bytes, error: type[GatewayError]) -> None:
+    whole, _, _ = passthrough(body)
+    with pytest.raises(error):
+        await whole.whole()

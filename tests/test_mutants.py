@@ -1,0 +1,163 @@
+"""scripts/mutants: which faults it draws, and which tests it runs for one. No mutant runs here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, cast
+
+import pytest
+
+from scripts.mutation import tools
+from scripts.mutation.choice import LEAST_TESTS, Recording, Timed, batches, choose, statement
+from tests.patience import PATIENCE
+
+ROOT = Path(__file__).parents[1]
+SOURCE = dedent("""\
+    LIMIT = 3
+
+    class Reader:
+        size: int = 1
+
+        @property
+        def whole(self) -> bool:
+            return (
+                self.size > 1
+            )
+
+        def read(self, more=False):
+            if more:
+                self.size += 1
+
+    def alone():
+        return LIMIT
+    """)
+WHOLE, READ, SLOW = (f"tests/api/test_x.py::{name}" for name in ("whole", "read", "slow"))
+FOLDERS = [f"tests/{folder}/test_x.py::t" for folder in ("request", "gateway")]
+# What tests run: the property; `read` without its last line.
+LINES = {8: {WHOLE}, 9: {WHOLE}, 13: {READ, SLOW}}
+
+
+class Recorded:
+    """What `choose` reads of a recording."""
+
+    def __init__(self) -> None:
+        ids, seconds = (WHOLE, READ, SLOW, *FOLDERS), (0.1, 0.2, 9.0, 0.1, 0.1)
+        self.tests = {id: Timed(id, each) for id, each in zip(ids, seconds, strict=True)}
+
+
+def chosen(line: int) -> list[str]:
+    recording = cast(Recording, Recorded())
+    return [test.id for test in choose(recording, LINES, SOURCE, "request", *statement(SOURCE, line))]
+
+
+@pytest.mark.parametrize(
+    ("line", "tests"),
+    [
+        pytest.param(9, [WHOLE], id="within a statement"),
+        pytest.param(13, [READ, SLOW], id="a condition, fast tests first"),
+        pytest.param(14, [], id="no test comes there"),
+        pytest.param(6, [WHOLE], id="a decorator: its function"),
+        pytest.param(12, [READ, SLOW], id="a default: its function"),
+        pytest.param(4, [WHOLE, READ, SLOW], id="a field: its class"),
+        pytest.param(1, [WHOLE, READ, SLOW], id="a constant: its module"),
+        pytest.param(
+            17, [f"tests/{name}/test_x.py::t" for name in ("request", "gateway")], id="runs unseen: the folders"
+        ),
+    ],
+)
+def test_the_tests_for_a_line(line: int, tests: list[str]) -> None:
+    assert chosen(line) == tests
+
+
+def test_a_budget_bounds_the_tests_of_a_mutant() -> None:
+    fast = [Timed(str(number), 0.5) for number in range(100)]
+    first, rest = batches(fast, 20.0)
+    assert (len(first), len(first + rest)) == (4, 40)
+    slow = [Timed(str(number), 30.0) for number in range(100)]
+    assert [len(batch) for batch in batches(slow, 20.0)] == [1, LEAST_TESTS - 1]
+    assert batches(slow[:1], 20.0) == [slow[:1]]
+
+
+def test_help_has_examples_and_installs_nothing(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "scripts.mutation", "--help"]
+    environment = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONUTF8": "1"}
+    done = subprocess.run(argv, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert "scripts/mutants --only wire --sample 50" in done.stdout
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.fixture(scope="module")
+def drawing() -> Any:
+    """The module that draws; cosmic-ray isn't part of the tests' environment."""
+    folder = tools.folder()
+    if not folder.is_dir():
+        pytest.skip("scripts/mutants has not installed cosmic-ray yet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [*sys.path, str(folder)])
+        from scripts.mutation import draw
+
+        yield draw
+
+
+FAULTS = dedent('''\
+    from typing import TYPE_CHECKING, overload
+
+    if TYPE_CHECKING:
+        x = 1 > 2
+
+    WAIT_SECONDS = 5.0
+    LIMIT = 3
+    Number = int | float
+    __slots__ = ("a", 1)
+
+    class Row(Struct, gc=False):
+        size: int | None = None
+
+    @cache
+    def f(a: int | str, *, b: bool = True) -> int | None:
+        """Text."""
+        log.info("%d", a + 1)
+        if a in LIMITS and b:
+            send(a)
+        return a - 1
+    ''')
+
+
+def test_what_is_drawn(drawing: Any, tmp_path: Path) -> None:
+    """Neither annotations, aliases, docstrings, logs, waits, slots nor memos, and each fault changes the code."""
+    (tmp_path / "gateway/wire").mkdir(parents=True)
+    (tmp_path / "gateway/wire/x.py").write_text(FAULTS, "utf-8")
+    found = sorted((place.specs[0].start_pos[0], place.key.split()[1]) for place in drawing.places(tmp_path, "gateway"))
+    assert found == [
+        (7, "NumberReplacer"),
+        (15, "ReplaceTrueWithFalse"),
+        (18, "AddNot"),
+        (18, "ReplaceAndWithOr"),
+        (18, "SwapMembership"),
+        (19, "RemoveStatement"),
+        (20, "NumberReplacer"),
+        (20, "ReplaceBinaryOperator"),
+        (20, "ReturnNone"),
+    ]
+    specs = drawing.sample(tmp_path, ["wire"], 5, seed=3)
+    assert specs == drawing.sample(tmp_path, ["wire"], 5, seed=3)
+    assert len({(spec.operator_name, spec.start_pos) for spec in specs}) == 5
+    for spec in specs:
+        code = drawing.mutated(FAULTS, spec)
+        compile(code, "x.py", "exec")
+        assert code != FAULTS
+
+
+def test_an_edit_elsewhere_keeps_the_sample(drawing: Any, tmp_path: Path) -> None:
+    path = tmp_path / "gateway/wire/x.py"
+    path.parent.mkdir(parents=True)
+    drawn = []
+    for source in (FAULTS, f"import os\n\n{FAULTS}"):
+        path.write_text(source, "utf-8")
+        drawn.append(
+            [(spec.operator_name, spec.start_pos[1]) for spec in drawing.sample(tmp_path, ["wire"], 4, seed=1)]
+        )
+    assert drawn[0] == drawn[1]
