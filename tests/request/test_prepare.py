@@ -182,17 +182,23 @@ def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> Non
     assert cache.get(long, can) is None
 
 
+def written(*tools: Json, **options: Any) -> str:
+    found = grammar(HERMES, tools, **options)
+    assert found is not None
+    return found.text
+
+
 @pytest.mark.parametrize(("parallel", "calls"), [(True, MAX_CALLS), (False, 1)])
 def test_a_grammar_allows_one_call_unless_several_may_come(parallel: bool, calls: int) -> None:
     can = Capabilities(HERMES, HERMES, notation="gbnf")
     tools = [tool("now"), tool("later")]
     one = prepared(can, tools=tools, tool_choice="required", parallel_tool_calls=parallel)
     assert one.terms.raw is not None
-    assert one.terms.raw.grammar == grammar(HERMES, tools, calls=calls)
+    assert one.terms.raw.grammar == written(*tools, calls=calls)
     named = {"type": "function", "function": {"name": "now"}}
     one = prepared(can, tools=tools, tool_choice=named, parallel_tool_calls=parallel)
     assert one.terms.raw is not None
-    assert one.terms.raw.grammar == grammar(HERMES, tools, only=["now"], calls=1)
+    assert one.terms.raw.grammar == written(*tools, only=["now"], calls=1)
 
 
 @pytest.mark.parametrize(
