@@ -167,7 +167,7 @@ class Route:
         return reply, answer, backend, enforced
 
     async def _work_out(self, request: ChatRequest, can: Capabilities) -> Terms:
-        if blocks(request):
+        if blocks(request, can):
             terms = await self.schemas.run(work_out, request, self._settings, can)
         else:
             terms = work_out(request, self._settings, can)

@@ -169,9 +169,9 @@ def _key(request: ChatRequest, can: Capabilities) -> tuple[object, ...]:
     return can, request.tools, request.parallel_tool_calls, bytes(choice), bytes(format)
 
 
-def blocks(request: ChatRequest) -> bool:
+def blocks(request: ChatRequest, can: Capabilities) -> bool:
     """Whether `work_out` may call `Settings.write`, which blocks."""
-    return request.constrained or request.tools is not None
+    return request.constrained or (request.tools is not None and can.notation is not None)
 
 
 def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: Terms) -> Prepared:
@@ -286,7 +286,7 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     check = None
     if wanted is not None and method in ("checked", "grammar"):
         check = Check(wanted, request.tools, settings.compile)
-    guarded = method == "grammar"
+    guarded = raw is not None and raw.grammar is not None
     return Terms(reader, raw, method, check, replace, tuple(drop), tuple(system), as_text, guarded)
 
 
