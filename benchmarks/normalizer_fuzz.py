@@ -7,6 +7,13 @@ may raise.
 
     python -m benchmarks.normalizer_fuzz --messages 100000 --seed 1
 
+With `--damaged`, each message is instead an answer with calls in which one to three characters are missing, doubled or
+inserted, or whose end is cut off; --messages counts those of each format. Content, reasoning, calls and whether there
+is one must be the same whole, character by character and in random pieces, under every policy; each call that is
+handed out must have JSON arguments, unless the answer ended by its length.
+
+    python -m benchmarks.normalizer_fuzz --damaged --messages 10000
+
 Exits with 1 if a law is broken, and prints the first ten texts that break one to stderr.
 """
 
@@ -36,6 +43,8 @@ TOOLS = SchemaIndex(
         for name in ("files.read", "set-mode", "ping")
     ]
 )
+OTHER_TOOLS = SchemaIndex([{"name": "ping"}, {"name": "rm"}])
+NO_TOOLS = SchemaIndex(())
 FORMATS = [name for name in names() if not get(name).untouched]
 ALPHABET = "abcXYZ 019_-.,:;=()[]{}<>|/\\'\"\n\t`*+é世🙂\u0000"
 SOUP = [
@@ -50,17 +59,23 @@ def main() -> None:
     options.add_argument("--messages", type=int, default=10_000)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--formats", nargs="*", default=FORMATS)
+    options.add_argument("--damaged", action="store_true")
     chosen = options.parse_args()
     source = random.Random(chosen.seed)
     broken: Counter[str] = Counter()
     calls = 0
     begun = time.monotonic()
-    for number in range(chosen.messages):
-        name = source.choice(chosen.formats)
-        text, expected = message(name, source)
+    each = chosen.formats * chosen.messages if chosen.damaged else [""] * chosen.messages
+    for number, name in enumerate(each):
+        name = name or source.choice(chosen.formats)
+        text, expected = (broken_answer(name, source), None) if chosen.damaged else message(name, source)
         reason = source.choice(("stop", "length", None))
         try:
-            fault, count = judge(name, text, expected, reason, source)
+            fault, count = (
+                judge_damaged(name, text, reason, source)
+                if chosen.damaged
+                else judge(name, text, expected, reason, source)
+            )
         except Exception as exc:  # noqa: BLE001 - the law is that nothing raises
             fault, count = f"{type(exc).__name__}: {exc}", 0
         calls += count
@@ -69,9 +84,7 @@ def main() -> None:
             if sum(broken.values()) <= 10:
                 print(f"{name} (message {number}): {fault}\n  {text!r}", file=sys.stderr)
     seconds = time.monotonic() - begun
-    print(
-        f"{chosen.messages} messages, {calls} calls, {len(chosen.formats)} formats, seed {chosen.seed}, {seconds:.0f} s"
-    )
+    print(f"{len(each)} messages, {calls} calls, {len(chosen.formats)} formats, seed {chosen.seed}, {seconds:.0f} s")
     print(f"broken: {sum(broken.values())} {dict(broken) or ''}")
     sys.exit(1 if broken else 0)
 
@@ -164,10 +177,88 @@ def judge(
     return "", len(calls)
 
 
+def broken_answer(name: str, source: random.Random) -> str:
+    """An answer with calls that a few characters make hard or impossible to read."""
+    spec = get(name)
+    wanted = [(source.choice(("files.read", "set-mode", "rm")), arguments(source)) for _ in range(source.randint(1, 2))]
+    calls = render_calls(spec, [ToolCall("", tool, json.dumps(args)) for tool, args in wanted])
+    text = source.choice(("", "", *PROSE)) + calls + source.choice(("", "", *PROSE))
+    for _ in range(source.randint(1, 3)):
+        at = source.randrange(len(text))
+        match source.randrange(4):
+            case 0:
+                text = text[:at] + text[at + 1 :]
+            case 1:
+                text = text[:at] + text[at] + text[at:]
+            case 2:
+                text = text[:at] + source.choice(ALPHABET) + text[at:]
+            case _:
+                text = text[: max(at, len(text) // 3)]
+        text = text or "x"
+    return text
+
+
+def judge_damaged(name: str, text: str, reason: str | None, source: random.Random) -> tuple[str, int]:
+    """The fault, or "", and the number of calls."""
+    spec = source.choice(policies(name))
+    tools = source.choice((TOOLS, TOOLS, TOOLS, OTHER_TOOLS, NO_TOOLS))
+    given: dict[str, Any] = {"allow_calls": source.random() < 0.9, "parallel": source.random() < 0.8}
+    opened = source.random() < 0.1
+    results = [
+        fields_of(spec, tools, parts, reason, opened, given)
+        for parts in ([text], list(text), list(pieces(text, source)), list(pieces(text, source)))
+    ]
+    if any(result != results[0] for result in results[1:]):
+        return f"differs when split: {results}", 0
+    _, _, calls, called, cut = results[0]
+    for at, (tool, written) in enumerate(calls):
+        if cut and reason == "length" and at == len(calls) - 1:
+            continue
+        if not isinstance(json.loads(written), dict):
+            return f"{tool}: the arguments are not an object", 0
+    if called != bool(calls[: len(calls) - cut]):
+        return f"called is {called} with {calls}", 0
+    if tools is NO_TOOLS and spec.unknown_tools == "refuse" and calls:
+        return f"calls of undeclared tools: {calls}", 0
+    return "", len(calls)
+
+
+Fields = tuple[str, str, list[tuple[str, str]], bool, int]
+
+
+def fields_of(
+    spec: FormatSpec,
+    tools: SchemaIndex,
+    parts: list[str],
+    reason: str | None,
+    opened: bool,
+    given: dict[str, Any],
+) -> Fields:
+    """Content, reasoning, the calls that a client gets from the stream, whether there is one, and whether one is cut.
+
+    A call counts from its first event, as for a client, which can't take it back.
+    """
+    parser = normalizer(spec, tools, reasoning_open=opened, **given)
+    events = [event for part in parts for event in parser.feed(part)] + parser.finish(reason)
+    calls: list[tuple[str, str]] = []
+    cut = 0
+    for event in events:
+        match event:
+            case ToolStart(_, _, name):
+                calls.append((name, ""))
+            case ToolArgs(index, fragment):
+                calls[index] = (calls[index][0], calls[index][1] + fragment)
+            case ToolEnd(_, True):
+                cut += 1
+    folded = fold(events)
+    assert calls == [(call.name, call.arguments) for call in folded.tool_calls], "the whole answer has other calls"
+    return folded.content, folded.reasoning, calls, parser.called, cut
+
+
 @cache
 def policies(name: str) -> tuple[FormatSpec, ...]:
     spec = get(name)
-    return (*[spec] * 6, replace(spec, unknown_tools="refuse"), replace(spec, after="drop"))
+    return (*[spec] * 6, replace(spec, unknown_tools="forward"), replace(spec, after="drop"))
 
 
 def read(spec: FormatSpec, parts: list[str], reason: str | None, opened: bool) -> list[Event]:

@@ -102,6 +102,11 @@ class ArgumentWriter:
         return "K" if frame.naming else frame.kind
 
     @property
+    def before_argument(self) -> bool:
+        """Whether an argument may begin here, with its key or without."""
+        return self._key is None and self._pending is None and self._frames[-1].kind == "A"
+
+    @property
     def positional(self) -> bool:
         """Whether the current argument has no key of its own."""
         return self._position > 0 and not self._keyed
@@ -126,6 +131,10 @@ class ArgumentWriter:
             self.in_string = False
             self._parts.append('"')
         elif self._pending is not None:
+            if kind == "COLON" and self._frames[-1].kind == "A":
+                self._calls.repaired("lexical")
+                self.token("EQUAL", "=")
+                return
             scalar = self._pending
             self._pending = None
             self._scalar(*scalar)
@@ -273,6 +282,8 @@ class ArgumentWriter:
         types = None
         if frame.kind in "AM" and not frame.naming:
             types = self._schemas.types(self.name, self._argument_key())
+        elif kind == "NAME" and frame.kind == "[" and len(self._frames) == _IN_ARRAY and self._key is not None:
+            types = self._schemas.item_types(self.name, self._key)
         value = CONSTANTS.get(text) if kind == "NAME" else json_number(text)
         number_as_text = types is not None and "string" in types and not types & _NUMERIC
         if value is None or (kind == "NUMBER" and number_as_text):
@@ -395,6 +406,8 @@ class ArgumentWriter:
         self._unpack = True
 
 
+_IN_ARRAY = 2
+"""The number of frames within an argument that is an array: the arguments' and its own."""
 _NUMERIC = frozenset({"integer", "number"})
 _NOT_FINITE = ("nan", "inf", "infinity")
 _STEPS: dict[str, Callable[[ArgumentWriter], None]] = {

@@ -20,13 +20,20 @@ from normalizers.values.loose_json import partial_close
 
 _NAME = re.compile(r"\w[\w.\-:/]*")
 _BARE_FORMS = (
-    ("list", re.compile(r"\[\s*(\w[\w.\-:/]*)\("), re.compile(r"\[\s*(\w[\w.\-:/]*)?\Z")),
+    (
+        "list",
+        re.compile(r"\[\s{0,64}(\w[\w.\-:/]*)\s{0,64}\("),
+        re.compile(r"\[\s{0,64}(?:(\w[\w.\-:/]*)\s{0,64})?\Z"),
+    ),
     (
         "object",
-        re.compile(r"(?:\[\s*)?\{\s*[\"'](?:" + "|".join(sorted(CALL_KEYS)) + r")[\"']\s*:"),
-        re.compile(r"(?:\[\s*|(?:\[\s*)?\{\s*(?:[\"'](\w*)(?:[\"']\s*)?)?)\Z"),
+        re.compile(r"(?:\[\s{0,64})?\{\s{0,64}[\"'](?:" + "|".join(sorted(CALL_KEYS)) + r")[\"']\s{0,64}:"),
+        re.compile(r"(?:\[\s{0,64}|(?:\[\s{0,64})?\{\s{0,64}(?:[\"'](\w{0,20})(?:[\"']\s{0,64})?)?)\Z"),
     ),
 )
+"""The white space is bounded, so that text which never becomes a call is held back for a bounded while."""
+_SPACED_CALL = re.compile(r"[ \t]{1,64}\(\s{0,64}[\w.\-]+\s{0,64}=")
+_SPACED_CALL_START = re.compile(r"[ \t]{1,64}(?:\(\s{0,64}(?:[\w.\-]{1,64}\s{0,64})?)?\Z")
 _TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
 _FENCE = "```"
 _LONG = 64
@@ -84,6 +91,7 @@ Step = Callable[[str, int, str | None], int]
 class Framing(Normalizer):
     __slots__ = (
         "_at_line_start",
+        "_blanks",
         "_brackets",
         "_dialect",
         "_dialect_of",
@@ -133,6 +141,7 @@ class Framing(Normalizer):
         self._literals, self._longest, self._scan, self._trigger, self._heads = table
         self._strays = frozenset((*spec.close, *spec.drop)) - {*spec.open, *spec.begins}
         self._space = ""
+        self._blanks = 0
         self._held = ""
         self._gap = "start"
         self._lines = bool(self._names) and ("call" in spec.bare or "tool_line" in spec.bare)
@@ -221,9 +230,12 @@ class Framing(Normalizer):
         start = begin = pos
         if self._gap:
             # White space next to a call or to reasoning is layout of the markup, not content.
-            pos = skip_space(text, pos)
+            # White space that is held back isn't read again with each piece.
+            pos = skip_space(text, pos + self._blanks)
             if pos == size:
+                self._blanks = size - start
                 return self._end_in_gap(text, start, reason)
+            self._blanks = 0
             if self._gap == "reasoning":
                 start = pos
             if self._echo and (end := self._echoed(text, pos, reason)) != pos:
@@ -355,7 +367,12 @@ class Framing(Normalizer):
             return "wait" if any(n.startswith(name) for n in self._names) else ""
         if name not in self._names:
             return ""
-        return "call" if "tool_line" in self._spec.bare or text[word.end() : word.end() + 1] == "(" else ""
+        if "tool_line" in self._spec.bare or text[word.end() : word.end() + 1] == "(":
+            return "call"
+        # With a blank before the parenthesis it may be prose, unless a keyword follows.
+        if _SPACED_CALL.match(text, word.end()):
+            return "call"
+        return "wait" if reason is None and _SPACED_CALL_START.match(text, word.end()) else ""
 
     def _bare_bracket(self, text: str, at: int, reason: str | None) -> str:
         """Whether a call begins with the bracket: "call", "wait" for more text, or ""."""

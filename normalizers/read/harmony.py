@@ -10,7 +10,6 @@ import re
 
 from normalizers.base import CallWriter
 from normalizers.read.region import Region, Search
-from normalizers.read.scan import skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.loose_json import ObjectReader
@@ -70,8 +69,8 @@ class Harmony(Region):
             self._kind = "reasoning" if channels and channels[-1] == "analysis" else "content"
 
     def _between(self, text: str, pos: int, final: bool) -> int:
-        at = skip_space(text, pos)
-        tail = text[at:]
+        at = self._blank_end(text, pos)
+        tail = text[at : at + len(_HEADS[1])]
         if not tail:
             self._wait = True
         elif tail.startswith(_HEADS):

@@ -12,7 +12,7 @@ from json import JSONDecodeError
 from normalizers.base import CallWriter
 from normalizers.read import ARGUMENT_KEYS, CALL_KEYS, NAME_KEYS
 from normalizers.read.region import NOT_A_CALL, Region, Search
-from normalizers.read.scan import Wait, partial_suffix, skip_space
+from normalizers.read.scan import MAX_BLANKS, Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.loose_json import Malformed, ObjectReader
@@ -22,7 +22,7 @@ _KEY_START = re.compile(r"""(?:"(?:[^"\\]|\\.)*(?:"\s*|\\)?|'(?:[^'\\]|\\.)*(?:'
 _RAW_STOP = re.compile(r"""\\[\s\S]|["'{}\[\],]""")
 _SKIP = re.compile(r"""\\[\s\S]|["{}\[\]]""")
 _FENCE = re.compile(r"```\w*")
-_SEPARATOR = re.compile(r"\s*[;,]?\s*")
+_SEPARATOR = re.compile(rf"\s{{0,{MAX_BLANKS}}}[;,]?\s{{0,{MAX_BLANKS}}}")
 _MAX_KEY = 1024
 
 

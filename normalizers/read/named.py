@@ -10,14 +10,15 @@ import re
 from normalizers.base import CallWriter
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.region import Region, Search
-from normalizers.read.scan import Wait, match_template, skip_space, templates
+from normalizers.read.scan import MAX_BLANKS, Wait, match_template, skip_space, templates
 from normalizers.spec import FormatSpec, NamedSyntax
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.loose_json import Malformed, Notation, ObjectReader
 
 _INDEXED = re.compile(r"(.+):\d+")
 _LEGAL_NAME = re.compile(r"[\w.\-/:]+")
-_JSON_BODY = re.compile(r"\[\s*\{|\[\s*\"|\{")
+_JSON_BODY = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}[{{\"]|\{{")
+_BODY_START = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}\Z")
 
 
 def tool_name(written: str) -> str:
@@ -50,7 +51,7 @@ class NamedCalls(Region):
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
         start = pos
-        pos = skip_space(text, pos)
+        pos = self._blank_end(text, pos) if self._seen else skip_space(text, pos)
         if pos == len(text):
             self._wait = True
             return start if self._seen else pos
@@ -64,7 +65,7 @@ class NamedCalls(Region):
                 raise Wait
         if not self._seen:
             body = _JSON_BODY.match(text, pos)
-            if body is None and text[pos] == "[" and not final and not text[pos + 1 :].strip():
+            if body is None and not final and _BODY_START.match(text, pos):
                 raise Wait
             if body:
                 self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))

@@ -17,14 +17,14 @@ from normalizers.base import CallWriter
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.push import Stack, Tables
 from normalizers.read.region import Region, Search
-from normalizers.read.scan import Wait, partial_suffix, skip_space
+from normalizers.read.scan import MAX_BLANKS, Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.literals import json_number, json_string_body, python_escape
 from normalizers.values.loose_json import Malformed
 
 _MAX_LOOKAHEAD = 1024
-_MAX_WORD = 8192
+_MAX_WORD = 1024
 _PUNCTUATION = {
     "(": "LPAR",
     ")": "RPAR",
@@ -39,14 +39,22 @@ _PUNCTUATION = {
 }
 _QUICK = {char: kind for char, kind in _PUNCTUATION.items() if kind not in ("EQUAL", "SEMICOLON")}
 _QUICK |= {"'": "STRING", '"': "STRING"}
-_CALLEE = re.compile(r"\w[\w.\-:/]*")
-_WORD = re.compile(r"[\w.+\-]+")
+_CALLEE = re.compile(rf"\w[\w.\-:/]{{0,{_MAX_WORD - 1}}}")
+_WORD = re.compile(rf"[\w.+\-]{{1,{_MAX_WORD}}}")
 _KEY = re.compile(r"\w[\w.\-]*")
+_CLOSING = {"'": "'", '"': '"', "“": "”", "”": "”", "„": "“", "‘": "’", "’": "’", "‚": "‘"}
+"""By the quotes that open a string, those that close it."""
+_QUOTED_KEY = re.compile(r"""(?:"([^\W\d][\w.\-]*)"|'([^\W\d][\w.\-]*)'|[“”‘’]([^\W\d][\w.\-]*)[”’])\s*[=:](?=[^=])""")
+_QUOTED_KEY_START = re.compile(r"""["'“”‘’](?:[^\W\d][\w.\-]{0,127}(?:["'”’]\s{0,127}[=:]?)?)?\Z""")
+_SIGNED = re.compile(r"([+-])\s+([\d.][\w.+\-]*)")
+_SIGN_ALONE = re.compile(r"[+-]\s{0,127}\Z")
 _FENCE = re.compile(r"```\w*")
-_JSON_BODY = re.compile(r"\[?\s*\{")
+_JSON_BODY = re.compile(rf"\[?\s{{0,{MAX_BLANKS}}}\{{")
+_BODY_START = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}\Z")
 _PREFIXES = frozenset({"r", "u", "f", "b", "rb", "br", "fr", "rf"})
-_SPECIAL = {quote: re.compile(rf"[{quote}\\]").search for quote in "'\""}
-_NOT_PLAIN = {quote: re.compile(rf"[{quote}\"\\\x00-\x1f]").search for quote in "'\""}
+_QUOTES = frozenset(_CLOSING.values())
+_SPECIAL = {quote: re.compile(rf"[{quote}\\]").search for quote in _QUOTES}
+_NOT_PLAIN = {quote: re.compile(rf"[{quote}\"\\\x00-\x1f]").search for quote in _QUOTES}
 _SPECIAL_F = {quote: re.compile(rf"[{quote}\\{{}}]").search for quote in "'\""}
 _SKIP = re.compile(r"\\[\s\S]|[\"'()\[\]{}]")
 
@@ -114,8 +122,10 @@ class Pythonic(Region):
             if fence.end() == len(text) and not final:
                 raise Wait
             return fence.end()
-        rest = text[pos : pos + _MAX_LOOKAHEAD]
-        if not final and (rest in ("", "`", "``") or (rest[0] == "[" and not rest[1:].strip())):
+        if pos == len(text) and not final:
+            self._wait = True
+            return pos
+        if not final and (text[pos:] in ("`", "``") or _BODY_START.match(text, pos)):
             raise Wait
         if _JSON_BODY.match(text, pos):
             self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
@@ -173,7 +183,7 @@ class Pythonic(Region):
         if self._closed and char not in "[`":
             self.done = True
             return pos
-        if char == "'" or char == '"':
+        if char in _CLOSING and (self._arguments.open or char in "'\""):
             return self._open_string(text, pos, pos, final)
         kind = _PUNCTUATION.get(char)
         if kind:
@@ -189,17 +199,31 @@ class Pythonic(Region):
         name = word.group()
         if end < size and text[end] in "'\"" and name.lower() in _PREFIXES:
             return self._open_string(text, pos, end, final)
+        if name in ("+", "-") and self._arguments.open and self._stack.feed("NUMBER") is not None:
+            return self._read_signed(text, pos, final)
         if name == "+":
             return self._shift("PLUS", name, text, pos, end)
         number = self._arguments.open and (char in "+-." or (char.isdecimal() and json_number(name) is not None))
         return self._shift("NUMBER" if number else "NAME", name, text, pos, end)
 
+    def _read_signed(self, text: str, pos: int, final: bool) -> int:
+        """Read a number with white space behind its sign."""
+        signed = _SIGNED.match(text, pos)
+        if not final and (signed.end() == len(text) if signed else _SIGN_ALONE.match(text, pos)):
+            raise Wait
+        if signed is None:
+            raise Malformed("syntax")
+        self._calls.repaired("lexical")
+        return self._shift("NUMBER", signed[1] + signed[2], text, pos, signed.end())
+
     def _read_operator(self, text: str, pos: int, final: bool) -> int:
-        for operator in ("**", "```"):
+        for operator in ("**", "```", "\\\n"):
             if not final and len(text) - pos < len(operator) and operator.startswith(text[pos:]):
                 raise Wait
         if text.startswith("**", pos):
             return self._shift("DOUBLESTAR", "**", text, pos, pos + 2)
+        if text.startswith("\\\n", pos) and self._arguments.open:
+            return pos + 2
         if text.startswith("```", pos) and not (self._arguments.open or self._bare or self._listed or self._callee):
             return pos + 3
         raise Malformed("syntax")
@@ -259,16 +283,25 @@ class Pythonic(Region):
 
     def _open_string(self, text: str, start: int, pos: int, final: bool) -> int:
         quote = text[pos]
-        if not final and text[pos:] in (quote, quote * 2):
+        if not final and quote in "'\"" and text[pos:] in (quote, quote * 2):
             self._wait = True
             return start
+        arguments = self._arguments
+        if start == pos and arguments.open and arguments.before_argument:
+            end = self._quoted_key(text, pos, final)
+            if end:
+                self._wait = end < 0
+                return start if self._wait else end
         prefix = text[start:pos].lower()
         if "b" in prefix:
             raise Malformed("expression")
-        if text.startswith(quote * 3, pos):
+        if quote not in "'\"":
+            quote = _CLOSING[quote]
+            self._calls.repaired("lexical")
+        elif text.startswith(quote * 3, pos):
             quote *= 3
         self._stack = self._stack.after.get("STRING") or self._follow("STRING")
-        self._arguments.open_string()
+        arguments.open_string()
         self._quote = quote
         self._raw = "r" in prefix
         self._formatted = "f" in prefix
@@ -277,6 +310,15 @@ class Pythonic(Region):
         self._last = ""
         self._state = self._read_string
         return pos + len(quote)
+
+    def _quoted_key(self, text: str, pos: int, final: bool) -> int:
+        """Read a keyword in quotes, with its equals sign or colon; 0 if the string is a value, -1 to wait."""
+        key = _QUOTED_KEY.match(text, pos)
+        if key is None:
+            return -1 if not final and _QUOTED_KEY_START.match(text, pos) else 0
+        self._calls.repaired("lexical")
+        self._shift("NAME", key[1] or key[2] or key[3], text, pos, key.end())
+        return self._shift("EQUAL", "=", text, pos, key.end())
 
     def _read_string(self, text: str, pos: int, final: bool) -> int:
         quote = self._quote
@@ -429,6 +471,8 @@ class Pythonic(Region):
         if word.group().lower() in _PREFIXES and text[word.end() : word.end() + 1] in ("'", '"'):
             return regular
         after, char = self._peek(text, word.end(), final)
+        if char == ":":
+            return regular
         if char == "=":
             if after + 1 == len(text) and not final:
                 raise Wait
@@ -465,7 +509,7 @@ class Pythonic(Region):
             return False
         if word.end() == len(text) and not final and len(text) - at < _MAX_LOOKAHEAD:
             raise Wait
-        return text[word.end() : word.end() + 1] == "("
+        return (text[word.end() : word.end() + 1] if self._dirty else self._peek(text, word.end(), final)[1]) == "("
 
     # -- failures ------------------------------------------------------------------------------
 
@@ -482,7 +526,7 @@ class Pythonic(Region):
         return True
 
     def _prepare_skip(self) -> None:
-        self._quote = self._quote[:1]
+        self._quote = self._quote[:1] if self._quote[:1] in ("'", '"') else ""
         self._depth = self._arguments.depth if self._arguments.open else -1
         self._callee = ""
 

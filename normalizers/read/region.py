@@ -35,6 +35,7 @@ class Region:
     __slots__ = (
         "_arguments",
         "_bare",
+        "_blanks",
         "_calls",
         "_close",
         "_close_heads",
@@ -64,6 +65,7 @@ class Region:
     ) -> None:
         self._lead = opener
         self._first = True
+        self._blanks = 0
         self._undeclared = False
         self.quoted = False
         """What the region last read is content as it is, so white space after it is content, too."""
@@ -219,6 +221,15 @@ class Region:
         if self._taken is not None:
             self._taken.append(raw)
         return raw
+
+    def _blank_end(self, text: str, pos: int) -> int:
+        """The end of the white space at `pos`. If that is the text's end, the caller must return `pos`.
+
+        White space that the last call saw isn't read again.
+        """
+        end = skip_space(text, pos + self._blanks)
+        self._blanks = end - pos if end == len(text) else 0
+        return end
 
     def _pass_span(self, text: str, end: int) -> None:
         """Take the region's own markup up to `end`. It is content if the call that it belongs to is."""

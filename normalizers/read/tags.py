@@ -83,7 +83,7 @@ class TagCalls(Region):
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
         start = pos
-        pos = skip_space(text, pos)
+        pos = self._blank_end(text, pos) if self._seen else skip_space(text, pos)
         if pos == len(text):
             self._wait = True
             return start if self._seen else pos

@@ -76,6 +76,12 @@ class SchemaIndex:
             self._types[tool, key] = schema_types(schema, self._tools[tool])
         return self._types[tool, key]
 
+    def item_types(self, tool: str, key: str) -> frozenset[str] | None:
+        """The types that the items of an array parameter accept; None if the schema doesn't tell."""
+        schema = self.parameter(tool, key)
+        items = None if schema is None else (_resolve(schema, self._tools[tool]) or schema).get("items")
+        return schema_types(items, self._tools[tool]) if isinstance(items, Mapping) else None
+
     def coerced(self, tool: str, key: str, value: str) -> str:
         """The JSON text `value`, coerced to a type that the parameter accepts if possible."""
         return coerced(value, self.types(tool, key))

@@ -18,14 +18,14 @@ MAX_DEPTH = 200
 """Brackets within each other, those of a call included."""
 
 _SPACE = re.compile(r"\s*")
-_WORD = re.compile(r"[\w.+\-$]+")
+_MAX_WORD = 1024
+_WORD = re.compile(rf"[\w.+\-$]{{1,{_MAX_WORD}}}")
 _STOP = {'"': re.compile(r'["\\\x00-\x1f]').search, "'": re.compile(r"['\"\\\x00-\x1f]").search}
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _ESCAPE_START = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _PUNCTUATION = {"{": "LBRACE", "}": "RBRACE", "[": "LSQB", "]": "RSQB", ",": "COMMA", ":": "COLON"}
 _ENDS = ("comma or end", "key or end", "value or end")
-_MAX_WORD = 8192
-_ANY_KEY = re.compile(r"[\w.\-/ $]+")
+_ANY_KEY = re.compile(rf"[\w.\-/ $]{{1,{_MAX_WORD}}}")
 
 
 @cache

@@ -75,13 +75,32 @@ PROGRAMS = {
 }
 
 
-def engine(call: str | None) -> Script:
+SLOW_CALL = float(os.environ.get("CTXGATE_SLOW_CALL", "4"))
+"""Seconds in which the engine writes the 2,000 tokens of a long call: 100 is as slow as a small machine is."""
+
+
+async def slowly(exchange: Exchange, call: str) -> None:
+    """A call of 2,000 tokens: the command ends in a long comment. The gateway holds it until it is complete."""
+    begin, mark, rest = call.partition(TOLD)
+    tokens = [f"[{begin}", mark, " #", *[" word"] * 2000, f"{rest}]"]
+    await exchange.start()
+    await exchange.event(chunk("<|tool_call_start|>"))
+    for token in tokens:
+        await exchange.event(chunk(token))
+        await asyncio.sleep(SLOW_CALL / len(tokens))
+    await exchange.event(chunk("<|tool_call_end|>"), chunk(reason="stop"))
+    await exchange.end()
+
+
+def engine(call: str | None, *, slow: bool = False) -> Script:
     """Answers the first turn with the call, if there is one, and what comes after it with a text."""
 
     async def script(exchange: Exchange) -> None:
         asked = exchange.json
         past = [message["role"] for message in asked["messages"]]
-        if call is not None and asked.get("tools") and "tool" not in past:
+        if call is not None and slow and asked.get("tools") and "tool" not in past:
+            await slowly(exchange, call)
+        elif call is not None and asked.get("tools") and "tool" not in past:
             await said(chunk("<|tool_call_start|>"), chunk(f"[{call}]"), chunk("<|tool_call_end|>"))(exchange)
         else:
             await said(chunk("All "), chunk("is "), chunk("done."))(exchange)
@@ -110,7 +129,7 @@ async def run(command: list[str], environment: dict[str, str], folder: Path) -> 
     return out.decode()
 
 
-@pytest.mark.parametrize("turn", ["a text", "a tool"])
+@pytest.mark.parametrize("turn", ["a text", "a tool", "a long call"])
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_a_turn(
     name: str, turn: str, clients: Path, home: Path, environment: dict[str, str], tmp_path: Path
@@ -121,8 +140,11 @@ async def test_a_turn(
         pytest.skip(f"{program.command[0]} is not installed: scripts/clients node does it")
     folder = tmp_path / "work"
     folder.mkdir()
-    calls = turn == "a tool"
-    async with running(engine(program.call if calls else None), tool_call_format="pythonic") as gateway:
+    calls, slow = turn != "a text", turn == "a long call"
+    # Comments as often as a slow model needs them in proportion.
+    comments = {"progress_after_seconds": SLOW_CALL / 10, "keep_alive_seconds": SLOW_CALL / 10} if slow else None
+    script = engine(program.call if calls else None, slow=slow)
+    async with running(script, tool_call_format="pythonic", progress=comments) as gateway:
         environment |= configured(program.page, gateway.url, "m", home)
         output = await run([str(binary), *program.command[1:], "Do it."], environment, folder)
         asked: list[Any] = [exchange.json for exchange in gateway.engine.requests]

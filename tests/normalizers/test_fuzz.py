@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import pytest
 
+import normalizers
 from benchmarks import normalizer_fuzz
 from normalizers import FormatSpec
 from normalizers.read.json_calls import JsonCalls
@@ -39,6 +41,22 @@ def fuzz(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 def test_a_short_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert fuzz(monkeypatch, "--messages", "3000", "--seed", "1") == 0, capsys.readouterr().err
     assert "broken: 0" in capsys.readouterr().out
+
+
+def test_damaged_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slice of the 10,000 answers a format; benchmarks/README.md has the command for all."""
+    assert fuzz(monkeypatch, "--damaged", "--messages", "60", "--seed", "1") == 0, capsys.readouterr().err
+    assert "broken: 0" in capsys.readouterr().out
+
+
+def test_a_broken_law_is_found_in_damaged_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Readers that say what they may have to take back, as if every call were guarded."""
+    hold = normalizers.normalizer
+    monkeypatch.setattr("benchmarks.normalizer_fuzz.normalizer", partial(hold, guarded=True))
+    assert fuzz(monkeypatch, "--damaged", "--messages", "60", "--formats", "pythonic", "hermes") == 1
+    assert "the whole answer has other calls" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

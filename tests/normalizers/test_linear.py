@@ -1,0 +1,71 @@
+"""Reading takes time in proportion to the text, however degenerate it is, and keeps a bounded part of a call.
+
+The time of 16 KB is compared with that of 8 KB, in 4-character pieces; no time is asserted by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from normalizers import TextDelta, ToolCall, ToolStart, fold, get, names, normalizer
+from normalizers.read import region
+from normalizers.write.render import render_calls
+from tests.normalizers.splits import tool
+
+TOOLS = [tool("search", ["query"], query="string", limit="integer"), tool("ping")]
+FORMATS = [name for name in names() if not get(name).untouched]
+UNITS = ["[", "[ ", "(", "{", "'", '"', "`", " ", "\n", "\\", "<", "search", "search (", "-", "]", ")", "=", ",", "“"]
+SIZE = 8192
+TIMES_TWO = 3.2
+"""Twice the text may cost this often as much: four times would be quadratic."""
+
+
+def degenerate(name: str) -> Iterator[tuple[str, str]]:
+    """Beginnings, and what follows again and again."""
+    spec = get(name)
+    marks = [*spec.open, *spec.begins, *spec.close, *(mark for pair in spec.think for mark in pair)]
+    opener = next(iter((*spec.open, *spec.begins)), "")
+    for unit in dict.fromkeys((*UNITS, *marks[:4], *(mark[:-1] for mark in marks[:4]))):
+        for head in dict.fromkeys(("", "[", "functools[", opener, f"{opener}[")):
+            yield head, unit
+
+
+def cost(name: str, text: str) -> float:
+    parser = normalizer(name, TOOLS)
+    began = time.thread_time()
+    for at in range(0, len(text), 4):
+        parser.feed(text[at : at + 4])
+    parser.finish("stop")
+    return time.thread_time() - began
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_degenerate_text_costs_in_proportion(name: str) -> None:
+    """Looks at the slowest of the texts closely: the least of some tries, since other load only adds to it."""
+    slowest = sorted(degenerate(name), key=lambda text: -cost(name, text[0] + text[1] * (SIZE // 8 // len(text[1]))))
+    for head, unit in slowest[:6]:
+        short, long = (head + unit * (size // len(unit)) for size in (SIZE, 2 * SIZE))
+        tries = [(cost(name, short), cost(name, long)) for _ in range(2)]
+        if min(b for _, b in tries) > TIMES_TWO * min(a for a, _ in tries):
+            tries += [(cost(name, short), cost(name, long)) for _ in range(6)]
+        assert min(b for _, b in tries) <= TIMES_TWO * min(a for a, _ in tries), (head, unit, tries)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if get(name).open])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_call_that_grows_beyond_the_bound_becomes_text(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same text in every split, and nothing more is held than the bound."""
+    monkeypatch.setattr(region, "MAX_HELD", 200)
+    spec = get(name)
+    text = render_calls(spec, [ToolCall("functions.search:0", "search", '{"query": "' + "x" * 900 + '"}')])
+    events = []
+    for pieces in ([text], [text[at : at + size] for at in range(0, len(text), size)]):
+        parser = normalizer(name, TOOLS)
+        seen = [event for piece in pieces for event in parser.feed(piece)] + parser.finish("stop")
+        assert not [event for event in seen if isinstance(event, ToolStart)]
+        assert fold(seen).content.count("x") >= 900
+        events.append("".join(event.text for event in seen if isinstance(event, TextDelta)))
+    assert events[0] == events[1]
