@@ -153,6 +153,35 @@ def test_a_grammar_that_the_engine_did_not_take_leaves_a_check() -> None:
     assert (refused.method, refused.check) == ("checked", one.terms.check)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"tools": [tool("now")], "tool_choice": "required"}, {"response_format": BY_SCHEMA}],
+    ids=["call", "json"],
+)
+def test_mlx_is_checked_unless_its_server_takes_grammars(fields: Json) -> None:
+    plain = prepared(Capabilities(HERMES, HERMES), runtime="mlx", **fields).terms
+    assert (plain.method, plain.raw) == ("checked", None)
+    assert plain.check is not None
+    held = prepared(Capabilities(HERMES, HERMES, notation="lark"), runtime="mlx", **fields).terms
+    assert held.method == "grammar"
+    assert held.raw is not None
+    assert held.raw.grammar is not None
+    assert held.raw.grammar.startswith("start: ")
+
+
+def test_calls_that_the_model_decides_on_get_a_grammar() -> None:
+    can = Capabilities(HERMES, HERMES, notation="gbnf")
+    raw = prepared(can, tools=[tool("now")]).terms.raw
+    assert raw is not None
+    assert raw.grammar is not None
+    assert raw.in_reasoning is not None
+    assert raw.starts == ("<tool_call>",)
+    harmony = registry.get("harmony")
+    without = prepared(Capabilities(harmony, harmony, notation="gbnf"), tools=[tool("now")]).terms.raw
+    assert without is not None
+    assert without.grammar is None
+
+
 def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
     with pytest.raises(ProviderInvalidRequest, match="tool_choice: runtime echo"):
         prepared(Capabilities(NATIVE, NATIVE), runtime="echo", tools=[tool("now")], tool_choice="required")
