@@ -148,7 +148,7 @@ def _has_effect(statement: Any) -> bool:
             return False
         if statement.children[1].type == "operator" and statement.children[1].value == "=":
             return all(target.type == "atom_expr" for target in statement.children[:-1:2])
-        return bool(statement.children[1].type != "annassign"  # `+=` and its like)
+        return bool(statement.children[1].type != "annassign")  # `+=` and its like
     if kind == "keyword":
         return bool(statement.value in ("return", "raise"))
     if kind in ("atom_expr", "await"):
