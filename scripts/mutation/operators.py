@@ -147,7 +147,7 @@ def _has_effect(statement: Any) -> bool:
         if function is None or function.name.value == "__init__":
             return False
         if statement.children[1].type == "operator" and statement.children[1].value == "=":
-            return all(target.type == "atom_expr" for target in statement.children[:-1:2])
+            return bool(all(target.type == "atom_expr" for target in statement.children[:-1:2]))
         return bool(statement.children[1].type != "annassign")  # `+=` and its like
     if kind == "keyword":
         return bool(statement.value in ("return", "raise"))
