@@ -115,7 +115,9 @@ async def _ask(kind: Leaving, number: int, port: int, engine: Engine) -> asyncio
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**16)
     text = f"{kind.does} {number} {'x' * kind.prompt}"
     body = json.dumps({"stream": kind.stream, "messages": [{"role": "user", "content": text}]}).encode()
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
     async with asyncio.timeout(WITHIN):
         await engine.asked[number]
         if kind.does != "nothing":

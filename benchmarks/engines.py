@@ -133,7 +133,7 @@ async def ask(port: int, *, stream: bool) -> tuple[asyncio.StreamReader, asyncio
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     said = [{"role": "user", "content": "Say hello."}]
     body = json.dumps({"model": "kept", "messages": said, "stream": stream, **LONG}).encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     writer.write(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
     return reader, writer
 

@@ -107,7 +107,7 @@ async def measure(gateway: Gateway, model: str, choice: str) -> Score:
         score.seconds.append(time.perf_counter() - began)
         score.cut += answer["finish_reason"] == "length"
         calls: list[Json] = answer["message"].get("tool_calls") or []
-        if len(calls) != 1:
+        if len(calls) != 1 or answer["finish_reason"] == "length":
             continue
         called, given = calls[0]["function"]["name"], json.loads(calls[0]["function"]["arguments"])
         if called not in SCHEMAS or not jsonschema.Draft202012Validator(SCHEMAS[called]).is_valid(given):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from normalizers import ToolCall, get, normalizer
+from normalizers.values.coerce import SchemaIndex
 from normalizers.write.render import render_calls
 
 WORDS = "the quick brown fox, jumps: over (the) lazy dog. "
@@ -22,7 +23,11 @@ def nested(size: int) -> list[object]:
     return [item] * (size // len(json.dumps(item)))
 
 
-def call(name: str, value: object, function: str = "notes.write") -> list[str]:
+FUNCTION = "notes.write"
+TOOLS = SchemaIndex([{"name": FUNCTION}, {"name": "write_note"}])
+
+
+def call(name: str, value: object, function: str = FUNCTION) -> list[str]:
     """A call in the format's own text, as pieces."""
     spec = get(name)
     rendered = render_calls(spec, [ToolCall("", function, json.dumps({"body": value}))])
@@ -36,11 +41,12 @@ def call(name: str, value: object, function: str = "notes.write") -> list[str]:
     return pieces
 
 
-def reader(name: str) -> Callable[[list[str]], None]:
+def reader(name: str, *, guarded: bool = True) -> Callable[[list[str]], None]:
+    """guarded: the arguments leave piece by piece; otherwise the call is held until it is complete."""
     spec = get(name)
 
     def read(pieces: list[str]) -> None:
-        parser = normalizer(spec)
+        parser = normalizer(spec, TOOLS, guarded=guarded)
         feed = parser.feed
         for piece in pieces:
             feed(piece)

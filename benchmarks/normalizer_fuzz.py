@@ -152,10 +152,12 @@ def judge(
                 arguments_of[index] = ""
             case ToolArgs(index, fragment):
                 arguments_of[index] += fragment
-            case ToolEnd(index):
+            case ToolEnd(index, cut):
+                if cut and reason == "length":
+                    continue
                 if not isinstance(json.loads(arguments_of[index]), dict):
                     return "arguments are not an object", 0
-    folded = fold(whole)
+    folded = fold(event for event in whole if not (isinstance(event, ToolEnd) and event.cut))
     calls = [(call.name, json.loads(call.arguments)) for call in folded.tool_calls]
     if expected is not None and (calls != expected or folded.content.strip()):
         return f"reads back as {calls}, {folded.content!r}; was {expected}", 0

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.stacks import Unavailable, install
-from benchmarks.normalizer_calls import call, least, nested, reader, text
+from benchmarks.normalizer_calls import TOOLS, call, least, nested, reader, text
 from normalizers import ToolArgs, get, normalizer, warm
 
 CACHE = Path.home() / ".cache/ctxgate/bench"
@@ -157,7 +157,7 @@ def ours(name: str) -> Reader:
     read = reader(name)
 
     def arguments(pieces: list[str]) -> list[str]:
-        parser = normalizer(name)
+        parser = normalizer(name, TOOLS, guarded=True)
         events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish("stop")
         return [event.json for event in events if isinstance(event, ToolArgs)]
 

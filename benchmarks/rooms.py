@@ -52,7 +52,7 @@ class Follower:
 async def call(port: int, method: str, path: str, body: object = None) -> dict[str, object]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     content = json.dumps(body).encode() if body is not None else b""
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n"
     writer.write(head.encode() + content)
     answer = await reader.read()
     writer.close()
@@ -65,7 +65,7 @@ async def call(port: int, method: str, path: str, body: object = None) -> dict[s
 
 async def open_events(port: int, room: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET /llm/room/{room}/events?follow=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    writer.write(f"GET /llm/room/{room}/events?follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
     await reader.readuntil(b"\r\n\r\n")
     return reader, writer
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -20,11 +23,15 @@ from gateway.config import Config, ConfigError
 from gateway.core import Gateway
 from gateway.core.reload import Load, Reloader
 from gateway.observe import logs
+from gateway.observe.vitals import Workers
 from gateway.services import Services
 from normalizers import FormatSpec, registry
 
 GRACE_SECONDS = 10
-
+END_SECONDS = 30
+"""From the first signal to the end of the process, whatever hangs by then."""
+DOUBLED_SECONDS = 0.3
+"""A signal that follows this soon is the same one: a terminal and a wrapper both pass on Ctrl-C."""
 
 BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
     # Rooms that were active when the gateway ended go on.
@@ -99,14 +106,12 @@ def _imported(name: str) -> Callable[[Services], Any]:
 def serve(config: Config, load: Load, sockets: list[socket.socket]) -> None:
     """Serves on listening sockets until SIGINT or SIGTERM, then gives answers in flight GRACE_SECONDS to end.
 
-    SIGHUP reloads.
+    A second one ends the process at once; END_SECONDS after the first it ends anyway. SIGHUP reloads.
     """
-    server = config.server
     app, services = _wired(config, load)
     settings = uvicorn.Config(
         app,
-        # The fast protocol has no CORS.
-        http="httptools" if server.cors_origins else "gateway.server.fast_protocol:FastProtocol",
+        http="gateway.server.fast_protocol:FastProtocol",
         ws="none",
         log_config=None,
         access_log=False,
@@ -127,11 +132,35 @@ class _Server(uvicorn.Server):
         self._reloader = services.reloader
         self._formats = formats
         self._on_terminal = sys.stderr.isatty()
+        self._told_to_end: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Runs between two instructions of the main thread, even if the event loop hangs. A guard ends each engine
+        whose gateway is gone (`gateway.engines.guard`)."""
+        now = time.monotonic()
+        if self._told_to_end is None:
+            self._end_at_last()
+            super().handle_exit(sig, frame)
+        elif now - self._told_to_end > DOUBLED_SECONDS:
+            signal.signal(sig, signal.SIG_DFL)
+            signal.raise_signal(sig)
+
+    def _end_at_last(self) -> None:
+        """Needs neither the event loop nor Python's lock for it."""
+        self._told_to_end = time.monotonic()
+        faulthandler.dump_traceback_later(END_SECONDS, exit=True)
+
+    async def on_tick(self, counter: int) -> bool:
+        self._services.vitals.lag.tick()
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hung_up)
-        self._warming = asyncio.get_running_loop().run_in_executor(None, self._warm)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        self._services.vitals.workers = Workers()
+        loop.set_default_executor(self._services.vitals.workers)
+        self._warming = loop.run_in_executor(None, self._warm)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._services.ending.set()
@@ -141,6 +170,7 @@ class _Server(uvicorn.Server):
         """A closed terminal ends the gateway that it started; any other SIGHUP reloads."""
         if self._on_terminal and not sys.stderr.isatty():
             self.should_exit = True
+            self._end_at_last()
         elif self._reloader is not None:
             self._reloading = asyncio.create_task(_reload(self._reloader), name="reload")
 

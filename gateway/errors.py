@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Mapping
-from math import ceil
+from math import ceil, isfinite
 from typing import Any, ClassVar, Literal, NamedTuple
 
 Category = Literal[
@@ -225,3 +225,20 @@ class Backoff(NamedTuple):
 
             seconds *= 1.0 - self.jitter * random()  # noqa: S311 - spreads load, guards nothing
         return max(seconds, at_least)
+
+
+def seconds_until_retry(header: str | None) -> float | None:
+    """A server's Retry-After header, a number or a date (RFC 9110 §10.2.3), as seconds from now; None if neither."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        from datetime import UTC, datetime  # here, since few servers send a date
+        from email.utils import parsedate_to_datetime
+
+        try:
+            seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):
+            return None
+    return max(0.0, seconds) if isfinite(seconds) else None

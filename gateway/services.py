@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from gateway.core import Gateway
 from gateway.core.reload import Reloader
+from gateway.observe.vitals import Vitals
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -29,6 +30,7 @@ class Services:
         """reloader: None for a gateway that wasn't started from a file. prunes: see `gateway.store.retention`."""
         self.gateway = gateway
         self.reloader = reloader
+        self.vitals = Vitals()
         self.ending = asyncio.Event()
         """Set once the server takes no more requests: endless streams end then."""
         self._opening: asyncio.Task[Store] | None = None

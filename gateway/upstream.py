@@ -162,7 +162,7 @@ class _Connection(asyncio.Protocol):
         self._paused = False
         self._received = False
         self._head_bytes = 0
-        """Bytes received before the answer's head was complete."""
+        """Bytes of the answer's head, or of its trailers: bytes that came without a piece of the body."""
         self._parser = httptools.HttpResponseParser(self)
 
     def send(self, data: bytes) -> Response:
@@ -210,6 +210,7 @@ class _Connection(asyncio.Protocol):
             return
         self._received = True
         self.heard = self._loop.time()
+        body_before = response._size
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -218,11 +219,13 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._violated(response, str(error))
             return
-        if not response.status:
+        if response._size == body_before and not response.ended:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD:
-                self._violated(response, f"the response head exceeds {MAX_HEAD} bytes")
+                part = "trailers exceed" if response.status else "response head exceeds"
+                self._violated(response, f"the {part} {MAX_HEAD} bytes")
             return
+        self._head_bytes = 0
         parts = response._parts
         if parts:
             offer = response.offer
@@ -264,7 +267,8 @@ class _Connection(asyncio.Protocol):
     # httptools callbacks
     def on_header(self, name: bytes, value: bytes) -> None:
         assert self.response is not None
-        self.response.headers[name.lower()] = value
+        if not self.response.status:  # trailers are dropped
+            self.response.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         assert self.response is not None
@@ -273,6 +277,7 @@ class _Connection(asyncio.Protocol):
             # The headers of an interim response don't apply to the final one.
             self.response.headers.clear()
             return
+        self._head_bytes = 0
         self.response.status = status
         self.response._wake()
 
@@ -339,8 +344,8 @@ class Upstream:
     async def request(self, head: bytes, body: bytes = b"") -> Response:
         """Sends a request and returns once the response's head has come.
 
-        If a pooled connection turns out to be closed before the engine sent a byte, sends the request again on another.
-        Raises ProviderUnavailable, ProviderInvalidResponse.
+        If the engine closes a pooled connection before it sent a byte, sends the request again on another. An engine
+        that only took too long isn't asked twice. Raises ProviderUnavailable, ProviderInvalidResponse.
         """
         data = b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         while True:
@@ -356,8 +361,8 @@ class Upstream:
                 raise
             if response.status:
                 return response
-            if fresh or not connection.unanswered or not connection.closed:
-                assert response._error is not None
+            assert response._error is not None
+            if fresh or not connection.unanswered or not isinstance(response._error, EngineGone):
                 raise response._error
 
     def heard(self) -> float | None:

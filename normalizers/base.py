@@ -47,6 +47,11 @@ class Normalizer:
         self.mended: Mended = "none"
         """The strongest repair so far: of a literal's spelling, or of a value that its schema refused."""
 
+    @property
+    def held(self) -> tuple[str, int] | None:
+        """The name of the call that is held back, and how many characters of it; None if none is."""
+        return None
+
     def passes(self, text: str) -> bool:
         """True if `feed(text)` would return `text` as it is and change no state. False promises nothing."""
         return True
@@ -66,7 +71,10 @@ class CallWriter:
     Assigns indices and ids, and applies the policies on whole calls: `allow` (false for
     ``tool_choice: "none"``), `parallel` (false keeps the first call only), and the format's
     `unknown_tools` and `after`. A call that a policy forbids is still read, and ends as a `Warn`;
-    a call of an unknown tool also becomes content.
+    a call of an unknown tool becomes content (see `Region`).
+
+    guarded: the calls are certain to be readable, so each leaves piece by piece. Any other call is held until it is
+    complete, and leaves at once.
     """
 
     __slots__ = (
@@ -80,6 +88,7 @@ class CallWriter:
         "_spec",
         "_used_ids",
         "dropped",
+        "guarded",
         "out",
     )
 
@@ -92,8 +101,10 @@ class CallWriter:
         *,
         allow: bool,
         parallel: bool,
+        guarded: bool,
     ) -> None:
         self.out: list[Event] = []
+        self.guarded = guarded
         self._owner = owner
         self._spec = spec
         self._schemas = schemas
@@ -129,13 +140,17 @@ class CallWriter:
         if _MENDED.index(level) > _MENDED.index(owner.mended):
             owner.mended = level
 
+    def refuses(self, name: str) -> bool:
+        """Whether a call of that tool is text: the request doesn't declare it."""
+        return self._spec.unknown_tools == "refuse" and name not in self._schemas
+
     def start(self, name: str, native_id: str | None = None) -> None:
-        if not self._allow:
+        if self.refuses(name):
+            self._forbidden = "unknown_tool"
+        elif not self._allow:
             self._forbidden = "calls_not_allowed"
         elif not self._parallel and self._index >= 0:
             self._forbidden = "parallel_call_dropped"
-        elif self._spec.unknown_tools == "refuse" and name not in self._schemas:
-            self._forbidden = "unknown_tool"
         else:
             self._forbidden = ""
             self._index += 1
@@ -156,9 +171,12 @@ class CallWriter:
     def end(self, raw: str) -> None:
         """End the call. `raw` is its source, for the warning if a policy forbids it."""
         if self._forbidden:
-            if self._forbidden == "unknown_tool":
-                self.text(self._spec.unmarked(raw))
             self.warn(self._forbidden, raw)
         else:
             self._owner.called = True
             self.out.append(ToolEnd(self._index))
+
+    def cut(self) -> None:
+        """The answer's length cut the call."""
+        if not self._forbidden:
+            self.out.append(ToolEnd(self._index, cut=True))

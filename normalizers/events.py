@@ -44,9 +44,10 @@ class ToolArgs:
 
 @dataclass(slots=True)
 class ToolEnd:
-    """The call is complete. Its fragments, joined, are one valid JSON object."""
+    """The call is complete. Its fragments, joined, are one valid JSON object, unless the answer's length cut it."""
 
     index: int
+    cut: bool = False
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class Message:
 
 
 def fold(events: Iterable[Event]) -> Message:
-    """Join a whole answer's events. Leaves out calls that never ended: cut or malformed ones."""
+    """Join a whole answer's events. Leaves out calls that never ended, which only guarded ones can do."""
     content: list[str] = []
     reasoning: list[str] = []
     started: dict[int, tuple[ToolStart, list[str]]] = {}

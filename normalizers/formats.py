@@ -17,7 +17,6 @@ _DEEPSEEK_TOKENS = (
     "<｜tool▁output▁end｜>",
     "<｜end▁of▁sentence｜>",
 )
-_M3 = "]<]minimax[>["
 
 _FORMATS: tuple[FormatSpec, ...] = (
     FormatSpec(name="native_json", aliases=("native", "openai", "none")),
@@ -77,9 +76,16 @@ _FORMATS: tuple[FormatSpec, ...] = (
         listed=True,
         think=THINK,
         drop=("</tool_call>",),
+        call_drop=("</tool_call>",),
         bare=("object",),
     ),
-    FormatSpec(name="granite_20b_fc", dialect="json", open=("<function_call>",), drop=("</function_call>",)),
+    FormatSpec(
+        name="granite_20b_fc",
+        dialect="json",
+        open=("<function_call>",),
+        drop=("</function_call>",),
+        call_drop=("</function_call>",),
+    ),
     FormatSpec(name="phi4", aliases=("phi4_mini",), dialect="json", open=("functools",), listed=True, bare=("object",)),
     # -- a name, then an object
     FormatSpec(
@@ -111,6 +117,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         begins=("<｜tool▁call▁begin｜>",),
         close=("<｜tool▁calls▁end｜>",),
         drop=("<｜tool▁call▁end｜>", "<｜tool▁sep｜>", *_DEEPSEEK_TOKENS),
+        call_drop=("<｜tool▁sep｜>",),
         think=THINK,
         result=("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
     ),
@@ -269,6 +276,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         aliases=("gpt_oss",),
         dialect="harmony",
         begins=("<|start|>", "<|channel|>", "to=functions."),
+        channels=("<|start|>", "<|channel|>"),
         drop=("<|end|>", "<|return|>", "<|call|>", "<|message|>"),
     ),
 )
@@ -278,11 +286,14 @@ def _auto() -> FormatSpec:
     """The format that accepts every opener, bare calls of declared tools and every kind of reasoning."""
     marks = {mark: None for spec in _FORMATS for mark in (*spec.open, *spec.begins) if mark != "functools"}
     strays = {mark: None for spec in _FORMATS for mark in (*spec.close, *spec.drop) if mark not in marks}
+    of_calls = {mark for spec in _FORMATS for mark in spec.call_marks}
     return FormatSpec(
         name="auto",
         dialect="auto",
         begins=tuple(marks),
+        channels=tuple(mark for spec in _FORMATS for mark in spec.channels),
         drop=tuple(strays),
+        call_drop=tuple(mark for mark in strays if mark in of_calls),
         think=tuple(dict.fromkeys(pair for spec in _FORMATS for pair in spec.think)),
         bare=("call", "list", "object"),
     )

@@ -146,12 +146,16 @@ def normalizer(
     reasoning_open: bool = False,
     allow_calls: bool = True,
     parallel: bool = True,
+    guarded: bool = False,
 ) -> Normalizer:
     """A normaliser for one answer.
 
     `tools` is the request's OpenAI tool list, or an index of it that several answers share. `ids` makes
     unique call ids. `reasoning_open`: the prompt already opened the reasoning. `allow_calls=False`
     (``tool_choice: "none"``) replaces each call by a `Warn`; `parallel=False` keeps the first call only.
+
+    A call is held until it is complete, so that none has to be taken back. `guarded`: the calls are certain to be
+    readable, so their arguments leave piece by piece.
     """
     if isinstance(spec, str):
         spec = get(spec)
@@ -167,6 +171,7 @@ def normalizer(
         reasoning_open=reasoning_open,
         allow_calls=allow_calls,
         parallel=parallel,
+        guarded=guarded,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,11 +60,15 @@ class FormatSpec:
     """Literals that end it. Optional where the dialect recognises the end without them."""
     begins: tuple[str, ...] = ()
     """Literals of a call that also begin a region, for models that omit the opener."""
+    channels: tuple[str, ...] = ()
+    """Those of `begins` whose regions hold content and reasoning, too."""
     think: tuple[tuple[str, str], ...] = ()
     """Pairs of literals around reasoning. The first pair's end also closes reasoning that the
     prompt opened."""
     drop: tuple[str, ...] = ()
     """Other special tokens that are never content."""
+    call_drop: tuple[str, ...] = ()
+    """Those of `drop` that stand around calls alone."""
     bare: tuple[Bare, ...] = ()
     """Forms of a call that need no `open` if they name a declared tool: ``name(...)`` at the start of a
     line, a list ``[name(...)]``, a JSON object or a list of them, a line ``Tool: name``."""
@@ -75,9 +80,9 @@ class FormatSpec:
     """The model may repeat a region's body and end marker; the repetition is dropped."""
     after: Literal["content", "drop"] = "content"
     """How to treat text after a call. With ``drop``, one `Warn` at the end reports it."""
-    unknown_tools: Literal["forward", "refuse"] = "forward"
-    """How to treat a call of an undeclared tool. With ``refuse``, its text becomes content. A `bare` call of
-    one is always content."""
+    unknown_tools: Literal["refuse", "forward"] = "refuse"
+    """How to treat a call of an undeclared tool. With ``refuse``, its text stays content, marks included. A `bare`
+    call of one is always content."""
     result: tuple[str, str] | tuple[()] = ()
     """Literals around a tool's result."""
     keep_special: bool = True
@@ -86,14 +91,23 @@ class FormatSpec:
     @property
     def markers(self) -> tuple[str, ...]:
         """The format's special tokens, which are never content."""
+        thinking = tuple(mark for pair in self.think for mark in pair)
+        literals = (*self.open, *self.close, *self.drop, *thinking, *self.begins, *self._syntax_marks)
+        marks = (mark for mark in literals if mark and mark[0] in "<[]" and mark[-1] in ">]")
+        return tuple(sorted(set(marks), key=len, reverse=True))
+
+    @property
+    def call_marks(self) -> frozenset[str]:
+        """The literals that stand in and around calls alone: content, if no tool is declared."""
+        marks = {*self.open, *self.close, *self.begins, *self._syntax_marks, *self.call_drop}
+        return frozenset(marks - {*self.channels})
+
+    @property
+    def _syntax_marks(self) -> Iterator[str]:
         syntax = self.syntax
         named = (*syntax.tail, *syntax.head) if isinstance(syntax, NamedSyntax) else ()
         tagged = (*syntax.parameter, *syntax.call) if isinstance(syntax, TagSyntax) and syntax.special else ()
-        thinking = tuple(mark for pair in self.think for mark in pair)
-        literals = (*self.open, *self.close, *self.drop, *thinking, *self.begins)
-        pieces = (piece for template in (*named, *tagged) for piece in re.split(r"\{\w+\}| ", template))
-        marks = (mark for mark in (*literals, *pieces) if mark and mark[0] in "<[]" and mark[-1] in ">]")
-        return tuple(sorted(set(marks), key=len, reverse=True))
+        return (piece for template in (*named, *tagged) for piece in re.split(r"\{\w+\}| ", template))
 
     def unmarked(self, text: str) -> str:
         """`text` without the format's special tokens."""

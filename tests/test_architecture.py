@@ -15,7 +15,7 @@ import pytest
 from gateway.app import build
 from gateway.backends.echo import EchoBackend
 from gateway.config import Config, Model
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 from tests.provider.server import serve
 from tests.test_boundaries import OURS, ROOT
 
@@ -125,7 +125,7 @@ def test_a_chat_takes_the_path_of_the_page() -> None:
     body = {"messages": [{"role": "user", "content": "hello there"}], "stream": True}
     threading.setprofile(record)
     try:
-        with serve(build(config), lifespan="on", http=LANE) as url:
+        with serve(build(config), lifespan="on", http=FAST) as url:
             answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
     finally:
         threading.setprofile(None)

@@ -12,6 +12,9 @@ from gateway.wire.chat import ChatRequest, decode
 MAX_RECORDING = 1024 * 1024
 """Largest recording of one exchange in bytes. A longer exchange sets `cut`."""
 
+SMALL_FIELD = 1024
+"""Bytes of a field that the recording of a longer request keeps."""
+
 
 class Recording(msgspec.Struct):
     """raw: the engine's payloads, or its one body. clean: the payloads or body for the client.
@@ -56,8 +59,11 @@ class RecordedAnswer(Answer):
         fields = dict(request.fields)
         size = sum(len(bytes(value)) for value in fields.values())
         if cut := size > MAX_RECORDING:
-            del fields["messages"]
-        self.recording = Recording(fields, self._spec.name, self._reasoning_open, cut=cut, size=0 if cut else size)
+            fields = {name: value for name, value in fields.items() if len(bytes(value)) <= SMALL_FIELD}
+            size = sum(len(bytes(value)) for value in fields.values())
+            if size > MAX_RECORDING:
+                fields, size = {}, 0
+        self.recording = Recording(fields, self._spec.name, self._reasoning_open, cut=cut, size=size)
 
     def passes(self, payload: bytes, out: list[bytes]) -> bool:
         before, passes = len(out), False

@@ -6,6 +6,7 @@ differ. A payload that needs no change passes byte for byte.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import count
@@ -15,7 +16,17 @@ import msgspec
 
 from gateway.answer.native_calls import NativeCalls
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
-from gateway.wire.chat import ChatRequest, Chunk, ToolCallDelta, decode, decode_answer, decode_chunk, encode
+from gateway.wire.chat import (
+    CALLING,
+    MAX_KEPT_BYTES,
+    ChatRequest,
+    Chunk,
+    ToolCallDelta,
+    decode,
+    decode_answer,
+    decode_chunk,
+    encode,
+)
 from gateway.wire.engine import Fixup
 from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
 from normalizers.base import Mended
@@ -29,14 +40,21 @@ CLEAN_FINISH = ("stop", "tool_calls", "function_call", None)
 _SHARED_FIELDS = ("id", "created", "model", "system_fingerprint")
 
 
+_UNPRINTABLE = re.compile("[^!-~]")
+_LONGEST_NAME = 64
+
 _NO_TOOLS = SchemaIndex(())
 _NOTHING: Mapping[str, int] = {}
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
+def _kept_tools(raw: bytes) -> SchemaIndex:
+    return SchemaIndex(decode(raw))
+
+
 def _tools(raw: bytes) -> SchemaIndex:
     """Cached, because agents send the same list with every turn."""
-    return SchemaIndex(decode(raw))
+    return _kept_tools(raw) if len(raw) <= MAX_KEPT_BYTES else SchemaIndex(decode(raw))
 
 
 class _Choice:
@@ -103,6 +121,9 @@ class Answer:
     spec: the format in which the model writes calls. fixup: corrects the engine's own mistakes first.
     reasoning_open: the text starts within the model's reasoning. healed: the repairs to the request's history,
     counted by kind. The answer's `ctxgate` field reports them, and the fallback that answers.
+
+    guarded: every call that the model begins is certain to be readable, so that it may leave piece by piece. Any other
+    is held until it is complete. Set it before the first payload.
     """
 
     __slots__ = (
@@ -116,6 +137,7 @@ class Answer:
         "_spec",
         "choices",
         "chunks",
+        "guarded",
         "healed",
         "usage",
     )
@@ -129,6 +151,7 @@ class Answer:
         reasoning_open: bool = False,
         healed: Mapping[str, int] = _NOTHING,
     ) -> None:
+        self.guarded = False
         self.healed = healed
         self._request = request
         self._spec = spec
@@ -156,6 +179,16 @@ class Answer:
         """Problems in the answer, each with a `code` and the `text` concerned."""
         return [warning for choice in self.choices.values() for warning in choice.all_warnings()]
 
+    def describe_held(self) -> str:
+        """The progress of the call that is held back; "" if none is. Names only tools that the request declares."""
+        for choice in self.choices.values():
+            if (held := choice.normalizer.held) is not None:
+                name, size = held
+                tools = self._request.tools
+                known = tools is not None and name in _tools(tools)
+                return f"{CALLING} {_printable(name)} characters={size}" if known else f"{CALLING} characters={size}"
+        return ""
+
     def _choice(self, index: int) -> _Choice:
         choice = self.choices.get(index)
         if choice is None:
@@ -166,6 +199,7 @@ class Answer:
                 reasoning_open=self._reasoning_open,
                 allow_calls=request.tool_choice != "none",
                 parallel=request.parallel_tool_calls,
+                guarded=self.guarded,
             )
             choice = self.choices[index] = _Choice(index, text)
             self._only = choice if len(self.choices) == 1 else None
@@ -467,6 +501,11 @@ class Answer:
         for call in folded.tool_calls:
             function = {"name": call.name, "arguments": call.arguments}
             calls.append({"id": call.id, "type": "function", "function": function})
+
+
+def _printable(name: str) -> str:
+    """A tool's name in one word of printable characters, as a comment needs it."""
+    return _UNPRINTABLE.sub("?", name)[:_LONGEST_NAME]
 
 
 class EngineError(Exception):

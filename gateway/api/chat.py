@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import logging
 
+from gateway.api.streaming import PayloadEncoding, chat_stream, stand_in
 from gateway.core import Gateway, Run
 from gateway.errors import GatewayError
-from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, read_body, until_gone
+from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, until_gone
+from gateway.server.bodies import read_body
 from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client, respond_error
-from gateway.server.keepalive import SSE_HEADERS, KeepAlive
-from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.sse import DONE, event, events
-
-FOREVER = 1e8
-"""Seconds until a comment that shall never come."""
+from gateway.wire.chat import ChatRequest
 
 PATHS = ("/v1/chat/completions", "/chat/completions")
 
@@ -33,10 +30,7 @@ class Chat:
 
     def configured(self) -> None:
         """Applies the gateway's current configuration."""
-        server = self.gateway.config.server
-        self.max_body = server.max_body_bytes
-        self._progress_after = server.progress_after_seconds if server.progress_comments else FOREVER
-        self._keep_alive = server.keep_alive_seconds if server.progress_comments else FOREVER
+        self.max_body = self.gateway.config.server.max_body_bytes
 
     async def answer(self, body: bytes, headers: Headers, client: Client) -> None:
         """headers: the request's. They explain a body that can't be read."""
@@ -47,7 +41,7 @@ class Chat:
                 check_encoding(headers)
                 raise
             if request.stream:
-                await self._stream(request, client)
+                await chat_stream(self.gateway, request, PayloadEncoding()).send(client)
                 return
             with await self.gateway.chat(request) as run:
                 body = await run.whole()
@@ -57,37 +51,6 @@ class Chat:
         except Exception:
             log.exception("chat failed")
             await respond_error(client, INTERNAL)
-
-    async def _stream(self, request: ChatRequest, client: Client) -> None:
-        """An error before the first byte becomes a status; after it, a frame of the stream and its end mark."""
-        keepalive = KeepAlive(
-            client, request.describe_progress, progress_after=self._progress_after, keep_alive=self._keep_alive
-        )
-        try:
-            with await self.gateway.chat(request) as run:
-                payloads = await run.payloads()
-                await keepalive.begin((*SSE_HEADERS, *stand_in(run)) if run.fallback is not None else SSE_HEADERS)
-                if (sink := client.sink()) is not None:
-                    run.push_to(sink)
-                while payloads:
-                    if keepalive.busy:
-                        await keepalive.settle()
-                    await client.write(events(payloads))
-                    payloads = await run.payloads()
-            last = DONE
-        except GatewayError as error:
-            if not keepalive.started:
-                raise
-            last = event(encode(error.body())) + DONE
-        except Exception:
-            if not keepalive.started:
-                raise
-            log.exception("a stream of model %s broke", request.model)
-            last = event(encode(INTERNAL.body())) + DONE
-        finally:
-            keepalive.close()
-        await keepalive.settle()
-        await client.end(last)
 
 
 WHOLE_HEADERS: dict[str, Headers] = {
@@ -109,16 +72,10 @@ def _headers(run: Run) -> Headers:
     return headers
 
 
-def stand_in(run: Run) -> Headers:
-    """Names the model that answers, if it isn't the one that was asked. A chat's stream also names it in the `ctxgate`
-    field of its last chunk."""
-    return () if run.fallback is None else ((b"x-ctxgate-fallback", run.fallback.encode()),)
-
-
 async def chat_asgi(chat: Chat, scope: Scope, receive: Receive, send: Send) -> None:
-    """`chat` as an ASGI endpoint. Raises ProviderInvalidRequest (413) for a body above the limit."""
+    """`chat` as an ASGI endpoint. Raises what `read_body` raises."""
     try:
-        body = await read_body(scope, receive, chat.max_body)
+        body = await read_body(scope, receive)
     except ClientGone:
         return
     await until_gone(chat.answer(body, scope["headers"], ASGIClient(send)), receive)

@@ -12,8 +12,11 @@ from uvicorn.importer import import_from_string
 from gateway.api import health, routes
 from gateway.api.chat import PATHS, Chat, chat_asgi, log
 from gateway.errors import GatewayError, ProviderAuthentication
-from gateway.server import keys
+from gateway.server import connections, keys
+from gateway.server.access import Access
 from gateway.server.asgi import ASGIApp, Headers, Message, MethodNotAllowed, Receive, Scope, Send
+from gateway.server.bodies import SCOPE_KEY as BODY_KEY
+from gateway.server.bodies import Bodies, Body
 from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient
 from gateway.server.keys import KeyFile, Keyring
 from gateway.server.principal import ANYBODY, LOCAL, SCOPE_KEY, Principal
@@ -37,17 +40,12 @@ class API:
         self.chat = Chat(gateway)
         self.hot_paths = frozenset(path.encode() for path in PATHS)
         self.answer_hot = self.chat.answer
-        self.max_body = self.chat.max_body
+        self.bodies = Bodies(gateway.config.server.max_bodies_bytes)
         self._services = services
         self._router: ASGIApp | None = None
         self._background = background
-        self._keyring = self._keys()
+        self._apply()
         gateway.on_change(self._configured)
-        self._app: ASGIApp = self._answer
-        if origins := gateway.config.server.cors_origins:
-            from gateway.server import cors
-
-            self._app = cors.allowing(origins, self._answer)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -56,7 +54,26 @@ class API:
         if scope["type"] != "http":
             await send({"type": "websocket.close"})
             return
-        await self._app(scope, receive, send)
+        body = Body(self.bodies, self.max_body)
+        scope[BODY_KEY] = body
+        try:
+            await self._admitted(scope, receive, send)
+        except GatewayError as error:
+            await _send_error(send, error, scope["path"])
+        finally:
+            body.close()
+
+    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises what `Access.admit` raises."""
+        headers, method = scope["headers"], scope["method"]
+        page = scope["path"] == "/" and method in ("GET", "HEAD") and (b"sec-fetch-dest", b"document") in headers
+        granted = self.admit(headers, old=scope["http_version"] < "1.1", page=page)
+        if granted:
+            if method == "OPTIONS" and (told := self._access.preflight(headers)):
+                await ASGIClient(send).whole(200, (*granted, *told), b"")
+                return
+            send = _with_headers(send, granted)
+        await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
@@ -103,9 +120,20 @@ class API:
         await self._router(scope, receive, send)
 
     def _configured(self) -> None:
-        self._keyring = self._keys()
         self.chat.configured()
-        self.max_body = self.chat.max_body
+        self._apply()
+
+    def _apply(self) -> None:
+        """Applies the gateway's current configuration."""
+        server = self.chat.gateway.config.server
+        self._keyring = self._keys()
+        self._access = Access(
+            None if server.uds is not None else (server.host, *server.allowed_hosts), server.cors_origins
+        )
+        self.admit = self._access.admit
+        self.max_body = server.max_body_bytes
+        self.max_connections = connections.most(server.max_connections)
+        self.bodies.most = server.max_bodies_bytes
 
     def _keys(self) -> Keyring:
         config = self.chat.gateway.config
@@ -144,6 +172,15 @@ class API:
         if not principal.allows(scope):
             raise ProviderAuthentication(f"this API key lacks the scope {scope}", code="insufficient_scope", status=403)
         return principal
+
+
+def _with_headers(send: Send, more: Headers) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *more]}
+        await send(message)
+
+    return sent
 
 
 async def _send_error(send: Send, error: GatewayError, path: str) -> None:

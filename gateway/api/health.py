@@ -27,13 +27,24 @@ async def answer(services: Services, scope: Scope, send: Send) -> None:
 
 def health(services: Services) -> dict[str, Any]:
     gateway, reloader = services.gateway, services.reloader
+    problems = [*services.vitals.problems(), *_engine_problems(services)]
     body: dict[str, Any] = {
-        "status": "ok",
+        "status": "degraded" if problems else "ok",
         "version": __version__,
         "active_model": gateway.config.active_model,
     }
+    if problems:
+        body["problems"] = problems
     if reloader is not None and reloader.problems:
         # Details need a key.
         body["config"] = "the file has mistakes; the last good one is in use: see `ctxgate status`"
     body["engines"] = {name: route.engine.state for name, route in gateway.routes.items() if route.engine is not None}
     return body
+
+
+def _engine_problems(services: Services) -> list[str]:
+    name = services.gateway.config.resolve(None).name
+    route = services.gateway.routes.get(name)
+    if route is None or route.engine is None or route.engine.state != "failed":
+        return []
+    return [f"the engine of {name}, the active model, can't start: see `ctxgate status`"]

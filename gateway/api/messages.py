@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from gateway.api.chat import stand_in
-from gateway.api.streaming import EventEncoding, chat_stream, dropped_tools, estimate
+from gateway.api.streaming import EventEncoding, chat_stream, dropped_tools, estimate, stand_in, write_events
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.messages.answer import MessageEncoder
 from gateway.wire.messages.request import CreateMessage, chat_fields, dropped
 from gateway.wire.pieces import pieces
+
+
+class MessageEncoding(EventEncoding):
+    """Anthropic's events, `ping` among them."""
+
+    ping = write_events([{"type": "ping"}])
 
 
 async def create(request: Request) -> ASGIApp:
@@ -19,7 +24,7 @@ async def create(request: Request) -> ASGIApp:
     encoder = MessageEncoder(model, thinking=wanted.thinks, omitted=omitted)
     chat = ChatRequest.parse(encode(chat_fields(wanted)), "messages")
     if wanted.stream:
-        return chat_stream(request.gateway, chat, EventEncoding(encoder))
+        return chat_stream(request.gateway, chat, MessageEncoding(encoder))
     with await request.gateway.chat(chat) as run:
         encoder.feed(pieces(await run.whole()))
     encoder.finish()

@@ -11,8 +11,7 @@ from msgspec import Raw
 from starlette.responses import Response
 
 from gateway import __version__
-from gateway.api.chat import stand_in
-from gateway.api.streaming import LineEncoding, chat_stream
+from gateway.api.streaming import LineEncoding, chat_stream, stand_in
 from gateway.core import Gateway, Route
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
@@ -130,7 +129,7 @@ async def show(request: Request) -> ASGIApp:
         {
             "license": "",
             "modelfile": f"# {model.name} of config.yaml, served by ctxgate\nFROM {model.name}\n",
-            "parameters": "\n".join(f"{name} {value}" for name, value in model.defaults.items()),
+            "parameters": "\n".join(f"{name} {value}" for name, value in model.shown_defaults.items()),
             "template": "",
             "details": entry["details"],
             "model_info": info,

@@ -1,34 +1,42 @@
-"""One loop for every streamed answer but the hot route's: payloads in, the bytes of another API out."""
+"""One loop for every streamed answer: payloads in, the bytes of an API out."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
-from gateway.api.chat import FOREVER, log, stand_in
 from gateway.config import Server
-from gateway.core import Gateway
+from gateway.core import Gateway, Run
 from gateway.errors import GatewayError
 from gateway.request.token_estimate import TokenCount
 from gateway.server.asgi import Headers, Receive, Scope, Send
-from gateway.server.client import INTERNAL, ASGIClient
+from gateway.server.client import INTERNAL, ASGIClient, Client
 from gateway.server.keepalive import SSE_HEADERS, KeepAlive
 from gateway.wire import sse
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.pieces import Piece, pieces
+from gateway.wire.sse import Sink
 
+FOREVER = 1e8
+"""Seconds until a comment that shall never come."""
 MAX_KINDS = 1000
 """Characters of the header that names dropped tools, whose names are the client's."""
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
 
+log = logging.getLogger("ctxgate")
 _UNPRINTABLE = re.compile("[^ -~]")
 
 
 class Source(Protocol):
     async def payloads(self) -> list[bytes]:
         """The next payloads, at least one; [] at the end. Raises GatewayError."""
+        ...
+
+    def push_to(self, sink: Sink) -> None:
+        """Lets payloads take a shortcut to the client while `payloads` waits, if the source has one."""
         ...
 
 
@@ -39,11 +47,15 @@ Opened = tuple[Source, Callable[[], Headers]]
 class Encoding(Protocol):
     """Turns the payloads of one answer into the bytes of an API's stream.
 
-    headers: of the stream. comments: whether the format has comments, which keep a silent stream alive.
+    headers: of the stream. comments: whether the format has comments, which keep a silent stream alive. ping: an event
+    of the format that means nothing, to go with each comment; b"" if it has none. unchanged: the payloads leave as they
+    are, so that they may take the shortcut.
     """
 
     headers: Headers
     comments: bool
+    ping: bytes
+    unchanged: bool
 
     def opening(self) -> bytes: ...
 
@@ -75,7 +87,10 @@ class Stream:
         self._progress = progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        client, encoding = ASGIClient(send), self._encoding
+        await self.send(ASGIClient(send))
+
+    async def send(self, client: Client) -> None:
+        encoding = self._encoding
         keepalive = self._comments(client)
         try:
             async with self._source as opened:
@@ -88,17 +103,19 @@ class Stream:
         except Exception:
             if not keepalive.started:
                 raise
-            log.exception("a stream of %s broke", scope["path"])
+            log.exception("a stream broke")
             last = encoding.fail(INTERNAL)
         finally:
             keepalive.close()
         await keepalive.settle()
         await client.end(last)
 
-    async def _forward(self, opened: Opened, client: ASGIClient, keepalive: KeepAlive) -> None:
+    async def _forward(self, opened: Opened, client: Client, keepalive: KeepAlive) -> None:
         source, headers = opened
         payloads = await source.payloads()
         await keepalive.begin((*self._encoding.headers, *headers()))
+        if self._encoding.unchanged and (sink := client.sink()) is not None:
+            source.push_to(sink)
         if opening := self._encoding.opening():
             await client.write(opening)
         while payloads:
@@ -108,12 +125,13 @@ class Stream:
                 await client.write(frames)
             payloads = await source.payloads()
 
-    def _comments(self, client: ASGIClient) -> KeepAlive:
+    def _comments(self, client: Client) -> KeepAlive:
         server = self._server
         after, silence = server.progress_after_seconds, server.keep_alive_seconds
         if not (server.progress_comments and self._encoding.comments):
             after = silence = FOREVER
-        return KeepAlive(client, self._progress, progress_after=after, keep_alive=silence)
+        ping = self._encoding.ping
+        return KeepAlive(client, self._progress, progress_after=after, keep_alive=silence, ping=ping)
 
 
 def chat_stream(gateway: Gateway, request: ChatRequest, encoding: Encoding) -> Stream:
@@ -125,6 +143,12 @@ def chat_stream(gateway: Gateway, request: ChatRequest, encoding: Encoding) -> S
 async def _chat(gateway: Gateway, request: ChatRequest) -> AsyncIterator[Opened]:
     with await gateway.chat(request) as run:
         yield run, lambda: stand_in(run)
+
+
+def stand_in(run: Run) -> Headers:
+    """Names the model that answers, if it isn't the one that was asked. A chat's stream also names it in the `ctxgate`
+    field of its last chunk."""
+    return () if run.fallback is None else ((b"x-ctxgate-fallback", run.fallback.encode()),)
 
 
 class Encoder(Protocol):
@@ -144,6 +168,8 @@ class EventEncoding:
 
     headers = SSE_HEADERS
     comments = True
+    ping = b""
+    unchanged = False
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -179,6 +205,8 @@ class PayloadEncoding:
 
     headers = SSE_HEADERS
     comments = True
+    ping = b""
+    unchanged = True
 
     def opening(self) -> bytes:
         return b""

@@ -65,6 +65,19 @@ def _folder(folder: Path) -> About:
     )
 
 
+def special_tokens(folder: Path | None) -> tuple[str, ...]:
+    """The texts that the tokenizer of a model's folder always reads as tokens. () if its files don't tell."""
+    try:
+        if folder is None or not folder.is_dir():
+            return ()
+        added = _json(folder / "tokenizer.json").get("added_tokens")
+        if not isinstance(added, list):
+            added = [*(_json(folder / "tokenizer_config.json").get("added_tokens_decoder") or {}).values()]
+        return tuple(str(token["content"]) for token in added if token.get("special") is True)
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return ()
+
+
 def _json(file: Path) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(file.read_bytes())

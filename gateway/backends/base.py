@@ -14,10 +14,13 @@ from msgspec import Raw, Struct
 
 from gateway.backends.about import UNKNOWN, About
 from gateway.config import Model
+from gateway.config.hidden import hider
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
+from gateway.prompts.live import LivePrompts, Turn
 from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
-from gateway.wire.engine import Fixup, RawText
+from gateway.wire.control_tokens import ControlTokens
+from gateway.wire.engine import Fixup, Notation, RawText
 
 Endpoint = Literal["completions", "embeddings", "rerank"]
 """Endpoints of OpenAI's and Jina's APIs beside chat."""
@@ -44,7 +47,8 @@ class Address(Struct, frozen=True):
     def __str__(self) -> str:
         if self.uds is not None:
             return f"unix:{self.uds}"
-        return f"{'https' if self.tls else 'http'}://{bracketed(self.host)}:{self.port}{self.prefix}"
+        """For people: without the prefix, which may hold a key."""
+        return f"{'https' if self.tls else 'http'}://{bracketed(self.host)}:{self.port}"
 
 
 class Reply:
@@ -59,7 +63,9 @@ class Reply:
     reasoning_open = False
     """The prompt opens the model's reasoning, so the text starts within it."""
     by_grammar = False
-    """The engine holds the text to the grammar that was sent."""
+    """The engine holds the text to the grammar that was sent: every call that a mark begins can be read."""
+    turn: Turn | None = None
+    """The request's place among the engine's prompts, if it matters."""
 
     def whole(self) -> Awaitable[bytes]:
         """The JSON body of a whole answer."""
@@ -113,8 +119,11 @@ class Backend:
     A backend implements `open`; everything else has a default, which often says "not supported".
     """
 
-    gives_raw_text = False
-    """Whether `open_raw` works."""
+    guards = False
+    """Whether it has `control_tokens`, and takes requests that are guarded against them: `open_raw` and `count_tokens`
+    do, or `open` if `opens_guarded`."""
+    opens_guarded = False
+    """Whether `open` takes guarded requests; else their texts are broken for it."""
 
     def __init__(self, model: Model, address: Address | None) -> None:
         self.model = model
@@ -146,12 +155,22 @@ class Backend:
         """What an error of the engine means. An error within a stream has no status: `status` is 500 then."""
         return InternalError(f"the engine answered {status}: {body[:200]!r}")
 
+    def fault(self, status: int, body: bytes) -> GatewayError:
+        """As `error`, without the model's secrets: servers quote keys that they refuse."""
+        if self.model.secrets:
+            body = hider(self.model.secrets)(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+        return self.error(status, body)
+
     async def ready(self) -> None:
         """Returns if the next `open` is expected to succeed.
 
         Raises ProviderModelNotLoaded while the engine loads, ProviderUnavailable if nothing answers,
         ProviderInvalidModel if the server doesn't have the model.
         """
+
+    async def notation(self) -> Notation | None:
+        """The notation of the grammars that `open_raw` takes; None if only `open` works."""
+        return None
 
     async def takes_tools(self) -> bool:
         """Whether the model's chat template has a place for tools."""
@@ -161,6 +180,10 @@ class Backend:
         """Whether the model's chat template shows the calls of earlier answers."""
         return True
 
+    async def control_tokens(self) -> ControlTokens | None:
+        """The control tokens of the model; None if the server doesn't tell. Asked only of backends that guard."""
+        return None
+
     async def about(self) -> About:
         """What the model's files or its server say about the model."""
         return UNKNOWN
@@ -168,6 +191,12 @@ class Backend:
     def replicas(self) -> Sequence[ReplicaStatus]:
         """The servers behind this backend, if it stands before several."""
         return ()
+
+    def keep_prompts(self, prompts: LivePrompts) -> None:
+        """Lets `prompts` save and restore what the engine has read; a backend that can't ignores them."""
+
+    async def save_prompts(self) -> None:
+        """Saves what the engine has read, before it ends. Raises nothing."""
 
     def heard(self) -> float | None:
         """When the last byte of an answer came, by the loop's clock; None if the backend doesn't notice."""

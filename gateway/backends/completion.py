@@ -17,7 +17,7 @@ class CompletionReply(HTTPReply):
     __slots__ = ("_seen_choices", "_usage", "by_grammar", "reasoning_open")
 
     def __init__(self, response: Response, *, usage: bool, reasoning_open: bool, by_grammar: bool) -> None:
-        super().__init__(response, None)
+        super().__init__(response)
         self._usage = usage
         self._seen_choices: set[int] = set()
         self.reasoning_open = reasoning_open

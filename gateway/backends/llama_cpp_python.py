@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends import messages
-from gateway.backends.openai import MAX_ERROR_BODY, HTTPReply, OpenAIBackend, error_message
+from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
 from gateway.errors import (
     GatewayError,
     ProviderInvalidRequest,
@@ -61,11 +61,9 @@ class LlamaCppPythonBackend(OpenAIBackend):
         """Finds out why a stream was empty: asked for a whole answer, the server reports the error."""
         whole = {name: value for name, value in fields.items() if name != "stream_options"}
         response = await self.upstream.request(self._chat_head, encode({**whole, "stream": _FALSE, "max_tokens": _ONE}))
-        try:
-            if response.status != 200:
-                return self.error(response.status, await response.read(MAX_ERROR_BODY))
-        finally:
-            response.close()
+        if response.status != 200:
+            return await self.refusal(response)
+        response.close()
         return ProviderInvalidResponse("the engine answered 200 with an empty stream")
 
     def error(self, status: int, body: bytes) -> GatewayError:
@@ -82,7 +80,7 @@ class _Stream(HTTPReply):
     __slots__ = ("_backend", "_fields")
 
     def __init__(self, response: Response, backend: LlamaCppPythonBackend, fields: dict[str, Raw]) -> None:
-        super().__init__(response, backend.fixup())
+        super().__init__(response)
         self._backend = backend
         self._fields = fields
 

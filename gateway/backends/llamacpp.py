@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Endpoint
 from gateway.backends.context import context_length_exceeded, may_exceed
+from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
 from gateway.backends.prompt_progress import PromptProgress
 from gateway.config import Model
@@ -23,8 +25,10 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderUnsupportedContentBlock,
 )
+from gateway.prompts.live import LivePrompts, Turn
 from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.engine import RawText
+from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, may_be_one
+from gateway.wire.engine import Notation, RawText
 
 _needs_edit = messages.needs(messages.EMPTY_ARGUMENTS)
 
@@ -49,8 +53,18 @@ DENSE_BYTES = 2
 TRIGGER_WORD = 1
 """llama.cpp's number of the trigger type `word`; a word that is a token triggers as a token."""
 
+MAX_VOCABULARY = 1_000_000
+PIECES = 32_768
+"""Tokens of the vocabulary that are asked for at once."""
+
+BETWEEN = -1
+"""A token id that no model has: llama.cpp passes it through, which tells the ids of several texts apart."""
+
 SURELY_FITS = 512
 """Bytes of messages that fit any window, so the gateway doesn't ask for its size."""
+
+NOWHERE = nullcontext()
+"""In place of a turn."""
 
 TEMPLATE_FIELDS = ("messages", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt")
 """Fields that shape the prompt; all others control the generation."""
@@ -66,7 +80,7 @@ _SET_TO_NOTHING = (b"null", b"false", b'{"type":"text"}', b'{"type": "text"}')
 
 
 class LlamaCppBackend(OpenAIBackend):
-    gives_raw_text = True
+    guards = True
     ready_path = "/health"
 
     def __init__(self, model: Model, address: Address | None) -> None:
@@ -76,6 +90,17 @@ class LlamaCppBackend(OpenAIBackend):
         self._tokenize_head = self.post_head("/tokenize")
         self._completion_head = self.post_head("/v1/completions")
         self._templates = True
+        self._marks: dict[str, bool] = {}
+        self._control: ControlTokens | None = None
+        self._slots: LlamaCppSlots | None = None
+        self._prompts: LivePrompts | None = None
+
+    def keep_prompts(self, prompts: LivePrompts) -> None:
+        self._slots, self._prompts = LlamaCppSlots(self, self.props), prompts
+
+    async def save_prompts(self) -> None:
+        if self._prompts is not None and self._slots is not None:
+            await self._prompts.save_all(self._slots)
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
         choice = request.tool_choice
@@ -87,7 +112,10 @@ class LlamaCppBackend(OpenAIBackend):
         collects = not request.stream and not (_is_set("logprobs", fields) and "tools" in fields)
         if collects:
             fields |= collect.STREAM_FIELDS
-        reply = await super().open(request, fields)
+        turn = await self._place(fields, None)
+        with turn or NOWHERE:
+            reply = await super().open(request, fields)
+        reply.turn = turn
         reply.progress, reply.collects = progress, collects
         return reply
 
@@ -96,52 +124,112 @@ class LlamaCppBackend(OpenAIBackend):
 
         Images, audio, structured output and logprobs go to the chat endpoint, and so does everything on a server
         without `/apply-template`. That endpoint gets the grammar only without `tools`: llama.cpp rejects both together.
+        It takes no token ids: of a guarded request only images and audio go there, with the texts broken.
         """
-        grammar = {"grammar": Raw(encode(raw.grammar))} if raw.grammar is not None and raw.trigger is None else {}
+        forced = raw.grammar is not None and not raw.starts
         prompt, format = None, None
-        if raw.grammar is not None and raw.trigger is None:
+        if forced:
             format = fields.pop("response_format", None)
-        if self._templates and not _needs_chat_endpoint(fields):
+        media = _needs_chat(fields["messages"]) is not None
+        if self._templates and not media and (raw.guarded or not _needs_chat_endpoint(fields)):
             self.adapt(fields)
             prompt = await self._prompt(fields)
             self._templates = prompt is not None
         if prompt is None:
             if format is not None:
                 fields["response_format"] = format
-            return await self.open(request, fields if "tools" in fields else {**grammar, **fields})
-        pair = next((pair for pair in raw.think if prompt.rstrip().endswith(pair[0])), None)
-        if pair is not None and grammar:
+            if raw.guarded:
+                fields |= {name: Raw(broken(bytes(fields[name]))) for name in ("messages", "tools") if name in fields}
+            if forced and "tools" not in fields:
+                fields.setdefault("grammar", Raw(encode(raw.grammar)))
+            return await self.open(request, fields)
+        if raw.guarded:
+            _for_completions(fields)
+        pair = next((pair for pair in raw.think if _end(prompt).endswith(pair[0])), None)
+        if pair is not None and forced:
             # The grammar forces a call at once, so close the reasoning that the prompt opens.
-            prompt, pair = prompt.rstrip() + "\n\n" + pair[1] + "\n\n", None
+            prompt, pair = _with_end(prompt, _end(prompt) + "\n\n" + pair[1] + "\n\n"), None
         asked = {name: value for name, value in fields.items() if name not in CHAT_FIELDS}
-        asked = {**grammar, **asked, "model": self._name, "prompt": Raw(encode(prompt))}
-        markers = raw.markers
-        if raw.trigger is not None and pair is None and "grammar" not in fields:
-            # Within reasoning the trigger doesn't start a call.
-            markers = (*markers, raw.trigger)
-            trigger = {"type": TRIGGER_WORD, "value": raw.trigger}
-            asked["grammar"], asked["grammar_lazy"] = Raw(encode(raw.grammar)), Raw(b"true")
-            asked["grammar_triggers"] = Raw(encode([trigger]))
-        if markers:
-            asked["preserved_tokens"] = Raw(encode(markers))
+        grammar = await self._grammar(asked, raw, pair)
+        asked |= {**grammar, "model": self._name, "prompt": Raw(encode(prompt))}
+        if raw.markers:
+            asked["preserved_tokens"] = Raw(encode(raw.markers))
         await self._check_fits(fields, prompt)
         progress = PromptProgress.requested(request, fields)
         if progress is not None:
             asked["return_progress"] = fields["return_progress"]
         if not request.stream:
             asked |= collect.STREAM_FIELDS
-        response = await self.accepted(self._completion_head, asked)
+        turn = await self._place(fields, prompt)
+        asked |= {name: value for name, value in fields.items() if name == "id_slot"}
+        with turn or NOWHERE:
+            response = await self.accepted(self._completion_head, asked)
         reply = completion.CompletionReply(
             response,
             usage=request.include_usage or not request.stream,
             reasoning_open=pair is not None,
-            # The client's own grammar wins.
-            by_grammar=raw.trigger is None and raw.grammar is not None and "grammar" not in fields,
+            by_grammar=bool(grammar),
         )
+        reply.turn = turn
         reply.progress, reply.collects = progress, not request.stream
         return reply
 
-    async def _check_fits(self, fields: dict[str, Raw], prompt: str | None = None) -> None:
+    async def _grammar(self, fields: dict[str, Raw], raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
+        """The fields for our grammar; none if the client's own wins. pair: the reasoning that the prompt opens."""
+        if raw.grammar is None or "grammar" in fields or (raw.starts and "json_schema" in fields):
+            return {}
+        return await self._guard(raw, pair) if raw.starts else {"grammar": Raw(encode(raw.grammar))}
+
+    async def _guard(self, raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
+        """The fields of a grammar that allows any text up to a mark.
+
+        If each mark is one token, llama.cpp starts the grammar there, and the text before costs nothing. Otherwise a
+        token might hold a mark's end and more, which the grammar must see before the model writes it.
+        """
+        grammar, starts = (raw.grammar, raw.starts) if pair is None else (raw.in_reasoning, (pair[1],))
+        fields = {"grammar": Raw(encode(grammar))}
+        if not all([await self._is_token(mark) for mark in starts]):
+            return fields
+        # Calls within reasoning are none.
+        opened = [mark for mark, _ in raw.think if pair is None and await self._is_token(mark)]
+        triggers = [{"type": TRIGGER_WORD, "value": mark} for mark in (*starts, *opened)]
+        return fields | {"grammar_lazy": Raw(b"true"), "grammar_triggers": Raw(encode(triggers))}
+
+    async def _is_token(self, mark: str) -> bool:
+        """Whether the model's vocabulary has the mark as one token; asked once."""
+        if mark not in self._marks:
+            tokens = await self._tokens({"content": mark, "parse_special": True, "add_special": False})
+            self._marks[mark] = tokens is not None and len(tokens) == 1
+        return self._marks[mark]
+
+    async def _place(self, fields: dict[str, Raw], prompt: Prompt | None) -> Turn | None:
+        """Chooses the slot for a request whose rendered prompt is `prompt`, if that is known, and writes it there."""
+        prompts, slots = self._prompts, self._slots
+        if prompts is None or slots is None:
+            return None
+        if "n" in fields and bytes(fields["n"]) not in (b"1", b"null"):
+            # Each choice takes a slot.
+            prompts.disturb()
+            return None
+
+        async def render() -> str | None:
+            found = prompt
+            if found is None and self._templates and _needs_chat(fields["messages"]) is None:
+                copy = dict(fields)
+                self.adapt(copy)
+                found = await self._prompt(copy)
+            return None if found is None else as_text(found)
+
+        size = len(bytes(fields["messages"])) + (len(bytes(fields["tools"])) if "tools" in fields else 0)
+        private = "id_slot" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
+        turn = await prompts.place(slots, size, render, private=private)
+        if turn is not None and turn.chain:
+            turn.asked = bytes(fields.get("tools", b"")), bytes(fields["messages"])
+        if turn is not None and turn.slot is not None and "id_slot" not in fields:
+            fields["id_slot"] = Raw(b"%d" % turn.slot)
+        return turn
+
+    async def _check_fits(self, fields: dict[str, Raw], prompt: Prompt | None = None) -> None:
         """Counts the tokens of a prompt that may exceed a slot's window; llama.cpp counts only once a slot is free.
 
         prompt: the rendered prompt, if it is known.
@@ -168,6 +256,8 @@ class LlamaCppBackend(OpenAIBackend):
         if endpoint == "completions" and bytes(fields.get("suffix", b"null")) not in (b"null", b'""'):
             message = "suffix: llama.cpp ignores it here; put the model's own fill-in-the-middle tokens into the prompt"
             raise ProviderInvalidRequest(message, param="suffix")
+        if self._prompts is not None:
+            self._prompts.disturb()
         return await super().post(endpoint, fields)
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
@@ -177,21 +267,71 @@ class LlamaCppBackend(OpenAIBackend):
         prompt = await self._prompt(fields)
         return None if prompt is None else await self._count(prompt)
 
-    async def _count(self, prompt: str) -> int | None:
-        """Counts tokens with the model's tokenizer; None if the server can't."""
-        asked = {"content": prompt, "add_special": True, "parse_special": True}
-        response = await self.upstream.request(self._tokenize_head, encode(asked))
+    async def control_tokens(self) -> ControlTokens | None:
+        """Read from the server's vocabulary, once; empty if it doesn't tell the vocabulary."""
+        if self._control is None:
+            self._control = ControlTokens(await self._read_control_tokens())
+        return self._control
+
+    async def _read_control_tokens(self) -> dict[str, list[int]]:
+        """The texts that are one token with special parsing and others without, and those others."""
+        status, body = await self.get("/v1/models")
+        served = json_object(body).get("data") if status == 200 else None
+        meta = served[0].get("meta") if isinstance(served, list) and served and isinstance(served[0], dict) else None
+        size = meta.get("n_vocab") if isinstance(meta, dict) else None
+        if not isinstance(size, int):
+            return {}
+        texts: list[str] = []
+        for first in range(0, min(size, MAX_VOCABULARY), PIECES):
+            ids = list(range(first, min(size, first + PIECES)))
+            pieces = await self._tokens({"content": ids, "with_pieces": True})
+            found = [token.get("piece") for token in pieces or () if isinstance(token, dict)]
+            texts += {text for text in found if isinstance(text, str) and may_be_one(text)}
+        special, plain = await self._each(texts, special=True), await self._each(texts, special=False)
+        line_break = (await self._each(["\n"], special=False))[0]
+        found_tokens = {}
+        for text, one, several in zip(texts, special, plain, strict=True):
+            if len(one) == 1 and one != several:
+                # Behind a line break no tokenizer puts a space before the text.
+                (after,) = await self._each([f"\n{text}"], special=False)
+                begins = after[: len(line_break)] == line_break
+                found_tokens[text] = after[len(line_break) :] if begins else several
+        return found_tokens
+
+    async def _each(self, texts: list[str], *, special: bool) -> list[list[int]]:
+        """The ids of each text. [] for each if the server can't tell."""
+        parts: list[str | int] = []
+        for text in texts:
+            parts += (text, BETWEEN)
+        ids = await self._tokens({"content": parts, "parse_special": special, "add_special": False}) if texts else None
+        found: list[list[int]] = [[]]
+        for id in ids or ():
+            if id == BETWEEN:
+                found.append([])
+            else:
+                found[-1].append(id)
+        return found[:-1] if len(found) == len(texts) + 1 else [[] for _ in texts]
+
+    async def _tokens(self, asked: dict[str, Any]) -> list[Any] | None:
+        """An answer of `/tokenize`; None if the server can't."""
+        response = await self.upstream.request(self._tokenize_head, encode({**asked, "model": self._name}))
         try:
             body = await response.read()
         finally:
             response.close()
-        if response.status != 200:
-            return None
-        tokens = json_object(body).get("tokens")
-        return len(tokens) if isinstance(tokens, list) else None
+        tokens = json_object(body).get("tokens") if response.status == 200 else None
+        return tokens if isinstance(tokens, list) else None
 
-    async def _prompt(self, fields: dict[str, Raw]) -> str | None:
-        """Renders the prompt with the model's template; None if the server has no such endpoint."""
+    async def _count(self, prompt: Prompt) -> int | None:
+        """Counts tokens with the model's tokenizer; None if the server can't."""
+        tokens = await self._tokens({"content": prompt, "add_special": True, "parse_special": True})
+        return len(tokens) if tokens is not None else None
+
+    async def _prompt(self, fields: dict[str, Raw]) -> Prompt | None:
+        """Renders the prompt with the model's template; None if the server has no such endpoint.
+
+        In a guarded request's prompt, what must stay text is token ids.
+        """
         asked = {name: fields[name] for name in TEMPLATE_FIELDS if name in fields}
         asked["model"] = self._name
         response = await self.upstream.request(self._template_head, encode(asked))
@@ -202,12 +342,20 @@ class LlamaCppBackend(OpenAIBackend):
         if response.status == 404:
             return None
         if response.status != 200:
-            raise self.error(response.status, body)
-        return completion.prompt(body)
+            raise self.fault(response.status, body)
+        rendered = completion.prompt(body)
+        if NONCE not in rendered:
+            return rendered
+        tokens = await self.control_tokens()
+        assert tokens is not None
+        return tokens.cut(rendered)
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if _needs_edit(fields["messages"]):
             messages.edit(fields, messages.arguments_are_text)
+
+    async def notation(self) -> Notation:
+        return "gbnf"
 
     async def takes_tools(self) -> bool:
         """True for a server without /props, such as a router of several models."""
@@ -306,6 +454,28 @@ def _keep_named_tool(choice: dict[str, Any], fields: dict[str, Raw]) -> None:
     if not named:
         raise ProviderInvalidRequest(f"tool_choice: there is no tool {name!r}", param="tool_choice")
     fields["tools"], fields["tool_choice"] = Raw(encode(named)), Raw(b'"required"')
+
+
+def _for_completions(fields: dict[str, Raw]) -> None:
+    """Writes the fields of PARSED_FIELDS as the endpoint for plain prompts wants them."""
+    format = msgspec.json.decode(fields.pop("response_format", b"null"))
+    if isinstance(format, dict) and format.get("type") in ("json_schema", "json_object"):
+        named = format.get("json_schema")
+        schema = named.get("schema") if isinstance(named, dict) else format.get("schema")
+        fields["json_schema"] = Raw(encode(schema or {"type": "object"}))
+    wanted, top = fields.pop("logprobs", b"null"), fields.pop("top_logprobs", b"null")
+    if bytes(wanted) == b"true":
+        fields["logprobs"] = Raw(top if bytes(top) not in (b"null", b"0") else b"1")
+
+
+def _end(prompt: Prompt) -> str:
+    """The text at the prompt's end, without white space behind it."""
+    last = prompt if isinstance(prompt, str) else prompt[-1]
+    return last.rstrip() if isinstance(last, str) else ""
+
+
+def _with_end(prompt: Prompt, end: str) -> Prompt:
+    return end if isinstance(prompt, str) else [*prompt[:-1], end]
 
 
 def _needs_chat_endpoint(fields: dict[str, Raw]) -> bool:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 
 from gateway.backends import messages
+from gateway.backends.about import special_tokens
 from gateway.backends.base import Address
 from gateway.backends.context import exceeded
 from gateway.backends.fixups import RoleOnce
-from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
+from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object
 from gateway.backends.prompt_progress import PromptProgress
 from gateway.config import Model
 from gateway.errors import (
@@ -20,8 +23,10 @@ from gateway.errors import (
     ProviderUnavailable,
     ProviderUnsupportedContentBlock,
 )
-from gateway.wire.chat import ChatRequest
-from gateway.wire.engine import Fixup
+from gateway.upstream import Response
+from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.control_tokens import NONCE, ControlTokens, count, may_be_one
+from gateway.wire.engine import Fixup, Notation, RawText
 
 OWN_MODEL = Raw(b'"default_model"')
 """Selects the model that the server started with. The server tries to load any other name."""
@@ -40,20 +45,62 @@ MODEL_TROUBLE = (
 """Parts of a 404's message that blame the model; any other 404 blames the request."""
 
 
+NONCE_FIELD = "ctxgate_nonce"
+"""Among the template's arguments: tells `gateway.engines.mlx_server` where to cut the prompt."""
+
+
+class MLXReply(HTTPReply):
+    """A reply of the gateway's own `mlx_server`, which says in headers whether a grammar holds the text."""
+
+    __slots__ = ("by_grammar", "reasoning_open")
+
+    def __init__(self, response: Response, fixup: Fixup | None) -> None:
+        super().__init__(response, fixup)
+        self.by_grammar = b"x-ctxgate-grammar" in response.headers
+        self.reasoning_open = b"x-ctxgate-reasoning" in response.headers
+
+
 class MLXBackend(OpenAIBackend):
     ready_path = "/health"
+    opens_guarded = True
 
     def __init__(self, model: Model, address: Address | None) -> None:
         super().__init__(model, address)
         if model.path is not None or model.model_name is None:
             self._name = OWN_MODEL
+        self.guards = _cuts(model)
+        self._control: ControlTokens | None = None
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
+        if self._control is not None and count(
+            *(bytes(fields[name]) for name in ("messages", "tools") if name in fields)
+        ):
+            given = msgspec.json.decode(fields.get("chat_template_kwargs", b"null")) or {}
+            fields["chat_template_kwargs"] = Raw(encode({**given, NONCE_FIELD: NONCE}))
         reply = await super().open(request, fields)
         if request.stream:
             reply.read_progress(progress := PromptProgress())
             request.progress = progress.describe
         return reply
+
+    async def control_tokens(self) -> ControlTokens | None:
+        """Read from the model's folder, once. The server cuts within each, so nobody needs their ids."""
+        if self._control is None:
+            special = await asyncio.to_thread(special_tokens, self.model.path)
+            self._control = ControlTokens({text: () for text in special if may_be_one(text)})
+        return self._control
+
+    async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> HTTPReply:
+        """As `open`, with a grammar for the server; without one, the server itself reads the answer's calls."""
+        if raw.grammar is not None:
+            grammars = {"grammar": raw.grammar, "in_reasoning": raw.in_reasoning, "markers": raw.markers}
+            fields["ctxgate"] = Raw(encode(grammars))
+        return await self.open(request, fields)
+
+    async def notation(self) -> Notation | None:
+        """The gateway's own server takes grammars if llguidance is installed; a plain mlx_lm.server takes none."""
+        status, body = await self.get(self.ready_path)
+        return "lark" if status == 200 and json_object(body).get("grammars") == "lark" else None
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if "repeat_penalty" in fields:
@@ -62,8 +109,8 @@ class MLXBackend(OpenAIBackend):
         if _needs_edit(fields["messages"]):
             messages.edit(fields, messages.developer_is_system)
 
-    def fixup(self) -> Fixup:
-        return _Fixup(self.model.name)
+    def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
+        return MLXReply(response, _Fixup(self.model.name))
 
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)
@@ -83,6 +130,14 @@ class MLXBackend(OpenAIBackend):
                 return ProviderInvalidModel(f"mlx_lm.server doesn't have this model: {message}", param="model")
             return ProviderInvalidRequest(f"the engine rejected the request: {message}")
         return super().error(status, body)
+
+
+def _cuts(model: Model) -> bool:
+    """Whether the model's server is `gateway.engines.mlx_server`; no other one cuts a guarded prompt."""
+    if model.path is None or model.base_url is not None or model.uds is not None:
+        return False
+    engine = model.engine
+    return engine.command is None or any(arg.endswith("gateway/engines/mlx_server.py") for arg in engine.args)
 
 
 class _Fixup(RoleOnce):

@@ -150,7 +150,7 @@ class OllamaBackend(OpenAIBackend):
         finally:
             response.close()
         if response.status != 200:
-            raise self.error(response.status, body)
+            raise self.fault(response.status, body)
         return body
 
 

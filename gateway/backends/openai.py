@@ -25,7 +25,9 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderRateLimit,
     ProviderUnavailable,
+    seconds_until_retry,
 )
+from gateway.prompts.live import Turn
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.engine import Fixup
@@ -39,14 +41,26 @@ MAX_MESSAGE = 16 * 1024
 class HTTPReply(DirectReply):
     """A reply read from an upstream response."""
 
-    __slots__ = ("_ended", "_reader", "_response", "_seen", "between_events", "collects", "done", "fixup", "progress")
+    __slots__ = (
+        "_ended",
+        "_reader",
+        "_response",
+        "_seen",
+        "between_events",
+        "collects",
+        "done",
+        "fixup",
+        "progress",
+        "turn",
+    )
 
-    def __init__(self, response: Response, fixup: Fixup | None) -> None:
+    def __init__(self, response: Response, fixup: Fixup | None = None) -> None:
         self.fixup = fixup
         self.progress: PromptProgress | None = None
         """Reads llama.cpp's progress payloads, until the first token."""
         self.collects = False
         """The engine streams a whole answer; see `gateway.backends.collect`."""
+        self.turn: Turn | None = None
         self._response = response
         self._reader: SSEReader | None = None
         self._seen = False
@@ -128,10 +142,12 @@ class HTTPReply(DirectReply):
             self._response.finish()
         else:
             self._response.close()
+        if self.turn is not None:
+            self.turn.leave()
 
 
 class OpenAIBackend(Backend):
-    """Subclasses override `adapt`, `error`, `fixup`, `reply`, `takes_tools` and the two paths for their engine."""
+    """Subclasses override `adapt`, `error`, `reply`, `takes_tools` and the two paths for their engine."""
 
     chat_path = "/v1/chat/completions"
     ready_path = "/v1/models"
@@ -163,7 +179,7 @@ class OpenAIBackend(Backend):
             names.adapt(fields)
         response = await self.upstream.request(self._chat_head, encode(fields))
         if response.status != 200:
-            raise await self._refusal(response)
+            raise await self.refusal(response)
         reply = self.reply(response, fields)
         if names is not None:
             reply.fixup = names
@@ -171,25 +187,30 @@ class OpenAIBackend(Backend):
 
     async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
         fields["model"] = self._name
-        return HTTPReply(await self.accepted(self.post_head(f"/v1/{endpoint}"), fields), None)
+        return HTTPReply(await self.accepted(self.post_head(f"/v1/{endpoint}"), fields))
 
     async def accepted(self, head: bytes, fields: dict[str, Raw]) -> Response:
         """Sends a POST and returns the response to read. Raises the error for any status but 200."""
         response = await self.upstream.request(head, encode(fields))
         if response.status != 200:
-            raise await self._refusal(response)
+            raise await self.refusal(response)
         return response
 
-    async def _refusal(self, response: Response) -> GatewayError:
+    async def refusal(self, response: Response) -> GatewayError:
+        """The error for a response whose status isn't 200. Reads and closes it."""
         try:
-            return self.error(response.status, await response.read(MAX_ERROR_BODY))
+            error = self.fault(response.status, await response.read(MAX_ERROR_BODY))
         finally:
             response.close()
+        asked = seconds_until_retry(response.headers.get(b"retry-after", b"").decode("latin-1"))
+        if asked is not None and error.transient:
+            error.retry_after = asked
+        return error
 
     async def ready(self) -> None:
         status, body = await self.get(self.ready_path)
         if status != 200:
-            raise self.error(status, body)
+            raise self.fault(status, body)
 
     async def takes_tools(self) -> bool:
         """Whether the template in the model's files mentions tools; assumes so without a known template."""
@@ -214,12 +235,9 @@ class OpenAIBackend(Backend):
     def adapt(self, fields: dict[str, Raw]) -> None:
         """Changes a request's fields in place to what the engine supports."""
 
-    def fixup(self) -> Fixup | None:
-        return None
-
     def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
         """The reply for a response with status 200. fields: the fields that were sent."""
-        return HTTPReply(response, self.fixup())
+        return HTTPReply(response)
 
     def error(self, status: int, body: bytes) -> GatewayError:
         """Maps an error reply of the engine (OpenArmature §8.1.3)."""

@@ -19,9 +19,11 @@ from msgspec import Raw
 from gateway.backends.about import About
 from gateway.backends.base import Address, Backend, DirectReply, Endpoint, ReplicaStatus, Reply
 from gateway.config import Model
+from gateway.config.hidden import hider
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
-from gateway.wire.engine import Fixup, RawText
+from gateway.wire.control_tokens import ControlTokens
+from gateway.wire.engine import Fixup, Notation, RawText
 
 SLACK = 2
 """A server with fewer than this many requests more than the least busy one may still win by its cache."""
@@ -63,7 +65,7 @@ class Replicas(Backend):
     def __init__(self, model: Model, replicas: list[Replica]) -> None:
         super().__init__(model, None)
         self._replicas = replicas
-        self.gives_raw_text = replicas[0].backend.gives_raw_text
+        self.guards = replicas[0].backend.guards
         self._probing: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -99,11 +101,17 @@ class Replicas(Backend):
         assert last is not None
         raise last
 
+    async def notation(self) -> Notation | None:
+        return await self._any().notation()
+
     async def takes_tools(self) -> bool:
         return await self._any().takes_tools()
 
     async def keeps_calls(self) -> bool:
         return await self._any().keeps_calls()
+
+    async def control_tokens(self) -> ControlTokens | None:
+        return await self._any().control_tokens()
 
     async def about(self) -> About:
         return await self._any().about()
@@ -234,7 +242,8 @@ class CountedReply(Reply):
 
 def replicas(model: Model, backend: type[Backend]) -> Replicas:
     """One backend for all of `model.replicas`."""
-    return Replicas(model, [Replica(url, backend(model, Address.parse(url))) for url in model.replicas])
+    hide = hider(model.secrets)
+    return Replicas(model, [Replica(hide(url), backend(model, Address.parse(url))) for url in model.replicas])
 
 
 def _prefixes(fields: dict[str, Raw]) -> list[int]:

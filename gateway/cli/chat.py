@@ -18,6 +18,7 @@ from gateway.cli.client import PROBE_SECONDS, base_url, headers, transport
 from gateway.cli.options import FILE, Command, config_option, configuration
 from gateway.cli.text import printable
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.wire import sse
 
 if TYPE_CHECKING:
     import httpx
@@ -151,9 +152,9 @@ class Chat:
                 if response.is_error:
                     response.read()
                     raise ProviderUnavailable(_message(response.text))
-                for line in response.iter_lines():
-                    if line.startswith("data: ") and line != "data: [DONE]":
-                        shown.chunk(json.loads(line.removeprefix("data: ")))
+                for payload in sse.read(response.iter_bytes()):
+                    if payload != b"[DONE]":
+                        shown.chunk(json.loads(payload))
         except (httpx.HTTPError, ValueError) as error:
             raise ProviderUnavailable(f"the answer was cut off: {error or type(error).__name__}") from error
         finally:
@@ -229,7 +230,7 @@ def _runs(config: Config) -> bool:
             answer = http.get(f"{base_url(server)}/health").json()
     except (httpx.HTTPError, ValueError):
         return False
-    return isinstance(answer, dict) and answer.get("status") == "ok" and "active_model" in answer
+    return isinstance(answer, dict) and answer.get("status") in ("ok", "degraded") and "active_model" in answer
 
 
 @contextlib.contextmanager

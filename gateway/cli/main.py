@@ -31,6 +31,7 @@ COMMANDS = {
     "ctx": ("gateway.cli.ctx:ctx", "Models as files: executable, with sockets and control files."),
     "room": ("gateway.cli.room:room", "Rent a room, talk to it, watch it, release it."),
     "records": ("gateway.cli.records:records", "Define the models of records that rooms work on."),
+    "prompts": ("gateway.cli.prompts:prompts", "List and remove saved prompts."),
     "keys": ("gateway.cli.keys:keys", "Make, list and revoke the keys of callers."),
 }
 """Where a command lives, and its purpose. Only the module of the command that runs is imported."""

@@ -15,6 +15,7 @@ import click
 from gateway.cli.client import base_url, headers, transport
 from gateway.cli.options import Group, config_option, configuration
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.wire import sse
 
 if TYPE_CHECKING:
     import httpx
@@ -169,10 +170,8 @@ class API:
                 if response.is_error:
                     response.read()
                     _data(response)
-                for line in response.iter_lines():
-                    if line.startswith("data: "):
-                        yield json.loads(line.removeprefix("data: "))
-        except httpx.HTTPError as error:
+                yield from map(json.loads, sse.read(response.iter_bytes()))
+        except (httpx.HTTPError, sse.EventTooLarge) as error:
             raise _unreachable(self._http, error) from error
 
     def id_of(self, room: str) -> str:

@@ -2,7 +2,19 @@
 
 from gateway.config.loader import find, load
 from gateway.config.problems import ConfigError, Problem
-from gateway.config.values import Config, Engines, Model, PullSource, Residence, Role, Rooms, RoomTools, Runtime, Server
+from gateway.config.values import (
+    Config,
+    Engines,
+    Model,
+    Prompts,
+    PullSource,
+    Residence,
+    Role,
+    Rooms,
+    RoomTools,
+    Runtime,
+    Server,
+)
 
 __all__ = [
     "Config",
@@ -10,6 +22,7 @@ __all__ = [
     "Engines",
     "Model",
     "Problem",
+    "Prompts",
     "PullSource",
     "Residence",
     "Role",

@@ -27,6 +27,7 @@ from gateway.config.file import (
     RuntimeEntry,
     ServerEntry,
 )
+from gateway.config.hidden import LONG
 from gateway.config.projection import projection
 from gateway.config.secret import BadSecret, credential, secret
 from gateway.config.source import Document, KeyPath
@@ -39,6 +40,7 @@ from gateway.config.values import (
     Engines,
     Log,
     Model,
+    Prompts,
     PullSource,
     Residence,
     Rooms,
@@ -53,6 +55,25 @@ WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 LAUNCH = (*RuntimeEntry.model_fields, "memory", "pinned", "group")
 OWN_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 """Hosts on which the gateway's port is a `Place.port`."""
+
+PUBLIC = frozenset(
+    (
+        *("name", "host", "port", "uds", "path", "mmproj_path", "models_dir", "state_dir", "root", "secret_key_file"),
+        *("ca_file", "display_name", "model_name", "aliases", "fallbacks", "group", "object", "health_check"),
+        *("hub", "package", "ollama", "revision", "file", "sha256", "command", "pass_env", "credential", "driver"),
+        *("runtime", "role", "tool_call_format", "capabilities", "format", "level", "active_model", "summary_model"),
+        *("cors_origins", "allow_hosts", "memory"),
+    )
+)
+"""Keys whose values are names, places or sizes: they are shown, also where they come from variables."""
+
+
+def is_public(path: KeyPath) -> bool:
+    """Whether the value there may be shown, even if it comes from a variable."""
+    if {"extra_body", "force_params"} & {*path}:
+        return False
+    return next(part for part in reversed(path) if isinstance(part, str)) in PUBLIC
+
 
 Value = TypeVar("Value", bound=Struct)
 
@@ -97,7 +118,7 @@ def _validated(document: Document, folder: Path) -> File | None:
 
 def _without(data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
     """`data` without the keys that pydantic refused, and with stand-ins for required keys."""
-    depths = {"models": 3, "rooms": 3, "runtimes": 3, "server": 2, "log": 2, "engines": 2, "ctx": 2}
+    depths = {"models": 3, "rooms": 3, "runtimes": 3, "server": 2, "log": 2, "prompts": 2, "engines": 2, "ctx": 2}
     rest = {key: _copied(value) if key in depths else value for key, value in data.items()}
     for details in error.errors(include_url=False):
         loc = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
@@ -156,10 +177,12 @@ class _Build:
             models_dir=self.folder if file.models_dir is not None else None,
             server=server,
             log=_value(Log, file.log),
+            prompts=_value(Prompts, file.prompts),
             engines=self.engines(file.engines or EnginesEntry()),
             state_dir=file.state_dir or self.state_dir,
             rooms=self.rooms(file.rooms or RoomsEntry()),
             ctx=ctx,
+            from_variables=self.secrets(()),
             notes=tuple(document.notes),
         )
         self.own_address(models, config.server)
@@ -204,10 +227,13 @@ class _Build:
         at: KeyPath = ("models", name)
         where = self.place(at, entry)
         self.weights(at, entry, where)
+        general = self.secrets(("runtimes", entry.runtime))
         return _value(
             Model,
             entry,
             name=name,
+            from_variables=(*self.secrets(at), *general),
+            private_defaults=self.private_defaults(at),
             base_url=where.base_url,
             uds=where.uds,
             port=where.port,
@@ -419,6 +445,30 @@ class _Build:
         except BadSecret as error:
             self.problem(at, f"{explain.dotted(at)}: {error}", error.cure)
             return None
+
+    def secrets(self, at: KeyPath) -> tuple[SecretStr, ...]:
+        """What the keys below `at` got from variables; not what is public."""
+        found = dict.fromkeys(
+            value
+            for path, values in self.document.filled.items()
+            if path[: len(at)] == at and not is_public(path)
+            for value in values
+            if len(value) >= LONG and not self.is_address(path, value)
+        )
+        return tuple(map(SecretStr, found))
+
+    def is_address(self, path: KeyPath, value: str) -> bool:
+        """Whether a variable's value is a URL, or the part of one, that may be shown: it has no path."""
+        if not {"base_url", "replicas"} & {*path}:
+            return False
+        before = self.document.written[path].partition("${")[0]
+        return "/" not in f"{before}{value}".partition("://")[2].rstrip("/")
+
+    def private_defaults(self, at: KeyPath) -> frozenset[str]:
+        """The request fields that got something from variables."""
+        below = (path[len(at) :] for path in self.document.filled if path[: len(at)] == at)
+        paths = [[part for part in path if part != "<<"] for path in below]
+        return frozenset(str(path[1] if path[0] == "extra_body" and path[1:] else path[0]) for path in paths if path)
 
     def written(self, at: KeyPath, *keys: str) -> bool:
         """Whether the file gives the model one of the keys, even with a wrong value."""

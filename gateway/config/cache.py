@@ -58,7 +58,7 @@ def _key(source: Path) -> bytes:
 
 def _cacheable(config: Config) -> bool:
     models = config.models.values()
-    secret = config.server.api_keys or any(model.api_key is not None for model in models)
+    secret = bool(config.secrets)
     foreign = any(model.custom_format is not None or ":" in model.tool_call_format for model in models)
     credential = any(settings.credential is not None for settings in config.ctx.models.values())
     return not secret and not foreign and not credential

@@ -13,7 +13,7 @@ Effect = Literal["added", "removed", "restarts", "settings"]
 """restarts: the engine drains, and the next request starts a new one. settings: running engines keep running."""
 
 AT_START = (
-    *("server.host", "server.port", "server.uds", "server.cors_origins"),
+    *("server.host", "server.port", "server.uds"),
     *("ctx.enabled", "ctx.root", "state_dir", "store", "rooms"),
 )
 """Keys that only a restart of the gateway applies."""
@@ -64,7 +64,7 @@ def launch(model: Model) -> tuple[object, ...]:
     return (
         *(model.name, model.runtime, model.role, model.path, model.mmproj_path, model.upstream_name),
         *(model.context_window, model.base_url, model.uds, model.port),
-        *(engine.command, engine.args, engine.threads, engine.parallel),
+        *(engine.command, engine.args, engine.pass_env, engine.threads, engine.parallel),
     )
 
 
@@ -84,7 +84,7 @@ def _fields(old: Any, new: Any, prefix: str = "") -> Iterator[Change]:
     """The fields in which two values of one class differ, by their keys in the file."""
     for name in old.__struct_fields__:
         before, after = getattr(old, name), getattr(new, name)
-        if before == after:
+        if before == after or name in ("from_variables", "private_defaults"):
             continue
         if name in ("engine", "residence"):
             yield from _fields(before, after, prefix)
@@ -99,7 +99,7 @@ def _fields(old: Any, new: Any, prefix: str = "") -> Iterator[Change]:
 def _top(old: Config, new: Config) -> Iterator[Change]:
     if old.active_model != new.active_model:
         yield Change("active_model", old.active_model, new.active_model)
-    for section in ("server", "engines", "log", "ctx"):
+    for section in ("server", "engines", "log", "prompts", "ctx"):
         yield from _fields(getattr(old, section), getattr(new, section), f"{section}.")
     for key in ("state_dir", "store", "rooms"):
         if getattr(old, key) != getattr(new, key):
@@ -112,9 +112,11 @@ CHOICES = (
     "tool_prompt",
     "role",
     "enforcement",
+    "call_deltas",
     "server.host",
     "log.format",
     "log.level",
+    "prompts.save",
 )
 """Keys whose texts may be shown: they are names, or come from a fixed list."""
 

@@ -53,6 +53,7 @@ _PATTERNS = {
     "credential": "write letters, digits, - and _, a letter first: LMM stands for LMM_API_KEY and cortexfs:LMM",
     "sha256": "write 64 hexadecimal digits in lower case",
     "health_check": "write an http:// or https:// URL",
+    "allowed_hosts": 'write a name, as gateway.lan, or *.domain, without a scheme and port; or "*"',
     "cors_origins": 'write scheme://host[:port], as https://app.example, or "*"',
     "providers": "write an http:// or https:// URL without a user, ? and #",
     "store": "write sqlite:///FILE or postgresql://USER:${PASSWORD}@HOST/NAME",

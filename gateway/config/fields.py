@@ -28,6 +28,7 @@ RUNTIMES = ("ollama", "llama.cpp", "llama-cpp-python", "mlx", "openai", "echo")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 IMPORT_STRING = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
+SERVED_HOST = r"^(\*|(\*\.)?[A-Za-z0-9_-]([A-Za-z0-9._-]*[A-Za-z0-9_-])?)$"
 ALLOWED_HOST = r"^((\*\.)?[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:([0-9]{1,5}|\*))?$"
 
 LEAST_MEMORY = 1_000_000
@@ -229,6 +230,7 @@ Days = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
 Bytes = Annotated[int, Field(ge=1024), NUMBER]
 Count = Annotated[int, Field(ge=1, le=1024), NUMBER]
 Secret = Annotated[str, Field(json_schema_extra={"pattern": r"^(\$\{[A-Za-z_]\w*(:-)?\}|keychain:.+)$"})]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s*]+)$")]
 Argument = Annotated[
     str, BeforeValidator(_text), AfterValidator(_argument), WithJsonSchema({"type": ["string", "number"]})
@@ -241,6 +243,7 @@ Runtime = Annotated[
 ModelName = Annotated[
     str, AfterValidator(_model_name), WithJsonSchema({"type": "string", "pattern": f"^{MODEL_NAME.pattern}$"})
 ]
+ServedHost = Annotated[str, StringConstraints(pattern=SERVED_HOST, to_lower=True)]
 AllowedHost = Annotated[str, StringConstraints(pattern=ALLOWED_HOST, to_lower=True)]
 ProviderURL = Annotated[str, StringConstraints(pattern=r"^https?://[^\s@?#]+$")]
 GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$")]

@@ -35,12 +35,25 @@ from gateway.config.fields import (
     Runtime,
     Seconds,
     Secret,
+    ServedHost,
     StripParams,
     Text,
     Tokens,
     ToolCallFormat,
+    VariableName,
 )
-from gateway.config.values import DEFAULT, PLACEHOLDERS, Enforcement, LogFormat, LogLevel, Role, ToolPrompt, UseCase
+from gateway.config.values import (
+    DEFAULT,
+    PLACEHOLDERS,
+    CallDeltas,
+    Enforcement,
+    LogFormat,
+    LogLevel,
+    PromptSaving,
+    Role,
+    ToolPrompt,
+    UseCase,
+)
 
 
 class Entry(BaseModel):
@@ -62,6 +75,10 @@ class RuntimeEntry(Entry):
     )
     startup_timeout_seconds: Seconds | None = Field(
         default=None, description="How long an engine may take to become ready."
+    )
+    pass_env: Many[VariableName] | None = Field(
+        default=None,
+        description="Environment variables that the engine gets beside the usual ones, such as PATH and CUDA_*.",
     )
     threads: Count | None = Field(default=None, description="CPU threads; left out: one less than the machine's cores.")
     parallel: Count | None = Field(default=None, description="Requests that the engine serves at a time.")
@@ -137,6 +154,11 @@ class ModelEntry(RuntimeEntry):
         description="Who enforces tool_choice and response_format. auto: the engine, a grammar, or the gateway by "
         "checking answers; engine: the engine alone, unchecked.",
     )
+    call_deltas: CallDeltas | None = Field(
+        default=None,
+        description="Which calls a stream writes piece by piece. guarded: those that a grammar makes certain to be "
+        "readable, any other once it is complete; always: all, even if some can't be read; complete: none.",
+    )
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False), NUMBER] | None = Field(
         default=None, description="Default of a request's field."
     )
@@ -197,11 +219,24 @@ class ServerEntry(Entry):
     max_body_bytes: Annotated[int, Field(ge=1024), NUMBER] | None = Field(
         default=None, description="Longest request body."
     )
+    max_bodies_bytes: Annotated[int, Field(ge=1024), NUMBER] | None = Field(
+        default=None, description="All request bodies in memory together; further ones get 503."
+    )
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] | None = Field(
+        default=None, description="Connections at a time; further ones replace idle ones, or get 503."
+    )
+    allowed_hosts: Many[ServedHost] | None = Field(
+        default=None,
+        description='Names that requests may use for the gateway, besides loopback, addresses and host; "*": any.',
+    )
     cors_origins: Many[Origin] | None = Field(
         default=None, description='Origins whose web pages may use the gateway, "*" for any; left out: none.'
     )
     responses_days: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] | None = Field(
         default=None, description="Days to keep /v1/responses; 0: store none."
+    )
+    responses_max_bytes: Bytes | None = Field(
+        default=None, description="Total size of a user's stored responses; the oldest go first."
     )
     progress_comments: bool | None = Field(
         default=None,
@@ -225,6 +260,26 @@ class LogEntry(Entry):
         default=None, description="Recent answers to keep in memory; 0: none."
     )
     bodies: bool | None = Field(default=None, description="Keep prompts and answers too, for `ctxgate replay`.")
+
+
+class PromptsEntry(Entry):
+    """What the gateway's engines have read, saved on disk. The files hold conversations."""
+
+    save: PromptSaving | None = Field(
+        default=None,
+        description="When to save: on_stop (of an engine), each_turn (survives a crash too), or off.",
+    )
+    max_bytes: Memory | None = Field(
+        default=None, description="Size of all files, as 8 GB; the least recently used go first."
+    )
+    max_age_days: Days | None = Field(default=None, description="Delete files that nobody used for this many days.")
+    min_tokens: Annotated[int, Field(ge=1), NUMBER] | None = Field(
+        default=None, description="The shortest prompt to save."
+    )
+    cache_ram: Memory | None = Field(
+        default=None,
+        description="Most memory in which an engine keeps prompts beside its slots, as 1 GB; counted in the budget.",
+    )
 
 
 class GroupEntry(Entry):
@@ -370,6 +425,9 @@ class File(Entry):
     )
     server: ServerEntry | None = Field(default=None, description="Where the gateway listens.")
     log: LogEntry | None = Field(default=None, description="Logging, and the record of recent answers.")
+    prompts: PromptsEntry | None = Field(
+        default=None, description="What engines have read, saved on disk across swaps and restarts."
+    )
     engines: EnginesEntry | None = Field(default=None, description="Settings for all engines that the gateway starts.")
     ctx: CtxEntry | None = Field(default=None, description="Models as executable objects in the file system.")
     state_dir: FilePath | None = Field(

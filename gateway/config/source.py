@@ -69,6 +69,8 @@ class Document:
     notes: list[Problem] = field(default_factory=list)
     written: dict[KeyPath, str] = field(default_factory=dict)
     """Scalars as written in the file, before variables are filled in."""
+    filled: dict[KeyPath, tuple[str, ...]] = field(default_factory=dict)
+    """The values of the variables in each scalar that names some."""
     values: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     keys: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     variables: frozenset[str] | None = frozenset()
@@ -103,7 +105,7 @@ class Document:
         mapping.clear()
         mapping.update((new if k == old else k, v) for k, v in items)
         before, after = (*place, old), (*place, new)
-        tables: tuple[dict[KeyPath, Any], ...] = (self.written, self.values, self.keys)
+        tables: tuple[dict[KeyPath, Any], ...] = (self.written, self.filled, self.values, self.keys)
         for table in tables:
             for path in [path for path in table if path[: len(before)] == before]:
                 table[after + path[len(before) :]] = table.pop(path)
@@ -286,6 +288,7 @@ class _Reader(SafeConstructor):
             name, default = match.groups()
             self.names(name, needs_none=default is not None and not self.environ.get(name))
             if value := self.environ.get(name):
+                self.document.filled[path] = (*self.document.filled.get(path, ()), value)
                 return value
             if default is not None:
                 return default

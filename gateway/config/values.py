@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ToolPrompt = Literal["auto", "template", "system"]
 Enforcement = Literal["auto", "engine"]
+CallDeltas = Literal["guarded", "always", "complete"]
 Role = Literal["chat", "embedding", "rerank"]
 
 DEFAULT = "default"
@@ -62,6 +63,8 @@ class Runtime(Struct, frozen=True, kw_only=True):
     health_check: str | None = None
     """URL that answers 200 once the engine is ready; None: the engine's own."""
     startup_timeout_seconds: float = 120.0
+    pass_env: tuple[str, ...] = ()
+    """Variables of the gateway's environment that the engine gets beside the usual ones; the others may hold keys."""
     threads: int | None = None
     """CPU threads; None: one less than the machine's cores, at least 1."""
     parallel: int | None = None
@@ -127,8 +130,14 @@ class Model(Struct, frozen=True, kw_only=True):
     """Where the model reads its tools: in its chat template or in the system message; `auto`: whichever works."""
     enforcement: Enforcement = "auto"
     """Who enforces tool_choice and response_format: `engine`: the engine alone; `auto`: whoever can."""
+    call_deltas: CallDeltas = "guarded"
+    """Which streamed calls leave piece by piece: those that a grammar makes certain, all, or none."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Request fields that the gateway fills in if the caller leaves them out."""
+    private_defaults: frozenset[str] = frozenset()
+    """Names of `defaults` whose values come from variables, wholly or in part."""
+    from_variables: tuple[SecretStr, ...] = ()
+    """Texts that its keys got from variables; without names, places and sizes."""
     strip_params: tuple[str, ...] = ()
     """Request fields that callers may not set: the gateway drops them before it fills in the defaults."""
     force_params: Mapping[str, Any] = field(default_factory=dict)
@@ -150,6 +159,16 @@ class Model(Struct, frozen=True, kw_only=True):
     """Seconds without a byte from the engine before the answer fails; engines send nothing while they read a prompt."""
 
     @property
+    def secrets(self) -> tuple[SecretStr, ...]:
+        """Texts that only the model's engine may see."""
+        return self.from_variables if self.api_key is None else (self.api_key, *self.from_variables)
+
+    @property
+    def shown_defaults(self) -> dict[str, Any]:
+        """The `defaults` that anybody may see."""
+        return {name: value for name, value in self.defaults.items() if name not in self.private_defaults}
+
+    @property
     def upstream_name(self) -> str:
         """The engine's name for the model."""
         return self.model_name or self.name
@@ -163,10 +182,19 @@ class Server(Struct, frozen=True, kw_only=True):
     api_keys: tuple[SecretStr, ...] = ()
     """A request must carry one of them as its bearer token; empty: no key required."""
     max_body_bytes: int = 32 * 1024 * 1024
+    max_bodies_bytes: int = 256 * 1024 * 1024
+    """Of all request bodies that are in memory together."""
+    max_connections: int = 1000
+    """Fewer where the limit of open files allows fewer."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which requests may call the gateway, besides loopback names, IP addresses and `host`: `name`,
+    `*.domain`, or `*` for any."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose web pages may use the gateway from a browser; `*`: any."""
     responses_days: float = 30.0
     """How long the gateway keeps stored `/v1/responses`; 0: it stores none."""
+    responses_max_bytes: int = 1024 * 1024 * 1024
+    """Of one user; the oldest go first."""
     progress_comments: bool = True
     """Whether a stream reports in SSE comments what it waits for."""
     progress_after_seconds: float = 0.8
@@ -209,6 +237,24 @@ class Engines(Struct, frozen=True, kw_only=True):
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+PromptSaving = Literal["on_stop", "each_turn", "off"]
+
+
+class Prompts(Struct, frozen=True, kw_only=True):
+    """What the gateway's engines have read, saved on disk. The files hold conversations."""
+
+    save: PromptSaving = "on_stop"
+    """`on_stop`: before an engine ends; `each_turn`: after each answer as well, which survives a crash."""
+    max_bytes: int = 8 * 1024**3
+    """Of all files; the least recently used go first."""
+    max_age_days: float = 7.0
+    """Days since the last use."""
+    min_tokens: int = 512
+    """The shortest prompt to save."""
+    cache_ram: int = 1024**3
+    """Most bytes of memory in which an engine keeps prompts beside its slots; counts against the memory budget."""
 
 
 class Log(Struct, frozen=True, kw_only=True):
@@ -310,6 +356,7 @@ class Config(Struct, frozen=True, kw_only=True):
     models_dir: Path | None = None
     server: Server = Server()
     log: Log = field(default_factory=Log)
+    prompts: Prompts = Prompts()
     engines: Engines = field(default_factory=Engines)
     ctx: Ctx = field(default_factory=Ctx)
     state_dir: Path = field(default_factory=lambda: USER.user_state_path)
@@ -317,6 +364,8 @@ class Config(Struct, frozen=True, kw_only=True):
     rooms: Rooms = field(default_factory=Rooms)
     store: str | None = None
     """SQLAlchemy URL of the database; None: an SQLite file in `state_dir`."""
+    from_variables: tuple[SecretStr, ...] = ()
+    """Texts that any keys got from variables; without names, places and sizes."""
     notes: tuple[Problem, ...] = ()
     """Warnings: ignored keys, shared ports."""
 
@@ -324,6 +373,12 @@ class Config(Struct, frozen=True, kw_only=True):
         """Without `store`, which may hold a password."""
         shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "store")
         return f"Config({', '.join(shown)})"
+
+    @property
+    def secrets(self) -> set[SecretStr]:
+        """Texts that must not be shown."""
+        of_models = (secret for model in self.models.values() for secret in model.secrets)
+        return {*self.server.api_keys, *self.from_variables, *of_models}
 
     def resolve(self, name: str | None, role: Role | None = None) -> Model:
         """The model called `name`; None, `""` and `"default"` mean the active one.

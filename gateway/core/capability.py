@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec.structs import replace
+
 from gateway.backends import Backend
 from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.request.constraints import may_use_grammar
+from gateway.request.guarded import needs_guard
 from gateway.request.prepare import Capabilities
 from gateway.wire.chat import ChatRequest
+from gateway.wire.control_tokens import ControlTokens, slices, too_many
 from normalizers import Detection, FormatSpec, detect, registry
 
 
@@ -29,6 +33,8 @@ class CapabilityFinder:
         self._known: dict[bool, Capabilities] = {}
         """What `_asked` said: without, and with, what concerns past calls."""
         self._asked: Backend | None = None
+        self._guarding: tuple[Backend | None, dict[tuple[bool, bool], Capabilities]] = (None, {})
+        """What `guarding` said, by past calls and tools."""
         self.plain = None if self._undetected else Capabilities(self.reader, self.reader)
         """For plain requests (`ChatRequest.plain`): the reader alone. None until it is detected."""
 
@@ -53,6 +59,38 @@ class CapabilityFinder:
             self._known[request.past_calls] = known
         return known
 
+    async def guarding(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Capabilities:
+        """What the request needs, if its texts hold control tokens of the model; else `can`.
+
+        Call it if `may_need_guard` and the backend guards. The gateway reads such an answer itself, since only the
+        endpoint for plain prompts takes token ids. Raises as `find` does.
+        """
+        tokens = await backend.control_tokens()
+        if tokens is None or not tokens:
+            return can
+        for json in (bytes(request.fields["messages"]), request.tools or b""):
+            if tokens.slow(json):
+                await _search_slowly(tokens, json)
+                return can
+        if not needs_guard(request, tokens, can.dialect):
+            return can
+        if self._guarding[0] is not backend:
+            self._guarding = backend, {}
+        kept = self._guarding[1]
+        with_tools = request.tools is not None
+        key = request.past_calls, with_tools
+        if key not in kept:
+            can = await self._ask(backend, past=request.past_calls)
+            if backend.opens_guarded:
+                kept[key] = replace(can, guard=tokens, opens_guarded=True)
+            else:
+                reader = can.dialect
+                if reader.untouched and not with_tools:
+                    reader = registry.get("auto")
+                notation = None if reader.untouched else await backend.notation()
+                kept[key] = replace(can, reader=reader, dialect=reader, notation=notation, guard=tokens)
+        return kept[key]
+
     async def look(self) -> None:
         """Detects the format from the model's files; asks no engine."""
         if self._undetected and not self.evidence:
@@ -66,12 +104,13 @@ class CapabilityFinder:
             found = _detected(await backend.about())
             dialect = registry.get(found.format) if found is not None else reader
         if dialect.untouched:
-            return Capabilities(reader, dialect)  # we neither read nor write calls
+            # We neither read nor write calls.
+            return Capabilities(reader, dialect, notation=await backend.notation())
         takes_tools = await backend.takes_tools() if past or way == "auto" else True
         return Capabilities(
             reader,
             dialect,
-            raw_text=backend.gives_raw_text,
+            notation=await backend.notation(),
             tools_in_prompt=way == "system" if way != "auto" else not takes_tools,
             takes_tools=takes_tools,
             keeps_calls=await backend.keeps_calls() if past else True,
@@ -86,6 +125,14 @@ class CapabilityFinder:
         self.plain = Capabilities(self.reader, self.reader)
         self.evidence = f"{found.source} {', '.join(found.evidence)} ({known.source})"
         self._undetected = False
+
+
+async def _search_slowly(tokens: ControlTokens, json: bytes) -> None:
+    """Raises ProviderInvalidRequest if the JSON holds one of the texts. Lets others run meanwhile."""
+    for piece in slices(json):
+        if tokens.found(piece):
+            raise too_many()
+        await asyncio.sleep(0)
 
 
 def _detected(known: About) -> Detection | None:

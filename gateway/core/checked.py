@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 from gateway.core.run import Asked, Asker, Run
@@ -38,8 +37,7 @@ class CheckedRun(Run):
             enforced = self.enforced
             if enforced is None or enforced.check is None:
                 return body
-            # In a thread: a client's schema may take long to evaluate.
-            judged = await asyncio.to_thread(enforced.check.whole, body, enforced.report(self._attempt))
+            judged = await self._route.schemas.run(enforced.check.whole, body, enforced.report(self._attempt))
             if isinstance(judged, bytes):
                 return judged
             await self._ask_again(enforced.check, *judged)
@@ -53,7 +51,9 @@ class CheckedRun(Run):
             if enforced is None or enforced.check is None:
                 self._given = True
                 return buffer.payloads
-            judged = await asyncio.to_thread(enforced.check.stream, buffer.payloads, enforced.report(self._attempt))
+            judged = await self._route.schemas.run(
+                enforced.check.stream, buffer.payloads, enforced.report(self._attempt)
+            )
             if isinstance(judged, list):
                 self._given = True
                 return judged

@@ -15,7 +15,9 @@ from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.engines import Residency, for_model
 from gateway.observe.request_log import RequestLog
+from gateway.prompts.saved import SavedPrompts
 from gateway.request.token_estimate import TokenCount, estimate
+from gateway.schema.pool import Pool, Threads
 from gateway.wire.chat import ChatRequest
 
 log = logging.getLogger("ctxgate")
@@ -30,10 +32,13 @@ class Gateway:
         self.leaving: dict[asyncio.Task[None], Route] = {}
         """Routes that a reload removed, until their last answers have ended."""
         self._watchers: list[Callable[[], None]] = []
-        self.residency = Residency(config.engines, state_dir=config.state_dir)
+        self.prompts = SavedPrompts(config.prompts, config.state_dir / "prompts")
+        self.residency = Residency(config.engines, state_dir=config.state_dir, prompts=self.prompts)
         """Decides which engines may use the memory."""
+        self.schemas = Threads(Pool())
+        """Where the work on clients' schemas is done."""
         self.routes: Mapping[str, Route] = {
-            name: Route(model, self.request_log, for_model(model, self.residency))
+            name: Route(model, self.request_log, self.schemas, for_model(model, self.residency))
             for name, model in config.models.items()
         }
         self._asked: dict[str | None, Route] = {}
@@ -49,13 +54,14 @@ class Gateway:
         for name, model in config.models.items():
             old = before.get(name)
             if old is None or (old.model != model and (old.engine is None or launch(old.model) != launch(model))):
-                routes[name] = Route(model, self.request_log, for_model(model, self.residency))
+                routes[name] = Route(model, self.request_log, self.schemas, for_model(model, self.residency))
             else:
                 routes[name] = old if old.model == model else old.become(model)
         self.config, self.routes = config, routes
         self._asked.clear()
         self.request_log.configure(config.log.requests, bodies=config.log.bodies)
         self.residency.limits = config.engines
+        self.prompts.settings = config.prompts
         self.residency.schedule()
         for name, route in before.items():
             if routes.get(name) is not route:
@@ -121,6 +127,7 @@ class Gateway:
             leaving.cancel()
         results = await asyncio.gather(*(route.aclose() for route in routes), return_exceptions=True)
         self.residency.close()
+        self.schemas.close()
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             raise BaseExceptionGroup("while closing", failures)

@@ -13,6 +13,7 @@ from gateway.backends import Backend, Reply
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.observe.request_log import Outcome, Row
 from gateway.wire.chat import ApiName
+from gateway.wire.sse import Sink
 
 
 class RequestMeter:
@@ -71,13 +72,16 @@ class Passthrough:
             self._look(self._last)
         return []
 
+    def push_to(self, sink: Sink) -> None:
+        """Nothing to do: every payload is looked at here."""
+
     def _look(self, payload: bytes) -> None:
         try:
             found = _decode(payload)
         except msgspec.DecodeError as error:
             raise ProviderInvalidResponse(f"the engine's answer can't be read: {error}") from error
         if found.error:
-            raise self._backend.error(500, payload)
+            raise self._backend.fault(500, payload)
         if isinstance(found.usage, dict):
             self._count.usage = found.usage
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gateway.config import Config, ConfigError, Problem
+from gateway.config import Config, ConfigError, Model, Problem
 from gateway.config.diff import Difference, ModelChange, difference
 from gateway.core import Gateway
 from gateway.errors import GatewayError
@@ -45,20 +45,20 @@ class Reloader:
 
     async def plan(self, text: str | None = None) -> Difference:
         """What `reload` would change if the file held `text`, or as it is. Raises ConfigError."""
-        return difference(self._gateway.config, await self._read(text))
+        return self._planned(await self._read(text))
 
     async def reload(self) -> Difference:
         """Applies the file. Raises ConfigError for a file with mistakes, and then changes nothing."""
         async with self._one_at_a_time:
             try:
                 config = await self._read(None)
+                planned = self._planned(config)
             except ConfigError as error:
                 self.problems = error.problems
                 log.error("the configuration stays as it was: %s", error)
                 raise
             self.problems = ()
             running = self._gateway.config
-            planned = difference(running, config)
             self.pending = tuple(change.key for change in planned.at_start)
             self._gateway.apply(_with_fixed_values(running, config))
             self.applied_at = time.time()
@@ -83,11 +83,34 @@ class Reloader:
                     log.exception("the configuration can't be applied")
             before = now
 
+    def _planned(self, config: Config) -> Difference:
+        """Raises ConfigError if an engine that may run would give way to one without weights."""
+        found = difference(self._gateway.config, config)
+        old = self._gateway.config.models
+        problems = [
+            Problem(f"models.{change.name}: there is no file {path}", "correct it, or fetch it first", config.source)
+            for change in found.models
+            if change.effect == "restarts" and _weights_exist(old[change.name])
+            for path in _weights(config.models[change.name])
+            if not path.exists()
+        ]
+        if problems:
+            raise ConfigError(tuple(problems))
+        return found
+
     async def _read(self, text: str | None) -> Config:
         try:
             return await asyncio.to_thread(self._load, text)
         except GatewayError as error:
             raise ConfigError((Problem(str(error), "", self._gateway.config.source),)) from error
+
+
+def _weights(model: Model) -> list[Path]:
+    return [path for path in (model.path, model.mmproj_path) if path is not None]
+
+
+def _weights_exist(model: Model) -> bool:
+    return all(path.exists() for path in _weights(model))
 
 
 def describe(difference: Difference) -> list[str]:
@@ -114,7 +137,7 @@ def _with_fixed_values(running: Config, config: Config) -> Config:
     old = running.server
     return replace(
         config,
-        server=replace(config.server, host=old.host, port=old.port, uds=old.uds, cors_origins=old.cors_origins),
+        server=replace(config.server, host=old.host, port=old.port, uds=old.uds),
         ctx=replace(config.ctx, enabled=running.ctx.enabled, root=running.ctx.root),
         state_dir=running.state_dir,
         store=running.store,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
 
@@ -22,9 +22,10 @@ from gateway.core.run import Asked, Run
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
-from gateway.request.prepare import Settings, prepare, prepare_prompt
+from gateway.request.guarded import may_need_guard
+from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
 from gateway.request.repair_history import NOTHING
-from gateway.schema.checker import compiled
+from gateway.schema.pool import Threads
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ApiName, ChatRequest, waiting
 from normalizers import FormatSpec
@@ -40,8 +41,8 @@ class Route:
     engine; `prepare` works out what to send; `_send` sends it. The Run that comes back reads the answer.
     """
 
-    def __init__(self, model: Model, request_log: RequestLog, engine: Engine | None = None) -> None:
-        """engine: the one to use, if the gateway runs the model's engine."""
+    def __init__(self, model: Model, request_log: RequestLog, schemas: Threads, engine: Engine | None = None) -> None:
+        """schemas: where the work on clients' schemas is done. engine: the one to use, if the gateway runs it."""
         self.model = model
         self.engine = engine
         self.capability = CapabilityFinder(model)
@@ -50,14 +51,18 @@ class Route:
         self.opening = 0
         """Requests that no engine has accepted yet."""
         self._request_log = request_log
+        self.schemas = schemas
         self._settings = Settings.of(
             model.runtime,
             defaults=model.defaults,
             strip=model.strip_params,
             force=model.force_params,
             engine_enforces=model.enforcement == "engine",
-            compile=compiled,
+            compile=schemas.pool.compile,
+            write=schemas.pool.grammar,
+            call_deltas=model.call_deltas,
         )
+        self._terms = TermsCache()
         self._unused: asyncio.Event | None = None
         self._engine_stays = False
         """Another route uses the engine by now."""
@@ -105,19 +110,21 @@ class Route:
                 (self.model.name, request.stream, outcome_of(error), *times, NOTHING, 0, None, None, request.api)
             )
             raise
-        kind = Run if asked.enforced is None or asked.enforced.check is None else CheckedRun
+        enforced = asked[-1]
+        kind = Run if enforced is None or enforced.check is None else CheckedRun
         run = kind(self, request, asked, began, replayed)
         self.runs.add(run)
         self.opening -= 1
         return run
 
-    async def ask(self, request: ChatRequest) -> Asked:
-        """Sends the request once. If this returns, the request has a place at its engine until `Engine.leave`."""
-        engine = self.engine
-        if engine is None:
-            return await self._send(request, self._backend or await self.backend())
-        if (ready := engine.backend) is not None:
-            backend = ready
+    def ask(self, request: ChatRequest) -> Awaitable[Asked]:
+        """Sends the request once. If an engine accepts it, it has a place there until `Engine.leave`."""
+        if self.engine is None:
+            return self._send(request, self._backend)
+        return self._take_place(request, self.engine)
+
+    async def _take_place(self, request: ChatRequest, engine: Engine) -> Asked:
+        if (backend := engine.backend) is not None:
             engine.in_flight += 1
         else:
             request.progress = lambda: str(engine.progress(request) or "waiting")
@@ -131,25 +138,41 @@ class Route:
             engine.leave()
             raise
 
-    async def _send(self, request: ChatRequest, backend: Backend) -> Asked:
+    async def _send(self, request: ChatRequest, backend: Backend | None) -> Asked:
+        """backend: None for the one of an external server that nobody has asked yet."""
+        if backend is None:
+            backend = await self.backend()
         capability = self.capability
         can = capability.plain if request.plain else capability.known(request, backend)
         if can is None:
             can = await capability.find(request, backend)
-        prepared = prepare(request, self._settings, can)
-        if prepared.check is not None:
-            # In a thread: a client's schema may take long to compile.
-            await asyncio.to_thread(prepared.check.compile)
-        if prepared.raw is None:
+        if backend.guards and may_need_guard(request):
+            can = await capability.guarding(request, backend, can)
+        terms = self._terms.get(request, can) or await self._work_out(request, can)
+        prepared = prepare(request, self._settings, can, terms)
+        if terms.check is not None:
+            await self.schemas.run(terms.check.compile)
+        if terms.raw is None:
             reply = await backend.open(request, prepared.fields)
         else:
-            reply = await backend.open_raw(request, prepared.fields, prepared.raw)
+            reply = await backend.open_raw(request, prepared.fields, terms.raw)
         kind = RecordedAnswer if self._request_log.bodies else Answer
-        answer = kind(
-            request, prepared.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs
-        )
-        enforced = prepared.enforced(reply.by_grammar) if prepared.method is not None else None
-        return Asked(reply, answer, backend, enforced)
+        answer = kind(request, terms.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        if request.stream and request.tools is not None:
+            answer.guarded = terms.piecewise(request.call_deltas or self._settings.call_deltas, reply.by_grammar)
+            if not answer.guarded:
+                before = request.progress
+                request.progress = lambda: answer.describe_held() if answer.chunks else before()
+        enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
+        return reply, answer, backend, enforced
+
+    async def _work_out(self, request: ChatRequest, can: Capabilities) -> Terms:
+        if blocks(request):
+            terms = await self.schemas.run(work_out, request, self._settings, can)
+        else:
+            terms = work_out(request, self._settings, can)
+        self._terms.keep(request, can, terms)
+        return terms
 
     def ended(self, run: Run) -> None:
         """Books a closed run."""
@@ -159,7 +182,10 @@ class Route:
         mended = repairs(answer) if answer.choices or answer.healed else None
         recording = self._request_log.record(answer) if self._request_log.bodies else None
         times = run.began, monotonic(), run.first
-        told = answer.usage, answer.chunks, mended, recording
+        usage = answer.usage
+        if self.engine is not None and (turn := run.reply.turn) is not None:
+            usage = turn.answered(usage, run.began, run.first)
+        told = usage, answer.chunks, mended, recording
         self._book((self.model.name, run.stream, run.outcome, *times, *told, run.api))
 
     def _book(self, row: Row) -> None:
@@ -244,6 +270,8 @@ class Route:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""
         async with self.use() as backend:
             can = await self.capability.find(request, backend)
+            if backend.guards and may_need_guard(request):
+                can = await self.capability.guarding(request, backend, can)
             return await backend.count_tokens(prepare_prompt(request, self._settings, can))
 
     async def readiness(self) -> GatewayError | None:
@@ -290,7 +318,7 @@ class Route:
         assert self.engine is not None
         self._replaced = self.engine.reconfigure(model)
         self._engine_stays = True
-        return Route(model, self._request_log, self.engine)
+        return Route(model, self._request_log, self.schemas, self.engine)
 
     async def retire(self, seconds: float) -> None:
         """Closes the route once its requests have ended, or after `seconds`. No new request may come."""

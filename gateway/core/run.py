@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from time import monotonic
 from types import TracebackType
 from typing import Protocol, Self
-
-from msgspec import Struct
 
 from gateway.answer.normalize import Answer, EngineError
 from gateway.backends import Backend, Reply
@@ -16,17 +15,12 @@ from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
 from gateway.request.checks import Enforced
+from gateway.schema.pool import Threads
 from gateway.wire.chat import ChatRequest
 from gateway.wire.sse import Sink
 
-
-class Asked(Struct):
-    """A request that an engine has accepted."""
-
-    reply: Reply
-    answer: Answer
-    backend: Backend
-    enforced: Enforced | None
+Asked = tuple[Reply, Answer, Backend, Enforced | None]
+"""A request that an engine has accepted: its reply, who reads it, its backend, how its constraint is enforced."""
 
 
 class Asker(Protocol):
@@ -34,8 +28,9 @@ class Asker(Protocol):
 
     model: Model
     engine: Engine | None
+    schemas: Threads
 
-    async def ask(self, request: ChatRequest) -> Asked:
+    def ask(self, request: ChatRequest) -> Awaitable[Asked]:
         """Sends the request once more."""
         ...
 
@@ -59,7 +54,6 @@ class Run:
         "_handed_out",
         "_in_flight",
         "_replayed",
-        "_reply",
         "_request",
         "_route",
         "_whole",
@@ -70,6 +64,7 @@ class Run:
         "fallback",
         "first",
         "outcome",
+        "reply",
         "stream",
     )
 
@@ -83,8 +78,7 @@ class Run:
         self.outcome: Outcome = LEFT
         self._route = route
         self._request = request
-        self._reply, self.answer, self._backend = asked.reply, asked.answer, asked.backend
-        self.enforced = asked.enforced
+        self.reply, self.answer, self._backend, self.enforced = asked
         self._in_flight = True
         self._replayed = replayed
         self._handed_out = False
@@ -122,9 +116,9 @@ class Run:
             return self._whole
         while True:
             try:
-                clean = self.answer.whole(await self._reply.whole())
+                clean = self.answer.whole(await self.reply.whole())
             except EngineError as error:
-                failure = self._backend.error(500, error.payload)
+                failure = self._backend.fault(500, error.payload)
                 self.outcome = failure.category
                 raise failure from None
             except GatewayError as error:
@@ -155,17 +149,17 @@ class Run:
         """What the next payloads of the engine become; [] for nothing yet."""
         clean: list[bytes] = []
         try:
-            came = await self._reply.payloads()
+            came = await self.reply.payloads()
             if not self.first:
                 self.first = monotonic()
             if came:
                 self.answer.feed(came, clean)
             else:
                 self._ended = True
-                clean = self.answer.finish(done=self._reply.done)
+                clean = self.answer.finish(done=self.reply.done)
                 self.outcome = OK
         except EngineError as error:
-            self._failed = self._backend.error(500, error.payload)
+            self._failed = self._backend.fault(500, error.payload)
             self.outcome = self._failed.category
             clean += self.answer.remaining()
         except GatewayError as error:
@@ -195,22 +189,20 @@ class Run:
     async def _ask(self, request: ChatRequest) -> None:
         """Replaces this answer by a new one. Raises what `Asker.ask` raises."""
         self._leave()
-        asked = await self._route.ask(request)
-        self._reply, self.answer, self._backend = asked.reply, asked.answer, asked.backend
-        self.enforced = asked.enforced
+        self.reply, self.answer, self._backend, self.enforced = await self._route.ask(request)
         self._in_flight = True
         self._ended = False
         self.outcome = LEFT
 
     def _leave(self) -> None:
-        self._reply.close()
+        self.reply.close()
         if self._in_flight and (engine := self._route.engine) is not None:
             engine.leave()
         self._in_flight = False
 
     def push_to(self, sink: Sink) -> None:
         """Lets events take the shortcut to the client while `payloads` waits, if the reply and the client allow it."""
-        if (direct := self._reply.direct()) is not None:
+        if (direct := self.reply.direct()) is not None:
             direct.attach(Shortcut(direct, self.answer, sink).offer)
 
     def close(self) -> None:

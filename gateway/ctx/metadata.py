@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gateway.config.hidden import hider
 from gateway.config.values import Model, UseCase
 from gateway.ctx.control import USE_CASES, Capability, Routes, Session
 from gateway.ctx.objects import ObjectName
@@ -87,6 +88,7 @@ def projected(
     name: ObjectName, model: Model, routes: Mapping[UseCase, tuple[str, ...]], session: Session, created_at: int | None
 ) -> Projected:
     """A model of config.yaml. routes: empty for the runtime's own. created_at: of its weights, seconds since 1970."""
+    address = model.base_url or (f"unix:{model.uds}" if model.uds is not None else None)
     return Projected(
         name=name,
         display_name=model.display_name or model.name,
@@ -96,14 +98,14 @@ def projected(
         owned_by=name.name.partition("/")[0],
         context_length=model.context_window,
         routes=Routes(routes or _routes(model)),
-        defaults={key: value for key, value in model.defaults.items() if not _SECRET.search(key)},
+        defaults={key: value for key, value in model.shown_defaults.items() if not _SECRET.search(key)},
         session=session,
         capabilities=_capabilities(model, session),
         native={
             "model": model.name,
             "runtime": model.runtime,
             "native_id": model.upstream_name,
-            "address": model.base_url or (f"unix:{model.uds}" if model.uds is not None else None),
+            "address": hider(model.secrets)(address) if address is not None else None,
             "weights": model.path,
             "tool_call_format": model.tool_call_format,
         },

@@ -74,7 +74,10 @@ def _events(read: Callable[[], bytes]) -> Iterator[dict[str, Any]]:
 
 
 def converse(root: str, name: str) -> int:
-    """Asks line by line until Ctrl-D. With the object's socket it is one session, else each line stands alone."""
+    """Asks line by line until Ctrl-D. With the object's socket it is one session, else each line stands alone.
+
+    Returns the exit code. Raises Failure if the gateway can't be asked, BrokenPipeError if stdout or stderr is closed.
+    """
     path = os.path.join(root, f"{name}.sock")
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # line editing in input()

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar
 from weakref import WeakSet
 
@@ -19,9 +20,10 @@ from msgspec.structs import replace
 
 from gateway import backends
 from gateway.backends import Address, Backend
-from gateway.config import Model
+from gateway.config import Model, Prompts
+from gateway.config.hidden import hider
 from gateway.config.values import STARTABLE
-from gateway.engines import memory
+from gateway.engines import memory, prompts
 from gateway.engines.launch import adopted, check_weights, cure, last_words, launched
 from gateway.engines.lifecycle import Lifecycle
 from gateway.engines.machine import this_machine
@@ -35,6 +37,7 @@ from gateway.engines.spawn import spawn
 from gateway.engines.states import Event, State
 from gateway.engines.supervisor import Supervisor
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+from gateway.prompts.live import LivePrompts
 
 log = logging.getLogger("ctxgate")
 
@@ -93,6 +96,11 @@ class Engine:
         self._process: Process | None = None
         self._plan: Recipe | None = None
         """What started the last process; None if the server isn't ours."""
+        self._prompts: LivePrompts | None = None
+        """Those of the last process, if it can save them."""
+        self._prompt_folder: Path | None = None
+        self._cache_ram: int | None = None
+        """Bytes of `held` for prompts beside its slots."""
         self._usage_seen: tuple[float, Usage | None] = (0.0, None)
         self._phase: Waiting | None = None
         """What the running start waits for."""
@@ -353,6 +361,9 @@ class Engine:
             self._lifecycle.to("admit")
             return address
         check_weights(self.model)
+        saved = self.residency.prompts
+        self._prompt_folder = await saved.ready() if saved is not None else None
+        self._cache_ram = await self.residency.cache_ram(self.model)
         await self.residency.admit(self, since)
         free = self._free_fixed()
         port = free.port if free is not None else None
@@ -366,8 +377,14 @@ class Engine:
 
     async def _spawn(self, recipe: Recipe) -> Process:
         residency = self.residency
+        self._prompts = await prompts.live(self.model, recipe, residency.prompts)
         process = await spawn(
-            self.name, recipe, state_dir=residency.state_dir, pid_files=residency.pid_files, grace=self._grace
+            self.name,
+            recipe,
+            state_dir=residency.state_dir,
+            pid_files=residency.pid_files,
+            grace=self._grace,
+            hide=hider(self.model.secrets),
         )
         process.on_end(lambda: self._check_fitness(process, recipe))
         self._process = process
@@ -385,12 +402,19 @@ class Engine:
             log.warning("%s %s%s", program, process.ending(), cure(process, recipe))
 
     def _fit_machine(self) -> Machine:
-        return replace(self._machine(), unfit=frozenset(self.residency.unfit))
+        saved = self.residency.prompts
+        return replace(
+            self._machine(),
+            unfit=frozenset(self.residency.unfit),
+            prompts=self._prompt_folder,
+            saving=saved.settings if saved is not None else Prompts(),
+            cache_ram=self._cache_ram,
+        )
 
     def _came(self, address: Address) -> None:
         """The server answers."""
         self._address = address
-        self._backend = backends.load(self.model.runtime)(self.model, address)
+        self._backend = self._load_backend(address)
         self._served = False
         self.load_seconds = time.monotonic() - self.entered
         self.idle_since = time.monotonic()
@@ -400,6 +424,12 @@ class Engine:
         self._serve()
         if self.residency.short:
             self.residency.schedule()
+
+    def _load_backend(self, address: Address) -> Backend:
+        backend = backends.load(self.model.runtime)(self.model, address)
+        if self._process is not None and self._prompts is not None:
+            backend.keep_prompts(self._prompts)
+        return backend
 
     async def _broke(self, error: GatewayError) -> None:
         """The start failed."""
@@ -450,7 +480,8 @@ class Engine:
         self.model = model
         if self._backend is None:
             return None
-        before, self._backend = self._backend, backends.load(model.runtime)(model, self._address)
+        assert self._address is not None
+        before, self._backend = self._backend, self._load_backend(self._address)
         if self.backend is not None:
             self.backend = self._backend
         return before
@@ -525,7 +556,11 @@ class Engine:
                 self._watching.cancel()
             await self.measure()
             if self._process is not None:
-                await self._process.stop()
+                try:
+                    if self._backend is not None:
+                        await self._backend.save_prompts()
+                finally:
+                    await self._process.stop()
         finally:
             self._stopping = None
             await self._gone("gone")

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
+from gateway.engines.environment import inherited
+
 MB = 1024 * 1024
 TOOL_SECONDS = 5.0
 
@@ -72,7 +74,7 @@ def _run(tool: str, *arguments: str) -> str | None:
         return None
     try:
         done = subprocess.run(  # noqa: S603
-            [program, *arguments], capture_output=True, text=True, timeout=TOOL_SECONDS, check=False
+            [program, *arguments], capture_output=True, text=True, timeout=TOOL_SECONDS, check=False, env=inherited()
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

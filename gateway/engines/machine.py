@@ -9,13 +9,20 @@ import socket
 import subprocess
 from importlib.util import find_spec
 
+from gateway.engines.environment import inherited
 from gateway.engines.recipe import HOST, Machine
 
 VERSION_SECONDS = 10.0
 
 
 def this_machine() -> Machine:
-    return Machine(cores=_cores(), which=shutil.which, has=_has, free_port=free_port)
+    return Machine(cores=_cores(), which=_which, has=_has, free_port=free_port)
+
+
+def _which(program: str) -> str | None:
+    """Absolute: engines have a working folder of their own."""
+    found = shutil.which(program)
+    return os.path.abspath(found) if found is not None else None
 
 
 def free_port() -> int:
@@ -32,7 +39,9 @@ def runs(program: str) -> bool:
     A program that dies only once it has a model passes. Blocks for VERSION_SECONDS at most.
     """
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, timeout=VERSION_SECONDS, check=False)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            [program, "--version"], capture_output=True, timeout=VERSION_SECONDS, check=False, env=inherited()
+        )
     except (OSError, subprocess.TimeoutExpired):
         return True
     return done.returncode != -signal.SIGILL

@@ -78,6 +78,13 @@ def estimate(model: Model, *, on_gpu: bool) -> Footprint:
     return Footprint(PROCESS + computing, data) if on_gpu else Footprint(PROCESS + data)
 
 
+def window_bytes(model: Model) -> int:
+    """The cache of one full context window. Reads the model's metadata. Raises OSError if it can't be read."""
+    assert model.path is not None
+    shape = _shape(model.path)
+    return (model.context_window or shape.window) * shape.cache_per_token
+
+
 def files(path: Path) -> list[Path]:
     """The weight files at `path`: the file itself, all parts of a split GGUF, or those of a folder."""
     if path.is_dir():

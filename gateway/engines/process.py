@@ -39,6 +39,7 @@ class Process:
         self,
         guard: subprocess.Popen[bytes],
         grace: float,
+        hide: Callable[[str], str] = str,
         wrote: Callable[[str], None] | None = None,
         began: Callable[[int], None] | None = None,
     ) -> None:
@@ -47,6 +48,7 @@ class Process:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._guard = guard
         self._grace = grace
+        self._hide = hide
         self._wrote = wrote
         self._began = began
         self._announced: dict[str, Any] = {}
@@ -60,17 +62,20 @@ class Process:
         argv: Sequence[str],
         env: Mapping[str, str],
         *,
+        cwd: Path | None = None,
         grace: float = 5.0,
+        hide: Callable[[str], str] = str,
         wrote: Callable[[str], None] | None = None,
         began: Callable[[int], None] | None = None,
     ) -> Self:
-        """Starts `argv` with `env` on top of the gateway's environment.
+        """Starts `argv` with `env` as its whole environment.
 
-        grace: seconds between SIGTERM and SIGKILL in `stop`. wrote: called with each line of output. began: called with
-        the pid. Raises OSError if the system can't start a process.
+        cwd: its working folder; None: the root. grace: seconds between SIGTERM and SIGKILL in `stop`. hide: applied to
+        each line of output. wrote: called with each line. began: called with the pid. Raises OSError if the system
+        can't start a process.
         """
         # Half a start can't be undone, and a whole one takes milliseconds: wait for it.
-        starting = asyncio.ensure_future(cls._start(argv, env, grace, wrote, began))
+        starting = asyncio.ensure_future(cls._start(argv, env, cwd, grace, hide, wrote, began))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -84,7 +89,9 @@ class Process:
         cls,
         argv: Sequence[str],
         env: Mapping[str, str],
+        cwd: Path | None,
         grace: float,
+        hide: Callable[[str], str],
         wrote: Callable[[str], None] | None,
         began: Callable[[int], None] | None,
     ) -> Self:
@@ -100,12 +107,13 @@ class Process:
                 stdin=theirs.fileno(),
                 stdout=out[1],
                 stderr=err[1],
-                env={**os.environ, **env},
+                env=env,
+                cwd=cwd or "/",
                 # Ctrl-C in the terminal reaches the gateway alone, which stops its engines in order.
                 start_new_session=True,
             )
             ours_on_failure.pop_all()
-        process = cls(guard, grace, wrote, began)
+        process = cls(guard, grace, hide, wrote, began)
         ours.setblocking(False)
         report = _Lines(process._report)
         process._lifeline, _ = await loop.create_connection(lambda: report, sock=ours)
@@ -212,6 +220,7 @@ class Process:
     def _keep(self, line: bytes) -> None:
         text = line[: 4 * LINE_CHARS].decode("utf-8", "replace").rstrip()[:LINE_CHARS]
         if text:
+            text = self._hide(text)
             self.tail.append(text)
             if self._wrote is not None:
                 self._wrote(text)

@@ -10,13 +10,15 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from gateway.backends.base import Address
-from gateway.config import Model
+from gateway.config import Model, Prompts
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HOST = "127.0.0.1"
 
 SLOT_TOKENS, MOST_SLOTS = 16384, 4
 """A model without `parallel` answers as many requests at once as have this much context together, up to a limit."""
+
+MIB = 1024 * 1024
 
 INSTALL_EMBEDDED = "pip install 'ctxgate[llama]'"
 ANOTHER_BUILD = "install one that runs on this processor"
@@ -30,7 +32,8 @@ class Machine(Struct, frozen=True):
 
     which: the path of a program, None where it isn't installed. has: whether Python can import a module.
     free_port: a TCP port that the system has just found free. unfit: paths of programs that SIGILL killed here, since
-    they were built for another processor.
+    they were built for another processor. prompts: folder of saved prompts; None: none are saved. saving: when, and how
+    many. cache_ram: bytes in which an engine may keep prompts beside its slots; None: as many as it likes.
     """
 
     cores: int
@@ -39,6 +42,9 @@ class Machine(Struct, frozen=True):
     free_port: Callable[[], int]
     python: str = sys.executable
     unfit: frozenset[str] = frozenset()
+    prompts: Path | None = None
+    saving: Prompts = Prompts()
+    cache_ram: int | None = None
 
     @property
     def threads(self) -> int:
@@ -50,7 +56,8 @@ class Recipe(Struct, frozen=True):
     """A command to start.
 
     address: where it will listen; None: the process announces `host` and `port` once it does.
-    env: added to the gateway's own environment.
+    env: variables for it. pass_env: variables of the gateway's environment that it gets beside the usual ones; see
+    `gateway.engines.environment`.
     ready_timeout: seconds within which the engine must be ready.
     cure: what helps if the program was built for another processor. note: why it isn't the usual program.
     """
@@ -60,6 +67,7 @@ class Recipe(Struct, frozen=True):
     address: Address | None
     ready_timeout: float
     env: Mapping[str, str] = field(default_factory=dict)
+    pass_env: tuple[str, ...] = ()
     cure: str = ANOTHER_BUILD
     note: str | None = None
 
@@ -95,6 +103,9 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--ctx-size", model.context_window * slots(model) if model.context_window else None),
     )
     options += _for_role(model)
+    if model.role == "chat" and machine.prompts is not None and "--slot-save-path" not in model.engine.args:
+        # llama.cpp joins this and a file's name without a slash between.
+        options += ["--slot-save-path", f"{machine.prompts}/"]
     program, embedded = machine.which("llama-server"), machine.has("xllamacpp")
     unfit = program in machine.unfit
     if program is not None and not (unfit and embedded):
@@ -154,6 +165,16 @@ def _mlx(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--log-level", "WARNING"),
         ("--allowed-origins", "http://localhost"),
     )
+    if machine.prompts is not None:
+        saving = machine.saving
+        options += _options(
+            ("--prompt-folder", machine.prompts),
+            ("--prompt-save", saving.save),
+            ("--prompt-model", model.name),
+            ("--prompt-min-tokens", saving.min_tokens),
+            ("--prompt-max-bytes", saving.max_bytes),
+            ("--prompt-max-age-days", saving.max_age_days),
+        )
     script = str(_HERE / "mlx_server.py")
     return _built(model, machine, "mlx_lm.server", [machine.python, "-P", script, *options], port)
 
@@ -171,7 +192,8 @@ def _built(
     address = Address(HOST, port) if port else None
     argv += model.engine.arguments(_values(model, machine, port))
     timeout = model.engine.startup_timeout_seconds
-    return Recipe(engine, tuple(argv), address, timeout, _environment(model), cure, note)
+    environment = _environment(model, machine)
+    return Recipe(engine, tuple(argv), address, timeout, environment, model.engine.pass_env, cure, note)
 
 
 def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:
@@ -193,10 +215,11 @@ def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:
             )
     port = port or machine.free_port()
     argv = (program, *runtime.command[1:], *runtime.arguments(_values(model, machine, port)))
-    return Recipe(name, argv, Address(HOST, port), runtime.startup_timeout_seconds, _environment(model))
+    timeout = runtime.startup_timeout_seconds
+    return Recipe(name, argv, Address(HOST, port), timeout, _environment(model, machine), runtime.pass_env)
 
 
-def _environment(model: Model) -> Mapping[str, str]:
+def _environment(model: Model, machine: Machine) -> Mapping[str, str]:
     """Settings as variables, since an engine ignores those that its version doesn't know."""
     env = {"PYTHONUNBUFFERED": "1"}
     if model.runtime == "llama.cpp":
@@ -204,6 +227,11 @@ def _environment(model: Model) -> Mapping[str, str]:
         env["LLAMA_ARG_CORS_ORIGINS"] = "localhost"
         # Pings show that the server lives, not that it works on the answer.
         env["LLAMA_ARG_SSE_PING_INTERVAL"] = "-1"
+        if machine.cache_ram is not None:
+            # By itself it takes 8 GiB.
+            env["LLAMA_ARG_CACHE_RAM"] = str(machine.cache_ram // MIB)
+        # An idle slot stays as it is, or saving it would find nothing there.
+        env["LLAMA_ARG_CACHE_IDLE_SLOTS"] = "0"
     if model.runtime == "mlx":
         # The weights are at the model's path: the engine must not download any.
         env["HF_HUB_OFFLINE"] = "1"
@@ -238,6 +266,12 @@ def slots(model: Model) -> int:
     if model.engine.parallel is not None:
         return model.engine.parallel
     return max(1, min(MOST_SLOTS, SLOT_TOKENS // model.context_window)) if model.context_window else 1
+
+
+def cache_ram(model: Model) -> int | None:
+    """The bytes that the model's own `args` give to llama.cpp's cache beside the slots; None if they don't say."""
+    found = re.search(r"(?:^|\0)(?:--cache-ram|-cram)[=\0](\d+)(?:\0|$)", "\0".join(model.engine.args))
+    return int(found[1]) * MIB if found else None
 
 
 def _need(model: Model, machine: Machine, module: str, extra: str) -> None:

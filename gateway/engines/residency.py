@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Protocol
 
 from gateway.config import Engines, Model
-from gateway.engines import admission, memory
+from gateway.engines import admission, memory, recipe
 from gateway.engines.admission import Plan, Resident, Snapshot
 from gateway.engines.learnt import Learnt
 from gateway.engines.memory import Budget, Footprint, estimate, machine_budget
 from gateway.engines.pidfile import PidFiles
 from gateway.engines.states import State
 from gateway.errors import ProviderModelNotLoaded
+from gateway.prompts.saved import SavedPrompts
 
 
 class Loadable(Protocol):
@@ -61,7 +62,7 @@ class Residency:
     """All engines of a gateway, and which of them may be in memory.
 
     state_dir: folder for learnt sizes, pid files and logs; None: writes none of them. budget: what the machine can
-    spare, asked once; `limits` overrule it.
+    spare, asked once; `limits` overrule it. prompts: those that engines save; None: none do.
     """
 
     def __init__(
@@ -70,9 +71,11 @@ class Residency:
         *,
         state_dir: Path | None = None,
         budget: Callable[[], Budget] = machine_budget,
+        prompts: SavedPrompts | None = None,
     ) -> None:
         self.limits = limits if limits is not None else Engines()
         self.state_dir = state_dir
+        self.prompts = prompts
         self.learnt = Learnt(state_dir / "engines.json" if state_dir is not None else None)
         self.pid_files = PidFiles(state_dir / "engines") if state_dir is not None else None
         self.claims: list[Pending] = []
@@ -181,14 +184,31 @@ class Residency:
         if model.residence.memory is not None:
             return Footprint(gpu=model.residence.memory) if on_gpu else Footprint(model.residence.memory)
         try:
+            cache = Footprint(await self.cache_ram(model) or 0)
+            estimated = cache + await asyncio.to_thread(estimate, model, on_gpu=on_gpu)
             peak = self.learnt.peak(model)
             if peak is not None and peak.ram:
-                return Footprint(peak.ram, peak.gpu)
-            return await asyncio.to_thread(estimate, model, on_gpu=on_gpu)
+                # A part of the cache for prompts may be in the peak, or none of it.
+                full = min(peak.ram + cache.ram, max(peak.ram, estimated.ram))
+                return Footprint(full, peak.gpu)
+            return estimated
         except OSError as error:
-            raise ProviderModelNotLoaded(
-                f"model {model.name!r}: its weights can't be read: {error}", code="weights_missing"
-            ) from error
+            raise _unreadable(model, error) from error
+
+    async def cache_ram(self, model: Model) -> int | None:
+        """Bytes in which the model's engine may keep prompts beside its slots: at most one full window; None for an
+        engine without such a cache. Raises ProviderModelNotLoaded if the weights can't be read."""
+        if self.prompts is None or model.runtime != "llama.cpp" or model.engine.command is not None:
+            return None
+        if model.role != "chat":
+            return 0
+        if (written := recipe.cache_ram(model)) is not None:
+            return written
+        try:
+            window = await asyncio.to_thread(memory.window_bytes, model)
+        except OSError as error:
+            raise _unreadable(model, error) from error
+        return -(-min(window, self.prompts.settings.cache_ram) // memory.MB) * memory.MB
 
     def _schedule(self) -> None:
         self.close()
@@ -244,3 +264,7 @@ class Residency:
             elif (why := plan.refusals.get(claim.engine)) is not None:
                 self.claims.remove(claim)
                 claim.granted.set_exception(ProviderModelNotLoaded(why, code="no_memory"))
+
+
+def _unreadable(model: Model, error: OSError) -> ProviderModelNotLoaded:
+    return ProviderModelNotLoaded(f"model {model.name!r}: its weights can't be read: {error}", code="weights_missing")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
+from gateway.engines.environment import inherited
 from gateway.engines.logfile import LogFile, log_path
 from gateway.engines.pidfile import PidFiles
 from gateway.engines.process import Process
@@ -15,11 +17,18 @@ log = logging.getLogger("ctxgate")
 
 
 async def spawn(
-    model: str, recipe: Recipe, *, state_dir: Path | None, pid_files: PidFiles | None, grace: float
+    model: str,
+    recipe: Recipe,
+    *,
+    state_dir: Path | None,
+    pid_files: PidFiles | None,
+    grace: float,
+    hide: Callable[[str], str] = str,
 ) -> Process:
     """Logs to `state_dir` and writes a pid file, if these are given; the pid file goes when the process ends.
 
-    Raises ProviderUnavailable if the system can't start a process.
+    hide: hides secrets in what the process prints. The process gets an environment without secrets, and a working
+    folder of its own in `state_dir`. Raises ProviderUnavailable if the system can't start a process.
     """
     lines = LogFile(log_path(state_dir, model)) if state_dir is not None else None
     written: list[Path] = []
@@ -39,11 +48,25 @@ async def spawn(
 
     wrote = lines.write if lines is not None else None
     try:
-        process = await Process.start(recipe.argv, recipe.env, grace=grace, wrote=wrote, began=began)
+        process = await Process.start(
+            recipe.argv,
+            {**inherited(recipe.pass_env), **recipe.env},
+            cwd=_folder(state_dir, model) if state_dir is not None else None,
+            grace=grace,
+            hide=hide,
+            wrote=wrote,
+            began=began,
+        )
     except OSError as error:
         raise ProviderUnavailable(f"model {model!r}: can't start a process for {recipe.engine}: {error}") from error
     process.on_end(ended)
     return process
+
+
+def _folder(state_dir: Path, model: str) -> Path:
+    folder = state_dir / "engines" / model
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def _write_pid_file(pid_files: PidFiles, model: str, pid: int) -> Path | None:

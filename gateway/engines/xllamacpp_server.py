@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from urllib.parse import urlsplit
 
 def main() -> None:
     args = parse()
+    # Saved prompts hold conversations.
+    os.umask(0o077)
 
     import xllamacpp
 
@@ -51,6 +54,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--gpu-layers", "--n-gpu-layers", "-ngl", type=int, default=-1)
     parser.add_argument("--chat-template-file", type=Path)
     parser.add_argument("--pooling", choices=["none", "mean", "cls", "last", "rank"])
+    parser.add_argument("--slot-save-path", default="", help="folder for saved prompts, with its last slash")
+    parser.add_argument(
+        "--cache-ram", "-cram", type=int, default=int(os.environ.get("LLAMA_ARG_CACHE_RAM", "8192")), help="in MiB"
+    )
     parser.add_argument("--verbosity", type=int, default=2)
     parser.add_argument("--jinja", action="store_true", help="always on; read because llama-server's users write it")
     return parser.parse_args()
@@ -79,6 +86,9 @@ def parameters(args: argparse.Namespace) -> Any:
         params.n_batch = args.batch_size
     if args.ubatch_size:
         params.n_ubatch = args.ubatch_size
+    params.slot_save_path = args.slot_save_path
+    params.cache_ram_mib = args.cache_ram
+    params.cache_idle_slots = False
     params.use_jinja = True
     if args.chat_template_file is not None:
         params.chat_template = args.chat_template_file.read_text("utf-8")

@@ -84,7 +84,10 @@ Row = tuple[
 class Entry(Struct):
     """One answer. at: its end, in seconds since 1970. Durations are in seconds.
 
-    first_seconds: None if nothing was streamed. warnings: codes of `normalizers.Warn`. recorded: whether the log holds
+    first_seconds: None if nothing was streamed. cached_tokens: those of the prompt that the engine didn't need to read.
+    restored_tokens: those of them that came from a saved prompt. seconds_saved: what reading them would have taken;
+    0 if nobody knows. prefix: where its prompt differs from the turn before, so that the engine had to read it again.
+    warnings: codes of `normalizers.Warn`. recorded: whether the log holds
     its bytes.
     """
 
@@ -98,6 +101,10 @@ class Entry(Struct):
     first_seconds: float | None
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int
+    restored_tokens: int
+    seconds_saved: float
+    prefix: list[str]
     mended: str
     healed: Mapping[str, int]
     warnings: list[str]
@@ -139,6 +146,8 @@ class Stats:
         self.generated = 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
+        self.restored_tokens = 0
+        self.seconds_saved = 0.0
         self.completion_tokens = 0
         self.mended: Counter[str] = Counter()
         self.healed: Counter[str] = Counter()
@@ -159,6 +168,9 @@ class Stats:
         self.completion_tokens += _sum(counted, "completion_tokens")
         details = [usage["prompt_tokens_details"] for usage in counted if "prompt_tokens_details" in usage]
         self.cached_tokens += _sum(details, "cached_tokens")
+        restored = [usage for usage in counted if "restored_tokens" in usage]
+        self.restored_tokens += _sum(restored, "restored_tokens")
+        self.seconds_saved += sum(usage["seconds_saved"] for usage in restored)
         for repair in filter(None, mendings):
             self.healed.update(repair.healed)
             self.warnings.update(repair.warnings)
@@ -259,6 +271,10 @@ def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
         first_seconds=ended.first - ended.began if ended.first else None,
         prompt_tokens=_sum([ended.usage], "prompt_tokens"),
         completion_tokens=_sum([ended.usage], "completion_tokens"),
+        cached_tokens=_sum([ended.usage.get("prompt_tokens_details") or {}], "cached_tokens"),
+        restored_tokens=_sum([ended.usage], "restored_tokens"),
+        seconds_saved=ended.usage.get("seconds_saved", 0.0),
+        prefix=ended.usage.get("prefix", []),
         mended=mending.mended,
         healed=mending.healed,
         warnings=mending.warnings,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
@@ -21,6 +19,7 @@ from gateway.errors import (
     ProviderRateLimit,
     ProviderUnavailable,
     ProviderUnsupportedContentBlock,
+    seconds_until_retry,
 )
 from gateway.provider.structured import StructuredOutputInvalid
 from gateway.schema.jsontext import parse_json
@@ -65,7 +64,7 @@ class Failure:
         except ValueError:
             document = body.decode("utf-8", "replace")
         error = document.get("error", document) if isinstance(document, dict) else document
-        return cls(status, error, _seconds(headers.get("retry-after")))
+        return cls(status, error, seconds_until_retry(headers.get("retry-after")))
 
     @classmethod
     def frame(cls, error: Any) -> Failure:
@@ -131,17 +130,3 @@ def connection_error(error: httpx.HTTPError | httpx.StreamError, base_url: str) 
     if isinstance(error, httpx.TimeoutException):
         return ProviderUnavailable(f"{base_url} didn't answer in time ({type(error).__name__})")
     return ProviderUnavailable(f"{base_url} can't be reached: {reason}")
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """A Retry-After header, which may be a date (RFC 9110 §10.2.3), in seconds from now."""
-    if retry_after is None:
-        return None
-    try:
-        seconds = float(retry_after)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
-        except (TypeError, ValueError):
-            return None
-    return max(0.0, seconds) if seconds == seconds and seconds != float("inf") else None

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse, StructuredOutputInvalid
-from gateway.request.constraints import Constraint, Method
-from gateway.request.grammars import tool_name
+from gateway.request.constraints import SCHEMA_FIELD, Constraint, Method
+from gateway.request.grammars import MAX_SCHEMA
 from gateway.schema.fault import Checker, Compile, InvalidSchema, Unchecked
 from gateway.wire.chat import decode, encode
 from gateway.wire.fold import Fold
@@ -23,7 +23,8 @@ ATTEMPTS = 3
 MAX_FAULT = 500
 """Characters of a fault that an error quotes; the fault may quote the answer."""
 
-SCHEMA_FIELD = "response_format.json_schema.schema"
+MAX_CALLS = 100
+"""Calls of one answer, each of which is checked in turn."""
 
 MAX_HELD = 64 * 1024 * 1024
 """Bytes of a stream that we hold back."""
@@ -55,6 +56,19 @@ class AnswerBuffer:
         self.payloads += payloads
 
 
+class _Function(msgspec.Struct, gc=False):
+    name: Any = None
+    strict: Any = None
+    parameters: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Tool(_Function, gc=False):
+    function: _Function | None = None
+
+
+_decode_tools = msgspec.json.Decoder(list[_Tool]).decode
+
+
 class Check:
     """Checks answers against a constraint."""
 
@@ -62,8 +76,8 @@ class Check:
         """tools: the request's, as JSON. compile: makes the schemas' checkers; only the methods call it."""
         self.constraint = constraint
         self._compile = compile
-        declared = decode(tools) if tools is not None else []
-        functions = {tool_name(tool): tool.get("function", tool) for tool in declared}
+        declared: list[_Function] = [tool.function or tool for tool in _decode_tools(tools or b"[]")]
+        functions = {tool.name: tool for tool in declared if isinstance(tool.name, str)}
         self._tools = {name: functions[name] for name in constraint.must or functions if name in functions}
 
     def compile(self) -> None:
@@ -122,19 +136,25 @@ class Check:
     def _calls(self, calls: Sequence[Json]) -> str | None:
         if not calls:
             return "no tool was called"
+        if len(calls) > MAX_CALLS:
+            return f"more than {MAX_CALLS} tools were called"
         for call in calls:
             function = call.get("function") or {}
             name = function.get("name")
             if name not in self._tools:
                 return f"the tool {name!r} was called"
             tool = self._tools[name]
-            if tool.get("strict") is True and isinstance(tool.get("parameters"), dict):
-                arguments = decode(function.get("arguments") or "{}")
-                if fault := self._violation(tool["parameters"], "tools", arguments):
+            schema = bytes(tool.parameters)
+            if tool.strict is True and schema[:1] == b"{":
+                try:
+                    arguments = decode(function.get("arguments") or "{}")
+                except (msgspec.DecodeError, RecursionError):
+                    return f"the arguments of {name} are not JSON"
+                if fault := self._violation(schema, "tools", arguments):
                     return f"the arguments of {name} don't fit: {fault}"
         return None
 
-    def _violation(self, schema: Json, field: str, value: Any) -> str | None:
+    def _violation(self, schema: bytes, field: str, value: Any) -> str | None:
         """How a value breaks the schema, in words, or None.
 
         field: the request's, for errors. Raises ProviderInvalidRequest for a schema that isn't valid or can't be
@@ -146,9 +166,11 @@ class Check:
             raise ProviderInvalidRequest(f"{field}: the schema can't be checked: {error}", param=field) from None
         return None if fault is None else f"{fault.pointer or 'the value'}: {fault.message}"[:MAX_FAULT]
 
-    def _checker(self, schema: Json, field: str) -> Checker:
+    def _checker(self, schema: bytes, field: str) -> Checker:
+        if len(schema) > MAX_SCHEMA:
+            raise ProviderInvalidRequest(f"{field}: a schema is longer than {MAX_SCHEMA} bytes", param=field)
         try:
-            return self._compile(encode(schema).decode())
+            return self._compile(schema.decode())
         except InvalidSchema as error:
             raise ProviderInvalidRequest(f"{field}: not a valid JSON Schema: {error}", param=field) from None
         except Unchecked as error:

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.request.grammars import forced_tools, tool_name
-from gateway.wire.chat import ChatRequest, decode, encode
+from gateway.request.grammars import MAX_SCHEMA, forced_tools, tool_name
+from gateway.wire.chat import ChatRequest, compact, decode, encode
 
 Json = dict[str, Any]
 
@@ -20,13 +20,16 @@ Method = Literal["engine", "grammar", "checked", "refused"]
 """`engine`: the engine enforces it. `grammar`: we send a grammar in the model's own dialect. `checked`: we hold the
 answer back until it conforms, and ask again if it doesn't. `refused`: a 400."""
 
+SCHEMA_FIELD = "response_format.json_schema.schema"
+
 _CHECKED: Mapping[Kind, Method] = {"call": "checked", "json": "checked", "json or call": "checked"}
 
 METHODS: Mapping[str, Mapping[Kind, Method]] = {
-    # A grammar needs a known dialect that has one; else the answer is checked.
+    # A grammar of calls needs a known dialect that has one, and MLX needs a server that takes grammars; else the answer
+    # is checked.
     "llama.cpp": {"call": "grammar", "json": "engine", "json or call": "grammar"},
     "llama-cpp-python": _CHECKED,
-    "mlx": _CHECKED,
+    "mlx": {"call": "grammar", "json": "grammar", "json or call": "grammar"},
     "ollama": {"call": "checked", "json": "engine", "json or call": "checked"},
     "openai": _CHECKED,
     "echo": {"call": "refused", "json": "refused", "json or call": "refused"},
@@ -46,19 +49,22 @@ def may_use_grammar(runtime: str) -> bool:
 
 
 class Constraint(Struct, frozen=True):
-    """must: the tools of which the model has to call one; () allows any. schema: the text's; None allows any object."""
+    """must: the tools of which the model has to call one; () allows any.
+
+    schema: the text's, as JSON; None allows any object.
+    """
 
     kind: Kind
     must: tuple[str, ...] = ()
-    schema: Json | None = None
+    schema: bytes | None = None
 
     def method(self, runtime: str) -> Method:
         return METHODS.get(runtime, _CHECKED)[self.kind]
 
     @property
     def text_schema(self) -> bytes | None:
-        """The JSON Schema of an answer in text if calls are allowed too; else None."""
-        return encode(self.schema or {"type": "object"}) if self.kind == "json or call" else None
+        """The JSON Schema of an answer in text; None if the answer must be a call."""
+        return None if self.kind == "call" else self.schema or b'{"type":"object"}'
 
     def words(self) -> str:
         """The constraint as an instruction to a model."""
@@ -69,7 +75,7 @@ class Constraint(Struct, frozen=True):
         if self.kind == "json or call":
             words += " This is about an answer in text: calling a tool stays allowed."
         if self.schema is not None:
-            words += f" It has to conform to this JSON Schema: {encode(self.schema).decode()}"
+            words += f" It has to conform to this JSON Schema: {self.schema.decode()}"
         return words
 
 
@@ -82,8 +88,8 @@ def constraint(request: ChatRequest) -> Constraint | None:
     if must is not None:
         return Constraint("call", must)
     format = request.response_format
-    kind = None if format is None else format.get("type")
-    if kind is None or kind == "text":
+    kind = None if format is None else format.type
+    if format is None or kind is None or kind == "text":
         return None
     may_call = request.tools is not None and request.tool_choice != "none"
     if kind == "json_object":
@@ -93,12 +99,11 @@ def constraint(request: ChatRequest) -> Constraint | None:
             f"response_format.type: there is no {kind!r}; allowed: text, json_object, json_schema",
             param="response_format.type",
         )
-    named = format.get("json_schema") if format is not None else None
-    schema = named.get("schema") if isinstance(named, dict) else None
-    if not isinstance(schema, dict):
-        where = "response_format.json_schema.schema"
-        raise ProviderInvalidRequest(f"{where}: a JSON Schema is needed", param=where)
-    return Constraint("json or call" if may_call else "json", schema=schema)
+    if format.schema[:1] != b"{":
+        raise ProviderInvalidRequest(f"{SCHEMA_FIELD}: a JSON Schema is needed", param=SCHEMA_FIELD)
+    if len(format.schema) > MAX_SCHEMA:
+        raise ProviderInvalidRequest(f"{SCHEMA_FIELD}: it is longer than {MAX_SCHEMA} bytes", param=SCHEMA_FIELD)
+    return Constraint("json or call" if may_call else "json", schema=compact(format.schema))
 
 
 def allowed_tools(request: ChatRequest, *, named: bool) -> dict[str, Raw]:

@@ -6,37 +6,50 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.schema.fault import Unchecked, Write
 from gateway.wire.chat import ChatRequest, decode
-from gateway.wire.engine import RawText
+from gateway.wire.engine import Notation, RawText
 from normalizers import FormatSpec
-from normalizers.write.grammar import MAX_CALLS, grammar
+from normalizers.write.grammar import MAX_CALLS, Grammar, grammar
+
+MAX_SCHEMA = 1024 * 1024
+"""Bytes. A longer schema would exceed the time that its check may take."""
 
 
-def raw_text(request: ChatRequest, spec: FormatSpec, *, answer: bytes | None = None) -> RawText | None:
+def raw_text(
+    request: ChatRequest,
+    spec: FormatSpec,
+    *,
+    answer: bytes | None = None,
+    write: Write = grammar,
+    notation: Notation = "gbnf",
+) -> RawText | None:
     """How to ask for the model's text; a `tool_choice` "required" or with a tool's name becomes a grammar.
 
-    If the model decides and one of the tools is strict, a grammar holds each call that it begins to the tools' schemas.
-    answer: a JSON Schema for the text if no call is forced. Returns None if a constraint needs a grammar and the format
-    has none: then the engine must enforce it. Raises ProviderInvalidRequest for an undeclared tool.
+    If the model decides, a grammar makes sure that each call it begins can be read, and fits its schema if the tool is
+    strict. answer: a JSON Schema for the text if no call is forced. Returns None if a constraint needs a grammar and
+    the format has none: then the engine must enforce it. Raises ProviderInvalidRequest for an undeclared tool, and for
+    schemas that take `write` too long.
     """
     names = forced_tools(request)
-    free = _free(spec)
-    if names is None:
-        calls = MAX_CALLS if request.parallel_tool_calls else 1
-        if answer is None:
-            if not spec.open or not _strict(request.tools or b"[]"):
-                return free
-            text = _grammar(spec, request.tools or b"[]", (), calls)
-            return free if text is None else replace(free, grammar=text, trigger=spec.open[0])
-        text = _grammar(spec, request.tools or b"[]", (), calls, answer)
-        return None if text is None else replace(free, grammar=text)
-    # The model calls a named tool once.
-    calls = MAX_CALLS if len(names) != 1 and request.parallel_tool_calls else 1
-    text = _grammar(spec, request.tools or b"[]", names, calls)
-    return None if text is None else replace(free, grammar=text)
+    free = free_text(spec)
+    tools = request.tools if request.tools is not None and request.tool_choice != "none" else b"[]"
+    calls = MAX_CALLS if request.parallel_tool_calls else 1
+    if names is None and answer is None:
+        guard = _guard(write, spec, tools, calls, notation)
+        if guard is None:
+            return free
+        return replace(free, grammar=guard.text, in_reasoning=guard.in_reasoning, starts=(*spec.open, *spec.begins))
+    if names is not None:
+        # The model calls a named tool once.
+        calls, answer = 1 if len(names) == 1 else calls, None
+    forced = _grammar(write, spec, tools, names or (), calls, notation, answer)
+    return None if forced is None else replace(free, grammar=forced.text, in_reasoning=forced.in_reasoning)
 
 
 def forced_tools(request: ChatRequest) -> tuple[str, ...] | None:
@@ -82,19 +95,60 @@ def tool_name(tool: Any) -> object:
 
 
 @lru_cache(maxsize=64)
-def _free(spec: FormatSpec) -> RawText:
+def free_text(spec: FormatSpec) -> RawText:
+    """How to ask for text that no grammar binds."""
     return RawText(spec.markers if spec.keep_special else (), spec.think)
 
 
-@lru_cache(maxsize=64)
-def _strict(tools: bytes) -> bool:
-    functions = [tool.get("function", tool) for tool in decode(tools)]
-    return any(isinstance(function, Mapping) and function.get("strict") is True for function in functions)
+class _Strict(Struct, gc=False):
+    strict: Any = None
+    function: _Strict | None = None
 
 
-@lru_cache(maxsize=64)
+_decode_strict = msgspec.json.Decoder(list[_Strict]).decode
+
+
+def strict(tools: bytes) -> bool:
+    """Whether one of the tools is strict."""
+    if b'"strict"' not in tools:
+        return False
+    return any((tool.function or tool).strict is True for tool in _decode_strict(tools))
+
+
+def _guard(write: Write, spec: FormatSpec, tools: bytes, calls: int, notation: Notation) -> Grammar | None:
+    """None if there is no such grammar, or the tools' schemas are too costly, unless one of them is strict."""
+    if len(tools) <= MAX_SCHEMA:
+        try:
+            return write(spec, decode(tools), calls=calls, free=True, notation=notation)
+        except Unchecked as error:
+            if strict(tools):
+                raise _refused(error) from None
+    elif strict(tools):
+        raise _too_long()
+    return None
+
+
 def _grammar(
-    spec: FormatSpec, tools: bytes, names: tuple[str, ...], calls: int, answer: bytes | None = None
-) -> str | None:
+    write: Write,
+    spec: FormatSpec,
+    tools: bytes,
+    names: tuple[str, ...],
+    calls: int,
+    notation: Notation,
+    answer: bytes | None,
+) -> Grammar | None:
+    if len(tools) + len(answer or b"") > MAX_SCHEMA:
+        raise _too_long()
     schema = decode(answer) if answer is not None else None
-    return grammar(spec, decode(tools), only=names or None, calls=calls, answer=schema)
+    try:
+        return write(spec, decode(tools), only=names or None, calls=calls, answer=schema, notation=notation)
+    except Unchecked as error:
+        raise _refused(error) from None
+
+
+def _too_long() -> ProviderInvalidRequest:
+    return ProviderInvalidRequest(f"tools: their schemas are longer than {MAX_SCHEMA} bytes", param="tools")
+
+
+def _refused(error: Unchecked) -> ProviderInvalidRequest:
+    return ProviderInvalidRequest(f"tools: no grammar can be made of them: {error}", param="tools")

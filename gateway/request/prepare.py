@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any, Self
 
 from msgspec import Raw, Struct
+from msgspec.structs import replace as replaced
 
 from gateway.request.checks import Check, Enforced
 from gateway.request.constraints import NEED_WORDS, Constraint, Method, allowed_tools, constraint, refused
-from gateway.request.grammars import forced_tools, raw_text
+from gateway.request.grammars import forced_tools, free_text, raw_text
+from gateway.request.guarded import guard_messages
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
-from gateway.schema.fault import Compile
-from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest, decode, encode
-from gateway.wire.engine import RawText
+from gateway.schema.fault import Compile, Write
+from gateway.wire import control_tokens
+from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, encode
+from gateway.wire.control_tokens import ControlTokens
+from gateway.wire.engine import Notation, RawText
 from normalizers import FormatSpec
+from normalizers.write.grammar import grammar
+
+MAX_KEPT = 16
 
 
 class Settings(Struct, frozen=True, eq=False):
@@ -24,7 +30,7 @@ class Settings(Struct, frozen=True, eq=False):
 
     defaults: fields for requests that leave them out. strip: fields that callers may not set. force: fields that we
     set whatever the caller says. engine_enforces: trust the engine with every constraint. compile: makes the checkers
-    of JSON Schemas.
+    of JSON Schemas. write: writes grammars. call_deltas: for requests that don't say it.
     """
 
     runtime: str
@@ -33,6 +39,8 @@ class Settings(Struct, frozen=True, eq=False):
     force: Mapping[str, Raw]
     engine_enforces: bool
     compile: Compile
+    write: Write = grammar
+    call_deltas: CallDeltas = "guarded"
 
     @classmethod
     def of(
@@ -44,13 +52,16 @@ class Settings(Struct, frozen=True, eq=False):
         force: Mapping[str, Any],
         engine_enforces: bool,
         compile: Compile,
+        write: Write = grammar,
+        call_deltas: CallDeltas = "guarded",
     ) -> Self:
         """From plain values as the configuration has them."""
-        return cls(runtime, _raw(defaults), _with_twins(strip), _raw(force), engine_enforces, compile)
+        defaults, force = _raw(defaults), _raw(force)
+        return cls(runtime, defaults, _with_twins(strip), force, engine_enforces, compile, write, call_deltas)
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """The fields that the engine gets for those that the caller gave."""
-        fields = {**self.defaults, **given}
+        fields = {**self.defaults, **given} if self.defaults else dict(given)
         if "max_completion_tokens" in fields and "max_tokens" not in given:
             fields.pop("max_tokens", None)
         if not self.strip and not self.force:
@@ -68,35 +79,48 @@ class Capabilities(Struct, frozen=True, eq=False):
     """What a model can do behind its engine.
 
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
-    reads them. raw_text: the engine can give us the text unread. tools_in_prompt: the model sees its tools only if we
-    put them into the prompt. takes_tools: its chat template has a place for tools. keeps_calls: the template shows the
-    calls of earlier answers.
+    reads them. notation: that of the grammars to which the engine holds its unread text; None if it gives us none.
+    tools_in_prompt: the model sees its tools only if we put them into the prompt. takes_tools: its chat template has a
+    place for tools. keeps_calls: the template shows the calls of earlier answers. guard: keep these control tokens out
+    of the request's texts. opens_guarded: the engine itself cuts a guarded prompt; any other gets broken texts if it
+    doesn't give us raw ones.
     """
 
     reader: FormatSpec
     dialect: FormatSpec
-    raw_text: bool = False
+    notation: Notation | None = None
     tools_in_prompt: bool = False
     takes_tools: bool = True
     keeps_calls: bool = True
+    guard: ControlTokens | None = None
+    opens_guarded: bool = False
 
 
-class Prepared(Struct, frozen=True):
-    """One request, ready to send.
+class Terms(Struct, frozen=True, eq=False):
+    """The part of `Prepared` that agents repeat with every turn: it depends on the tools and the constraint alone.
 
-    fields: the body to send. reader: the format in which to read the answer. raw: ask for the text unread, this way.
-    method, check: how the answer's constraint is enforced. repairs: repairs of the past conversation, by kind.
+    reader: the format in which to read the answer. raw: ask for the text unread, this way. method, check: how the
+    answer's constraint is enforced. replace, drop: fields of the request. system: texts for the system message.
+    as_text: past calls and results become text, since the tools do, too. guarded: our grammar makes it certain that
+    every call can be read.
     """
 
-    fields: dict[str, Raw]
     reader: FormatSpec
     raw: RawText | None = None
     method: Method | None = None
     check: Check | None = None
-    repairs: Mapping[str, int] = NOTHING
+    replace: Mapping[str, Raw] = {}
+    drop: tuple[str, ...] = ()
+    system: tuple[str, ...] = ()
+    as_text: bool = False
+    guarded: bool = False
+
+    def piecewise(self, wanted: CallDeltas, by_grammar: bool) -> bool:
+        """Whether calls leave piece by piece, now that we know whether the engine took our grammar."""
+        return wanted == "always" or (wanted == "guarded" and self.guarded and by_grammar)
 
     def enforced(self, by_grammar: bool) -> Enforced | None:
-        """How the constraint is enforced, now that we know whether the engine took our grammar."""
+        """How the constraint is enforced, now that we know whether the engine took our grammar; None without one."""
         if self.method is None:
             return None
         if self.method == "grammar" and not by_grammar:
@@ -104,33 +128,57 @@ class Prepared(Struct, frozen=True):
         return Enforced(self.method, self.check if self.method == "checked" else None)
 
 
-class _Terms(Struct, frozen=True):
-    """The part of `Prepared` that agents repeat with every turn: it depends on the tools and the constraint alone.
+class Prepared(Struct, frozen=True):
+    """One request, ready to send.
 
-    replace, drop: fields of the request. system: texts for the system message. as_text: past calls and results become
-    text, since the tools do, too.
+    fields: the body to send. terms: how to ask for the answer and how to read it. repairs: repairs of the past
+    conversation, by kind, and the number of `control_tokens` that are kept text.
     """
 
-    reader: FormatSpec
-    replace: Mapping[str, Raw] = {}
-    drop: tuple[str, ...] = ()
-    system: tuple[str, ...] = ()
-    as_text: bool = False
-    raw: RawText | None = None
-    method: Method | None = None
-    check: Check | None = None
+    fields: dict[str, Raw]
+    terms: Terms
+    repairs: Mapping[str, int] = NOTHING
 
 
-def prepare(request: ChatRequest, settings: Settings, can: Capabilities) -> Prepared:
-    """Works out what to send. Raises ProviderInvalidRequest for what the engine couldn't be held to."""
+class TermsCache:
+    """The terms of a model's last requests, since agents repeat their tools and constraints with every turn."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[object, ...], Terms] = {}
+
+    def get(self, request: ChatRequest, can: Capabilities) -> Terms | None:
+        """None if `work_out` has to find them."""
+        plain = request.plain and can.guard is None
+        return Terms(can.reader) if plain else self._kept.get(_key(request, can))
+
+    def keep(self, request: ChatRequest, can: Capabilities, terms: Terms) -> None:
+        """Forgets the oldest if there are too many. Keeps no long ones, so that all together stay small."""
+        key = _key(request, can)
+        if sum(len(part) for part in key if isinstance(part, bytes)) <= MAX_KEPT_BYTES:
+            self._kept[key] = terms
+            if len(self._kept) > MAX_KEPT:
+                del self._kept[next(iter(self._kept))]
+
+
+def _key(request: ChatRequest, can: Capabilities) -> tuple[object, ...]:
+    """All that terms depend on, for one model."""
+    if request.tool_choice is None and request.response_format is None:
+        return can, request.tools, request.parallel_tool_calls
+    fields = request.fields
+    choice, format = fields.get("tool_choice", b""), fields.get("response_format", b"")
+    return can, request.tools, request.parallel_tool_calls, bytes(choice), bytes(format)
+
+
+def blocks(request: ChatRequest) -> bool:
+    """Whether `work_out` may call `Settings.write`, which blocks."""
+    return request.constrained or request.tools is not None
+
+
+def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: Terms) -> Prepared:
+    """What to send. terms: of `work_out`, or kept from a request with the same tools and constraint."""
     fields = settings.fields(request.fields)
-    if request.plain:
-        return Prepared(fields, can.reader)
-    tools, choice, format = request.tools or b"", b"", b""
-    if request.tool_choice is not None or request.response_format is not None:
-        choice, format = _constraint_bytes(request)
-    kept = len(tools) + len(choice) + len(format) <= MAX_KEPT_BYTES
-    terms = (_terms if kept else _terms.__wrapped__)(settings, can, tools, request.parallel_tool_calls, choice, format)
+    if can.guard is not None:
+        fields["messages"] = Raw(guard_messages(bytes(fields["messages"]), can.guard, can.reader))
     if terms.drop or terms.replace:
         for name in terms.drop:
             fields.pop(name, None)
@@ -138,23 +186,44 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities) -> Prep
     repairs = NOTHING
     if request.past_calls or terms.system:
         repairs = _edit_messages(fields, terms, can, past=request.past_calls)
-    return Prepared(fields, terms.reader, terms.raw, terms.method, terms.check, repairs)
+    if can.guard is not None:
+        repairs = {**repairs, **_guard_fields(fields, can.guard, broken=terms.raw is None and not can.opens_guarded)}
+    return Prepared(fields, terms, repairs)
 
 
 def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) -> dict[str, Raw]:
     """The fields that make the request's prompt, for counting its tokens. Constraints add nothing here."""
     fields = {**settings.defaults, **request.fields}
+    if can.guard is not None:
+        fields["messages"] = Raw(guard_messages(bytes(fields["messages"]), can.guard, can.reader))
     messages, repairs = repair_history(decode(fields["messages"]))
     if request.tools is not None and can.tools_in_prompt:
         messages = calls_as_text(messages, can.reader, results=True)
-        messages = add_to_system(messages, tools_prompt(bytes(fields.pop("tools")), can.reader))
-    elif not repairs:
-        return fields
-    fields["messages"] = Raw(encode(messages))
+        messages = add_to_system(messages, tools_prompt(_guarded_tools(bytes(fields.pop("tools")), can), can.reader))
+        fields["messages"] = Raw(encode(messages))
+    elif repairs:
+        fields["messages"] = Raw(encode(messages))
+    if can.guard is not None:
+        _guard_fields(fields, can.guard, broken=can.notation is None and not can.opens_guarded)
     return fields
 
 
-def _edit_messages(fields: dict[str, Raw], terms: _Terms, can: Capabilities, *, past: bool) -> Mapping[str, int]:
+def _guarded_tools(tools: bytes, can: Capabilities) -> bytes:
+    return tools if can.guard is None else can.guard.guard(tools)
+
+
+def _guard_fields(fields: dict[str, Raw], guard: ControlTokens, *, broken: bool) -> Mapping[str, int]:
+    """Guards the tools, as the messages are already; the number of texts. broken: for an engine that takes no ids."""
+    if "tools" in fields:
+        fields["tools"] = Raw(guard.guard(bytes(fields["tools"])))
+    names = [name for name in ("messages", "tools") if name in fields]
+    found = control_tokens.count(*(bytes(fields[name]) for name in names))
+    if broken:
+        fields |= {name: Raw(control_tokens.broken(bytes(fields[name]))) for name in names}
+    return {"control_tokens": found} if found else NOTHING
+
+
+def _edit_messages(fields: dict[str, Raw], terms: Terms, can: Capabilities, *, past: bool) -> Mapping[str, int]:
     """Repairs the past, writes it as text where the template needs that, and extends the system message."""
     write_calls = terms.as_text or (past and not terms.reader.untouched and not can.keeps_calls)
     messages = decode(fields["messages"])
@@ -170,27 +239,25 @@ def _edit_messages(fields: dict[str, Raw], terms: _Terms, can: Capabilities, *, 
     return repairs
 
 
-def _constraint_bytes(request: ChatRequest) -> tuple[bytes, bytes]:
-    """`tool_choice` and `response_format` as they came, to tell requests apart."""
-    choice, format = request.fields.get("tool_choice", b""), request.fields.get("response_format", b"")
-    return bytes(choice), bytes(format)
+def _without_the_rest(request: ChatRequest) -> ChatRequest:
+    """The request with nothing but what terms may depend on."""
+    names = ("tools", "tool_choice", "response_format", "parallel_tool_calls")
+    fields = {name: request.fields[name] for name in names if name in request.fields}
+    return ChatRequest.parse(encode({"messages": [{"role": "user"}], **fields}))
 
 
-def _same_terms(tools: bytes, parallel: bool, choice: bytes, format: bytes) -> ChatRequest:
-    """A request with these fields alone."""
-    fields = {b"messages": b'[{"role":"user"}]', b"parallel_tool_calls": b"true" if parallel else b"false"}
-    given = {b"tools": tools, b"tool_choice": choice, b"response_format": format}
-    fields |= {name: value for name, value in given.items() if value}
-    return ChatRequest.parse(b"{%b}" % b",".join(b'"%b":%b' % pair for pair in fields.items()))
+def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Terms:
+    """How to ask and how to read, from the tools and the constraint of a request.
 
-
-@lru_cache(maxsize=64)
-def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, choice: bytes, format: bytes) -> _Terms:
-    """tools, choice, format: JSON; b"" for a field that the request leaves out."""
-    request = _same_terms(tools, parallel, choice, format)
+    Raises ProviderInvalidRequest for what the engine couldn't be held to.
+    """
+    request = _without_the_rest(request)
     wanted = constraint(request) if request.constrained else None
     method = _method(wanted, settings)
     reader = can.dialect if method == "grammar" else can.reader
+    raw = _raw_text(request, wanted, method, settings, can, reader)
+    if method == "grammar" and raw is None and settings.runtime in NEED_WORDS:
+        method, reader = "checked", can.reader
     replace: dict[str, Raw] = {}
     system: list[str] = []
     drop: list[str] = []
@@ -202,23 +269,41 @@ def _terms(settings: Settings, can: Capabilities, tools: bytes, parallel: bool, 
         drop.append("response_format")
         if settings.runtime == "llama-cpp-python" and wanted.kind == "json":
             replace["response_format"] = Raw(b'{"type":"json_object"}')
-    raw, as_text = None, False
+    as_text = False
     if request.tools is not None and request.tool_choice == "none":
         # Several engines write calls as plain text if they see the tools.
         drop += ["tools", "tool_choice"]
-    elif request.tools is not None and not reader.untouched:
-        must = forced_tools(request)
-        if can.raw_text:
-            raw = raw_text(request, reader, answer=wanted.text_schema if wanted is not None else None)
-        if can.tools_in_prompt:
-            as_text = True
-            system.append(tools_prompt(bytes(replace.pop("tools", request.tools)), reader, must))
-            replace.pop("tool_choice", None)
-            drop += ["tools", "tool_choice", "parallel_tool_calls"]
+    elif request.tools is not None and not reader.untouched and can.tools_in_prompt:
+        as_text = True
+        shown = _guarded_tools(bytes(replace.pop("tools", request.tools)), can)
+        system.append(tools_prompt(shown, reader, forced_tools(request)))
+        replace.pop("tool_choice", None)
+        drop += ["tools", "tool_choice", "parallel_tool_calls"]
+    if can.guard is not None and can.notation is not None:
+        if request.tools is None or request.tool_choice == "none":
+            raw = free_text(reader)
+        raw = replaced(raw, guarded=True) if raw is not None else None
     check = None
     if wanted is not None and method in ("checked", "grammar"):
         check = Check(wanted, request.tools, settings.compile)
-    return _Terms(reader, replace, tuple(drop), tuple(system), as_text, raw, method, check)
+    guarded = method == "grammar"
+    return Terms(reader, raw, method, check, replace, tuple(drop), tuple(system), as_text, guarded)
+
+
+def _raw_text(
+    request: ChatRequest,
+    wanted: Constraint | None,
+    method: Method | None,
+    settings: Settings,
+    can: Capabilities,
+    reader: FormatSpec,
+) -> RawText | None:
+    """How to ask for the unread text; None if nothing in it is ours to read, or a constraint has no grammar."""
+    offers_tools = request.tools is not None and request.tool_choice != "none"
+    if can.notation is None or (reader.untouched if offers_tools else method != "grammar"):
+        return None
+    answer = wanted.text_schema if wanted is not None else None
+    return raw_text(request, reader, answer=answer, write=settings.write, notation=can.notation)
 
 
 def _method(wanted: Constraint | None, settings: Settings) -> Method | None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest
+from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.rooms.schemas import Interrupt, Release, Rent, Say, Secret, Update, Wake
 from gateway.rooms.service import Rooms
 from gateway.rooms.states import STATES, State
@@ -37,7 +37,6 @@ def enveloped(verb: Verb) -> Handler:
 
     @functools.wraps(verb)
     async def handler(request: Request) -> ASGIApp:
-        _check_origin(request)
         status, data = await verb(request.services.shared(Rooms), request)
         return JSON({"success": True, "data": data, "error": None, "code": None, "message": None}, status=status)
 
@@ -48,18 +47,6 @@ def error_object(error: GatewayError) -> dict[str, Any]:
     """`error` and `message` are the same text: clients read either."""
     text = str(error)
     return {"success": False, "data": None, "error": text, "code": error.code, "message": text}
-
-
-def _check_origin(request: Request) -> None:
-    """Raises ProviderAuthentication (403) if a web page of an unnamed origin writes.
-
-    Browsers send some of a page's writes without a preflight request, and a room's tools act.
-    """
-    origin = request.headers.get("origin")
-    allowed = request.gateway.config.server.cors_origins
-    if request.method not in ("GET", "HEAD") and origin is not None and not {"*", origin} & set(allowed):
-        message = "a web page may change rooms only if its origin is one of server.cors_origins"
-        raise ProviderAuthentication(message, code="origin_not_allowed", status=403)
 
 
 async def _read(request: Request, kind: type[T]) -> T:

@@ -21,6 +21,7 @@ IDLE = ToolRow(
         "additionalProperties": False,
     },
     "full",
+    idempotent=True,
 )
 
 RELEASE = ToolRow(
@@ -37,6 +38,7 @@ RELEASE = ToolRow(
         "additionalProperties": False,
     },
     "full",
+    idempotent=True,
 )
 
 

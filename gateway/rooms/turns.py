@@ -280,11 +280,11 @@ class TurnTools:
         return {"arguments": json.dumps(shown), "reason": "the arguments break the tool's schema"} if redacted else {}
 
     def lost(self, call: ToolCall) -> bool:
-        """Whether the call began before the turn was cut off and must not run again: it may have changed something."""
+        """Whether the call began before the turn was cut off and must not run again: it may have had its effect."""
         if call.id in self._before.redacted:
             return True
         row: ToolRow | None = self._rows.get(call.name)
-        return call.id in self._before.started and (row is None or row.access != "read")
+        return call.id in self._before.started and (row is None or not row.idempotent)
 
     def attempt(self, call: ToolCall) -> int:
         return self._before.started.get(call.id, 0) + 1

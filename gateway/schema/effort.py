@@ -12,14 +12,16 @@ MOST = 100_000
 
 # fmt: off
 _FREE = frozenset({
-    "title", "description", "default", "examples", "$comment", "$schema", "deprecated", "readOnly", "writeOnly",
-    "format", "$defs", "definitions",
+    "title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly", "format",
+    "$defs", "definitions",
 })
 # A step for each entry of the keyword's value.
 _FLAT = frozenset({
-    "type", "required", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+    "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "dependentRequired",
 })
+_NAMES = frozenset({"type", "required"})
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
 # Keywords with schemas inside, and how often jsonschema evaluates them.
 _TIMES = {
     "additionalProperties": 1, "propertyNames": 1, "items": 1, "properties": 1, "prefixItems": 1,
@@ -31,7 +33,8 @@ _TIMES = {
 def steps(schema: Any) -> int | None:
     """How many keywords `jsonschema` evaluates for one node of a value, at most; None if we can't tell.
 
-    We can't for patterns, `uniqueItems`, references in a circle and keywords that aren't listed here.
+    The schema need not be valid. We can't tell for patterns, `uniqueItems`, references in a circle, other drafts than
+    2020-12, and keywords that aren't listed here.
     """
     try:
         return _Count(schema).schema(schema, 0)
@@ -61,12 +64,19 @@ class _Count:
             return 0
         if name in _FLAT:
             return size(value, MOST)
+        if name in _NAMES:
+            return _names(value)
+        if name == "$schema" and value == _DRAFT:
+            return 0
         if name == "$ref":
             return 1 + self._reference(value, depth)
         if name not in _TIMES:
             raise _Unknown
-        inner = value.values() if name == "properties" and isinstance(value, Mapping) else value
-        schemas = [value] if isinstance(value, Mapping | bool) and name != "properties" else list(inner)
+        schemas = [value] if isinstance(value, Mapping | bool) and name != "properties" else value
+        if isinstance(schemas, Mapping):
+            schemas = [*schemas.values()]
+        if not isinstance(schemas, list):
+            raise _Unknown
         return 1 + _TIMES[name] * sum(self.schema(each, depth) for each in schemas)
 
     def _reference(self, reference: Any, depth: int) -> int:
@@ -81,6 +91,14 @@ class _Count:
             self._definitions[reference] = self.schema(definitions[name], depth)
             self._open.remove(reference)
         return self._definitions[reference]
+
+
+def _names(value: Any) -> int:
+    """Of other values than names, `jsonschema` compares each with each."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise _Unknown
+    return size(value, MOST)
 
 
 def size(value: Any, most: int) -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from normalizers import FormatSpec
+    from normalizers.write.grammar import Grammar, Notation
 
 
 class Fault(NamedTuple):
@@ -32,6 +36,25 @@ class Checker(Protocol):
     def fault(self, value: Any) -> Fault | None:
         """The most telling reason why the JSON value breaks the schema; None if it conforms. Raises Unchecked."""
         ...
+
+
+class Write(Protocol):
+    """Writes the grammar of the tools' calls as `normalizers.write.grammar.grammar` does. Blocks for a bounded time.
+
+    Raises Unchecked for tools or an `answer` that would take too long.
+    """
+
+    def __call__(
+        self,
+        spec: FormatSpec,
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        only: Collection[str] | None = None,
+        calls: int,
+        answer: Mapping[str, Any] | None = None,
+        free: bool = False,
+        notation: Notation = "gbnf",
+    ) -> Grammar | None: ...
 
 
 Compile = Callable[[str], Checker]

@@ -1,16 +1,13 @@
-"""ASGI's types, one bounded reader of request bodies, and work that ends when its client leaves."""
+"""ASGI's types, what a request's head announces, and work that ends when its client leaves."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any
 
 from gateway.errors import ProviderInvalidRequest
 
-BODY_SECONDS = 60
-"""For each further piece of a request's body."""
 LIMITED_BY = "server.max_body_bytes"
 
 Scope = MutableMapping[str, Any]
@@ -46,39 +43,6 @@ class EncodedBody(ProviderInvalidRequest):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [*super().headers(), (b"accept-encoding", b"identity")]
-
-
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """The whole body, at most `limit` bytes.
-
-    Raises what `check_head` raises, ProviderInvalidRequest (408) if the client stops sending, and ClientGone.
-    """
-    parts: list[bytes] = []
-    check_head(scope["headers"], limit)
-    size = 0
-    while True:
-        async with body_deadline():
-            message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        part = message.get("body", b"")
-        size += len(part)
-        if size > limit:
-            raise too_large(limit)
-        parts.append(part)
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-@asynccontextmanager
-async def body_deadline() -> AsyncIterator[None]:
-    """Raises ProviderInvalidRequest (408) if the next piece of a request's body takes over BODY_SECONDS."""
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            yield
-    except TimeoutError:
-        message = f"the rest of the request body did not come within {BODY_SECONDS} s"
-        raise ProviderInvalidRequest(message, code="request_timeout", status=408) from None
 
 
 def check_encoding(headers: Headers) -> None:

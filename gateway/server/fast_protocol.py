@@ -1,24 +1,32 @@
-"""The hot route on uvicorn's httptools protocol class, without an ASGI scope, events or messages in between.
+"""HTTP/1.1 on uvicorn's httptools protocol class; the hot route has no ASGI scope, events or messages in between.
 
-uvicorn still does the rest: connections, keep-alive, pipelining, flow control, shutdown. A request for another path, or
-with a query, goes its usual ASGI way. Of uvicorn's internals this uses `HttpToolsProtocol`'s callbacks, its `cycle` and
-what it reads of it; pyproject.toml pins the range.
+uvicorn still does the rest: keep-alive, flow control, shutdown. A request for another path, or with a query, goes its
+usual ASGI way. Of uvicorn's internals this uses `HttpToolsProtocol`'s callbacks, its `cycle` and what it reads of it;
+pyproject.toml pins the range.
+
+Everything that a client may send has a bound before its key is looked at: connections, the time and the size of a
+head, what stands between and behind the pieces of a body (trailers, chunk extensions), and requests sent ahead.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import httptools
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from gateway.errors import GatewayError
-from gateway.server.asgi import Headers, body_deadline, check_head, too_large
-from gateway.server.client import Client, respond_error
+from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
+from gateway.server.asgi import Headers
+from gateway.server.bodies import Bodies, Body
+from gateway.server.client import JSON_TYPE, Client, respond_error
+from gateway.server.connections import has_left, make_room
+from gateway.wire.chat import encode
 
 log = logging.getLogger("ctxgate")
 
@@ -26,11 +34,32 @@ _OFFERED: Any = SimpleNamespace(response_complete=True)
 """Stands for a request whose head is read anew: uvicorn drops what belongs to it."""
 
 MAX_HEAD = 64 * 1024
-"""Bytes of a request's head, beyond which no more of it is read."""
+"""Bytes of a request besides its body: head, trailers, chunk extensions; and one PIECE more."""
+FRAMING = 32
+"""Bytes around each piece of a body that don't count."""
+PIECE = 32 * 1024
+"""Bytes that are read at once: they may hold that many requests."""
 HEAD_SECONDS = 60.0
 """For a request's head to be whole, and for a new connection to begin one."""
+SLOW_SECONDS = 60.0
+"""How long a client may read nothing of what is ready for it."""
+LOOK_SECONDS = 1.0
+"""How soon it is noticed that a client has left that sent requests ahead."""
+LINGER_SECONDS = 2.0
+"""How long a refused client may take to read why."""
+TURNED_AWAY = 64
+"""Connections above the maximum that are told so; further ones are closed at once."""
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 CLOSE = b"connection: close\r\n"
+
+MALFORMED = ProviderInvalidRequest("this is no valid HTTP request", code="malformed_http")
+NO_TUNNELS = ProviderInvalidRequest("the gateway makes no tunnels", code="malformed_http")
+TOO_LONG = ProviderInvalidRequest(
+    f"a request may have {MAX_HEAD} bytes besides its body", code="request_head_too_large", status=431
+)
+FULL = ProviderUnavailable("too many connections (server.max_connections)", code="too_many_connections", retry_after=1)
+
+_numbers = itertools.count()
 
 
 class HotApp(Protocol):
@@ -42,6 +71,14 @@ class HotApp(Protocol):
     max_body: int
     """The largest body in bytes."""
 
+    max_connections: int
+
+    bodies: Bodies
+
+    def admit(self, headers: Headers, old: bool) -> Headers:
+        """See `gateway.server.access.Access.admit`."""
+        ...
+
     def authenticate(self, headers: Headers) -> object:
         """Raises ProviderAuthentication for a caller who may not use the route."""
         ...
@@ -51,61 +88,176 @@ class HotApp(Protocol):
         ...
 
 
+class _Flow(FlowControl):
+    """Reads nothing while requests wait that the client sent ahead: each answer would let in more of them."""
+
+    def __init__(self, protocol: FastProtocol) -> None:
+        super().__init__(protocol.transport)
+        self.protocol: FastProtocol | None = protocol
+
+    def resume_reading(self) -> None:
+        if self.protocol is not None and not self.protocol.pipeline and not self.protocol.held:
+            super().resume_reading()
+
+
+class _NoParser:
+    """In place of the parser of a connection from which no request is taken any more."""
+
+    def feed_data(self, data: bytes) -> NoReturn:
+        raise httptools.HttpParserError
+
+
+_NO_PARSER: Any = _NoParser()
+
+
 class FastProtocol(HttpToolsProtocol):
     """Give it to uvicorn as `http=`; `app` must be a `HotApp`."""
 
-    _idle_since: float | None = None
+    __slots__ = (
+        *("_active", "_due", "_evicted", "_fault", "_half", "_idle_since", "_leaving", "_looked_at", "_looking"),
+        *("_lost", "_number", "_spare", "_stalled", "_wanted", "_why", "held", "worker"),
+    )
+
+    _idle_since: float | None
     """Since when nothing is asked, by the loop's clock; None while something is."""
-    _lost = False
-    worker: asyncio.Task[None] | None = None
+    worker: asyncio.Task[None] | None
     """Answers the connection's chats, one after another: a task for each costs more."""
-    _due: ChatCycle | None = None
+    _due: ChatCycle | None
     """The chat that it shall answer next."""
-    _wanted: asyncio.Future[None] | None = None
+    _wanted: asyncio.Future[None] | None
     """What it waits for while none is due."""
-    _in_head = True
-    """A request's head is awaited or half read."""
-    _head_size = 0
-    """Bytes of the half that came, but for the first read, which may hold the end of a body, too."""
-    _looked_at: list[tuple[bytes, bytes]] | None = None
-    """The headers that were half read at the last look."""
-    _looking: asyncio.TimerHandle | None = None
+    _active: Any
+    """The cycle that is answered, or was last; `cycle` is the newest."""
+    _half: bool
+    """A request is awaited or half read."""
+    _spare: int
+    """Bytes that the present request may still have besides its body."""
+    held: bytes
+    """What came behind requests that wait for their answers, not read yet."""
+    _why: GatewayError
+    """What to tell a client whose bytes the parser refuses."""
+    _fault: GatewayError | None
+    """Why no more requests are taken."""
+    _looked_at: list[tuple[bytes, bytes]] | None
+    """The headers of the request that was half read at the last look."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = _Flow(self)
         self.headers = []
+        self._idle_since = self._due = self._wanted = self._active = self._fault = self._looked_at = self.worker = None
+        self._leaving: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._looking: asyncio.TimerHandle | None = None
+        self._lost = self._evicted = False
+        self._half, self._spare, self.held, self._why = True, MAX_HEAD, b"", MALFORMED
+        self._number = next(_numbers)
         self._look()
+        above = len(self.connections) - self.app.max_connections
+        others: Iterable[Any] = (each for each in self.connections if each is not self)
+        if above > 0 and not make_room(others):
+            self.parser, self._why = _NO_PARSER, FULL
+            if above > TURNED_AWAY:
+                transport.abort()
+
+    @property
+    def spare(self) -> tuple[int, float] | None:
+        """See `gateway.server.connections.Connection`."""
+        cycle = self.cycle
+        if self._evicted:
+            return None
+        if self.transport.is_closing() or self._fault is not None:
+            return 0, self._number
+        if cycle is None:
+            return 1, self._number
+        if cycle.response_complete:
+            return 2, self._idle_since or 0.0
+        return (3, self._number) if cycle.more_body and not self.pipeline else None
+
+    def evict(self) -> None:
+        self._evicted = True
+        self.transport.abort()
 
     def _look(self) -> None:
-        """Ends a connection whose head has been half read since the last look."""
+        """Ends a connection whose request has been half read since the last look."""
         self._looking = None
         answering = self.cycle is not None and not self.cycle.response_complete
-        if self._in_head and self._looked_at is self.headers and not answering:
+        if self._half and self._looked_at is self.headers and not answering:
             self.transport.close()
             return
-        self._looked_at = self.headers if self._in_head else None
+        self._looked_at = self.headers if self._half else None
         self._looking = self.loop.call_later(HEAD_SECONDS, self._look)
 
     def data_received(self, data: bytes) -> None:
+        size = len(data)
+        if size > PIECE or self.held:
+            self._in_pieces(data)
+            return
         self._idle_since = None
-        headers = self.headers
+        self._spare -= size
         while True:
             try:
                 self.parser.feed_data(data)
             except httptools.HttpParserUpgrade as offer:
                 if self.cycle is not _OFFERED:
-                    self.send_400_response("No tunnels here.")
+                    self._end(NO_TUNNELS)
                     return
                 data = self._without_upgrade() + data[offer.args[0] :]
             except httptools.HttpParserError:
-                self.send_400_response("Invalid HTTP request received.")
+                self._end(self._why)
                 return
             else:
                 break
-        if self._in_head:
-            self._head_size = self._head_size + len(data) if self.headers is headers else 0
-            if self._head_size > MAX_HEAD:
-                self.send_400_response(f"The head of a request may have {MAX_HEAD} bytes.")
+        if self._spare < 0:
+            self._end(TOO_LONG)
+
+    def _in_pieces(self, data: bytes) -> None:
+        """What lies behind requests that wait for their answers stays as it is until they are answered."""
+        data = self.held + data
+        self.held = b""
+        for at in range(0, len(data), PIECE):
+            if self.pipeline and self._fault is None:
+                self.held = data[at:]
+                return
+            self.data_received(data[at : at + PIECE])
+
+    def _end(self, error: GatewayError) -> None:
+        """Takes no more requests: answers those that have come, then tells the client why."""
+        if self._fault is not None:
+            if self._spare < 0:
+                self.transport.abort()
+            return
+        self._fault, self.parser, self._half, self.held = error, _NO_PARSER, False, b""
+        self._spare = MAX_HEAD
+        cycle = self.cycle
+        if cycle is not None and cycle.more_body and not cycle.response_complete:
+            if self.pipeline:
+                self.pipeline.popleft()  # its body never ends, and its answer hasn't begun
+            else:
+                cycle.disconnected = True
+                cycle.waiting_for_100_continue = False
+                cycle.message_event.set()
+                if cycle.response_started:
+                    self.transport.close()
+                else:
+                    self._tell(error)
+                return
+        if self._active is None or self._active.response_complete:
+            self._tell(error)
+
+    def _tell(self, error: GatewayError) -> None:
+        """The last answer. Goes on reading for a moment: closing at once would take the answer from a client that
+        still sends."""
+        if self.transport.is_closing():
+            return
+        if self._looking is not None:
+            self._looking.cancel()
+        body = encode(error.body())
+        head = _head(error.status, (JSON_TYPE, *error.headers()), False, self.server_state.default_headers)
+        self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._looking = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _without_upgrade(self) -> bytes:
         """The head of a request that offers another protocol, as if it hadn't.
@@ -119,32 +271,34 @@ class FastProtocol(HttpToolsProtocol):
                 lines += [b"connection: close"] if b"close" in value.lower() else []
             elif name not in (b"upgrade", b"http2-settings"):
                 lines.append(b"%b: %b" % (name, value))
+        self.headers = []
         self.parser = httptools.HttpRequestParser(self)
         return b"\r\n".join((*lines, b"", b""))
 
     def on_message_begin(self) -> None:
         self.url = b""
-        self.headers = []
-        self._in_head = True
+        self._half = True
+        self._spare = MAX_HEAD
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._before, self.cycle = self.cycle, _OFFERED
             return
         if self.url not in self.app.hot_paths or self.parser.get_method() != b"POST":
             self._tell_uvicorn()
-            return
-        before = self.cycle
-        self.cycle = cycle = ChatCycle(self)  # type: ignore[assignment]
-        if before is None or before.response_complete:
-            self._start_asgi_task(cycle, self.app)
         else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((cycle, self.app))  # type: ignore[arg-type]
+            before = self.cycle
+            self.cycle = cycle = ChatCycle(self)  # type: ignore[assignment]
+            if before is None or before.response_complete:
+                self._start_asgi_task(cycle, self.app)
+            else:
+                self.flow.pause_reading()
+                self.pipeline.appendleft((cycle, self.app))  # type: ignore[arg-type]
+                self._ahead()
+        self.headers = []
 
     def _tell_uvicorn(self) -> None:
         """The head that has come, for the scope that a chat doesn't need."""
@@ -154,35 +308,70 @@ class FastProtocol(HttpToolsProtocol):
         for name, value in headers:
             super().on_header(name, value)
         super().on_headers_complete()
+        if self.pipeline:
+            self._ahead()
+
+    def _ahead(self) -> None:
+        """A client isn't read while requests wait that it sent ahead, so it isn't seen to leave."""
+        if self._leaving is None:
+            self._leaving = self.loop.call_later(LOOK_SECONDS, self._look_whether_left)
+
+    def _look_whether_left(self) -> None:
+        self._leaving = None
+        if has_left(self.transport):
+            self.transport.abort()
+        elif self.pipeline:
+            self._ahead()
 
     def on_body(self, body: bytes) -> None:
-        cycle = self.cycle
+        self._spare += len(body) + FRAMING
+        cycle: Any = self.cycle
         if not cycle.response_complete:
             cycle.body += body
             if len(cycle.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
-            cycle.message_event.set()
+            if type(cycle) is not ChatCycle or cycle.arrived is not None:
+                cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        cycle = self.cycle
+        self._half = False
+        cycle: Any = self.cycle
+        if self.headers and cycle is not _OFFERED:
+            self.headers = []  # trailers, which nobody reads
         if not cycle.response_complete:
             cycle.more_body = False
-            cycle.message_event.set()
+            if type(cycle) is not ChatCycle or cycle.arrived is not None:
+                cycle.message_event.set()
 
     def on_response_complete(self) -> None:
         """As uvicorn's, whose timer for each answer cost more than this one, which goes on while there are answers."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            self._next()
             return
+        if self._fault is not None:
+            self._tell(self._fault)
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         self._idle_since = self.loop.time()
         if self.timeout_keep_alive_task is None:
             self._close_in(self.timeout_keep_alive)
 
+    def _next(self) -> None:
+        """Begins with the next of the requests that were sent ahead, if their client is still there."""
+        if has_left(self.transport):
+            self.transport.abort()
+            return
+        self._start_asgi_task(*self.pipeline.pop())
+        if not self.pipeline and self.held:
+            self._in_pieces(b"")
+        self.flow.resume_reading()
+
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._active = cycle
         if not isinstance(cycle, ChatCycle):
             super()._start_asgi_task(cycle, app)
             return
@@ -208,12 +397,30 @@ class FastProtocol(HttpToolsProtocol):
         if wanted is not None and not wanted.done():
             wanted.set_result(None)
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(SLOW_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.pipeline.clear()
+        self.held = b""
+        active = self._active
+        if active is not None and active is not self.cycle:
+            active.disconnected = True
+            active.message_event.set()
         super().connection_lost(exc)
-        if self._looking is not None:
-            self._looking.cancel()
+        for timer in (self._looking, self._leaving, self._stalled):
+            if timer is not None:
+                timer.cancel()
         self._lost = True
         self._wake()
+        # No circles: else a collection would have to find each connection that is gone.
+        self.flow.protocol = self.cycle = self._active = None  # type: ignore[attr-defined, assignment]
 
     def timeout_keep_alive_handler(self) -> None:
         self.timeout_keep_alive_task = None
@@ -234,40 +441,44 @@ class _Heads:
 
     def __init__(self) -> None:
         self._own: list[tuple[bytes, bytes]] | None = None
-        self._known: dict[tuple[int, Headers], bytes] = {}
+        self._known: dict[tuple[int, Headers, bool], bytes] = {}
 
-    def head(self, status: int, headers: Headers, own: list[tuple[bytes, bytes]]) -> bytes:
-        """own: those that uvicorn adds."""
+    def head(self, status: int, headers: Headers, keep_alive: bool, own: list[tuple[bytes, bytes]]) -> bytes:
+        """Without the empty line at the end. own: the headers that uvicorn adds."""
         if own is not self._own:
             self._own = own
             self._known.clear()
-        key = status, headers
+        key = status, headers, keep_alive
         found = self._known.get(key)
         if found is None:
             lines = [b"%b: %b\r\n" % pair for pair in (*own, *headers)]
-            found = self._known[key] = b"".join((STATUS_LINE[status], *lines))
+            found = self._known[key] = b"".join((STATUS_LINE[status], *lines, b"" if keep_alive else CLOSE))
         return found
 
 
-_heads = _Heads()
+_head = _Heads().head
 
 
 class ChatCycle:
     """One request and its answer: what uvicorn reads of a cycle, and a `Client` for `Chat`."""
 
     __slots__ = (
-        "_arrived",
         "_chunked",
+        "_granted",
         "_headers",
         "_protocol",
         "_task",
+        "arrived",
         "body",
         "disconnected",
         "keep_alive",
         "more_body",
         "response_complete",
+        "waiting_for_100_continue",
         "wrote",
     )
+    response_started = False
+    """As far as uvicorn is concerned: an answer doesn't begin before the whole body is there."""
 
     def __init__(self, protocol: FastProtocol) -> None:
         self.body: bytes | bytearray = b""
@@ -277,10 +488,13 @@ class ChatCycle:
         self.wrote = False
         self._chunked = protocol.parser.get_http_version() == "1.1"
         self.keep_alive = self._chunked and protocol.parser.should_keep_alive()
+        self._granted: Headers = ()
+        """Headers for the web page that asks."""
         self._headers: Headers = protocol.headers
         self._protocol = protocol
         self._task: asyncio.Task[Any] | None = None
-        self._arrived: asyncio.Future[None] | None = None
+        self.arrived: asyncio.Future[None] | None = None
+        """What waits for the rest of the body."""
 
     @property
     def message_event(self) -> ChatCycle:
@@ -291,17 +505,21 @@ class ChatCycle:
         if self.disconnected:
             if self._task is not None:
                 self._task.cancel()
-        elif self._arrived is not None and not self._arrived.done():
-            self._arrived.set_result(None)
+        elif self.arrived is not None and not self.arrived.done():
+            self.arrived.set_result(None)
 
     async def run_asgi(self, app: HotApp) -> None:
+        if self.disconnected:
+            return
         self._task = self._protocol.worker
         try:
+            self._granted = app.admit(self._headers, not self._chunked)
             app.authenticate(self._headers)
-            limit = app.max_body
-            whole = not self.more_body and len(self.body) <= limit and not self._protocol.flow.read_paused
-            body = bytes(self.body) if whole else await self._read(limit)
-            await app.answer_hot(body, self._headers, self)
+            if self.more_body or len(self.body) > app.max_body or self._protocol.flow.read_paused:
+                await self._answer_large(app)
+            else:
+                body, self.body = bytes(self.body), b""
+                await app.answer_hot(body, self._headers, self)
         except GatewayError as error:
             self.keep_alive = self.keep_alive and not self.more_body
             await respond_error(self, error)
@@ -315,41 +533,46 @@ class ChatCycle:
         finally:
             self._task = None
 
-    async def _read(self, limit: int) -> bytes:
+    async def _answer_large(self, app: HotApp) -> None:
+        body = Body(app.bodies, app.max_body)
+        try:
+            await app.answer_hot(await self._read(body), self._headers, self)
+        finally:
+            body.close()
+
+    async def _read(self, body: Body) -> bytes:
         if self.more_body:
-            check_head(self._headers, limit)
+            body.announced(self._headers)
             if any(name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers):
                 self._protocol.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.body = bytearray(self.body)
             while self.more_body:
-                if len(self.body) > limit:
-                    raise too_large(limit)
+                body.has(len(self.body))
                 self._protocol.flow.resume_reading()
-                self._arrived = asyncio.get_running_loop().create_future()
-                async with body_deadline():
-                    await self._arrived
-        if len(self.body) > limit:
-            raise too_large(limit)
-        if self._protocol.flow.read_paused and not self._protocol.pipeline:
-            # uvicorn paused for the body; who doesn't read won't see the client leave.
-            self._protocol.flow.resume_reading()
-        return bytes(self.body)
+                self.arrived = asyncio.get_running_loop().create_future()
+                async with body.patience():
+                    await self.arrived
+        body.has(len(self.body))
+        # uvicorn paused for the body; who doesn't read won't see the client leave.
+        self._protocol.flow.resume_reading()
+        whole, self.body = bytes(self.body), b""
+        return whole
 
     # Client
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        self._protocol.transport.write(
-            b"%bcontent-length: %d\r\n\r\n%b" % (self._head(status, headers), len(body), body)
-        )
+        if self._granted:
+            headers = (*headers, *self._granted)
+        head = _head(status, headers, self.keep_alive, self._protocol.server_state.default_headers)
+        self._protocol.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
         self._complete()
 
     async def start(self, headers: Headers) -> None:
-        head = self._head(200, headers)
-        if self._chunked:
-            self._protocol.transport.write(head + CHUNKED)
-        else:
-            self.keep_alive = False
-            self._protocol.transport.write(head + b"\r\n")
+        self.keep_alive = self.keep_alive and self._chunked
+        if self._granted:
+            headers = (*headers, *self._granted)
+        head = _head(200, headers, self.keep_alive, self._protocol.server_state.default_headers)
+        self._protocol.transport.write(head + (CHUNKED if self._chunked else b"\r\n"))
 
     async def write(self, data: bytes) -> None:
         self.wrote = True
@@ -372,10 +595,6 @@ class ChatCycle:
     def push(self, data: bytes) -> None:
         self.wrote = True
         self._protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-
-    def _head(self, status: int, headers: Headers) -> bytes:
-        head = _heads.head(status, headers, self._protocol.server_state.default_headers)
-        return head if self.keep_alive else head + CLOSE
 
     def _complete(self) -> None:
         self.response_complete = True

@@ -24,9 +24,9 @@ from gateway.server.asgi import (
     Scope,
     Send,
     not_found,
-    read_body,
     until_gone,
 )
+from gateway.server.bodies import read_body
 from gateway.server.keepalive import SSE_HEADERS
 from gateway.server.principal import SCOPE_KEY, Principal
 from gateway.services import Services
@@ -55,7 +55,7 @@ class Request(requests.Request):
     async def body(self) -> bytes:
         """Raises what `read_body` raises."""
         if not hasattr(self, "_body"):
-            self._body = await read_body(self.scope, self.receive, self.gateway.config.server.max_body_bytes)
+            self._body = await read_body(self.scope, self.receive)
         return self._body
 
     def number(self, name: str, default: int, most: int, least: int = 0) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.server.asgi import Headers
+from gateway.wire.chat import CALLING
 
 SSE_HEADERS: Headers = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -33,19 +34,39 @@ class Stream(Protocol):
 class KeepAlive:
     """The comments of one stream. The first comes after `progress_after` seconds; a faster stream costs one timer.
 
-    progress: the present progress as text. keep_alive: seconds of silence before a keep-alive comment.
+    progress: the present progress as text; once the answer has begun only that of a held call is said.
+    keep_alive: seconds of silence before a keep-alive comment. ping: bytes to write with each comment that comes after
+    the answer has begun, for clients that don't count comments as life.
     started: the response's head was sent, or is about to be, so that an error can no longer be a status.
     """
 
-    __slots__ = ("_answering", "_client", "_keep_alive", "_progress", "_sent", "_silent", "_task", "_timer", "started")
+    __slots__ = (
+        "_answering",
+        "_client",
+        "_keep_alive",
+        "_ping",
+        "_progress",
+        "_sent",
+        "_silent",
+        "_task",
+        "_timer",
+        "started",
+    )
 
     def __init__(
-        self, client: Stream, progress: Callable[[], str], *, progress_after: float, keep_alive: float
+        self,
+        client: Stream,
+        progress: Callable[[], str],
+        *,
+        progress_after: float,
+        keep_alive: float,
+        ping: bytes = b"",
     ) -> None:
         self.started = False
         self._client = client
         self._progress = progress
         self._keep_alive = keep_alive
+        self._ping = ping
         self._sent = ""
         self._silent = progress_after
         """Seconds since the last comment."""
@@ -78,7 +99,8 @@ class KeepAlive:
     def _beat(self) -> None:
         if self._answering:
             wait = self._keep_alive
-            comment = "" if self._client.wrote else KEEP_ALIVE
+            progress = self._progress()
+            comment = "" if self._client.wrote else progress if progress.startswith(CALLING) else KEEP_ALIVE
             self._client.wrote = False
         else:
             wait = min(EVERY_SECONDS, self._keep_alive)
@@ -93,12 +115,12 @@ class KeepAlive:
         if comment and self._task is None:
             # Set before the task runs: an error in between must not send a second head.
             begins, self.started = not self.started, True
-            self._task = loop.create_task(self._comment(comment, begins))
+            self._task = loop.create_task(self._comment(comment, begins, self._ping if self._answering else b""))
 
-    async def _comment(self, text: str, begins: bool) -> None:
+    async def _comment(self, text: str, begins: bool, ping: bytes) -> None:
         try:
             if begins:
                 await self._client.start(SSE_HEADERS)
-            await self._client.write(b": ctxgate %b\n\n" % text.encode())
+            await self._client.write(b": ctxgate %b\n\n%b" % (text.encode(), ping))
         finally:
             self._task = None

@@ -93,7 +93,10 @@ class KeyFile:
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def add(self, *, tenant: str = "local", user: str = "local", scopes: Sequence[str] = ("*",)) -> tuple[Key, str]:
-        """Returns the entry and the key, which is shown this once. Raises ProviderInvalidRequest."""
+        """Returns the entry and the key, which is shown this once.
+
+        Raises ProviderInvalidRequest, and ProviderUnavailable if the file can't be written.
+        """
         for kind, name in (("tenant", tenant), ("user", user)):
             if not name.isprintable() or not 1 <= len(name) <= 128 or " " in name:
                 raise ProviderInvalidRequest(f"{kind} {name!r}: use 1 to 128 printable characters without spaces")
@@ -119,7 +122,7 @@ class KeyFile:
         return key, written
 
     def revoke(self, id: str) -> Key:
-        """Raises ProviderInvalidRequest for an unknown key."""
+        """Raises ProviderInvalidRequest for an unknown key, ProviderUnavailable if the file can't be written."""
         with self._locked():
             keys = self.read()
             gone = next((key for key in keys if key.id == id), None)
@@ -131,14 +134,21 @@ class KeyFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Serialises commands: a second one waits, then sees the first one's changes."""
-        self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        """Serialises commands: a second one waits, then sees the first one's changes.
+
+        Raises ProviderUnavailable if the file can't be written, and then it has changed nothing.
+        """
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(lock)
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(lock)
+        except OSError as error:
+            message = f"{self.path} can't be written, no key has changed: {error.strerror or error}"
+            raise ProviderUnavailable(message, code="keys_unwritable") from error
 
     def _write(self, keys: Sequence[Key]) -> None:
         new = self.path.with_suffix(".new")

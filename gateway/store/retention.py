@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -39,11 +38,9 @@ async def prune_all(store: Store, config: Config, prunes: Sequence[str], now: fl
     return deleted
 
 
-async def keep_pruned(
-    store: Store, config: Callable[[], Config], prunes: Sequence[str], clock: Callable[[], float] = time.time
-) -> None:
+async def keep_pruned(store: Store, config: Callable[[], Config], prunes: Sequence[str]) -> None:
     """Runs until cancelled: a minute after the start, then every hour."""
     await asyncio.sleep(FIRST_SECONDS)
     while True:
-        await prune_all(store, config(), prunes, clock())
+        await prune_all(store, config(), prunes, store.clock.now())
         await asyncio.sleep(EVERY_SECONDS)

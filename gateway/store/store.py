@@ -20,6 +20,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import GatewayError, InternalError, ProviderRateLimit, ProviderUnavailable
 from gateway.store.claim import Claim, Work, claim
+from gateway.store.clock import Clock
 from gateway.store.migrate import upgrade
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class Store:
 
     def __init__(self, engine: Engine) -> None:
         """Use `open`, which creates the tables."""
+        self.clock = Clock()
         self._engine = engine
         self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store reader")

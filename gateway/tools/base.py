@@ -31,12 +31,16 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ToolRow:
-    """A tool as the model sees it. parameters: the JSON Schema of its arguments."""
+    """A tool as the model sees it. parameters: the JSON Schema of its arguments.
+
+    idempotent: a call that was cut off may run again, since twice has the effect of once.
+    """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     access: Access
+    idempotent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,8 @@ def tools(settings: RoomTools) -> list[Tool]:
 
 def _row(name: str, description: str, properties: dict[str, Any]) -> ToolRow:
     schema = {"type": "object", "properties": {**_COMMON, **properties}, "required": ["url"]}
-    return ToolRow(f"curl.{name}", description, {**schema, "additionalProperties": False}, "read")
+    parameters = {**schema, "additionalProperties": False}
+    return ToolRow(f"curl.{name}", description, parameters, "read", idempotent=name != "post")
 
 
 def _head(fetched: Fetched) -> dict[str, Any]:

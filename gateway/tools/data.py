@@ -67,7 +67,10 @@ def tools(settings: RoomTools) -> list[Tool]:
         ("data.delete", "edit", "Put a record into the trash.", {"id": _ID}, ["id"], _delete),
     ]
     return [
-        Tool(ToolRow(name, description, _schema(properties, required), access), _runner(settings, work))
+        Tool(
+            ToolRow(name, description, _schema(properties, required), access, idempotent=access == "read"),
+            _runner(settings, work),
+        )
         for name, access, description, properties, required, work in table
     ]
 

@@ -7,12 +7,12 @@ to one that it has checked. It ignores proxies of the environment and .netrc.
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import socket
+import threading
 import zlib
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -40,6 +40,9 @@ _WEB_PORTS = (80, 443)
 _LOOKS_NUMERIC = re.compile(r"(0x[0-9a-f]*|[0-9]+)\.?$", re.IGNORECASE)
 """The last label of a host that is an IPv4 address in any form (WHATWG URL, "ends in a number")."""
 
+GZIP = b"\x1f\x8b"
+"""The first bytes of each member."""
+
 OURS = frozenset(
     {
         *("host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer"),
@@ -52,11 +55,6 @@ CROSS_ORIGIN = frozenset({"accept", "accept-language", "user-agent", "content-ty
 SECRET = frozenset({"set-cookie", "set-cookie2", "authorization", "proxy-authorization", "www-authenticate"})
 """Response headers that are left out of results."""
 
-for _name in ("httpx", "httpcore"):
-    # They log URLs and headers, which may hold secrets.
-    if logging.getLogger(_name).level == logging.NOTSET:
-        logging.getLogger(_name).setLevel(logging.WARNING)
-
 
 class Resolver(Protocol):
     async def __call__(self, host: str, port: int) -> list[str]:
@@ -64,14 +62,45 @@ class Resolver(Protocol):
         ...
 
 
-_LOOKUPS = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="resolver")
-"""A lookup can't be cancelled, so those that hang have threads of their own."""
+Addresses = list[tuple[Any, ...]]
+"""What `socket.getaddrinfo` returns."""
 
 
-async def system_resolver(host: str, port: int) -> list[str]:
-    lookup = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, lookup)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+class SystemResolver:
+    """Asks the system, AT_ONCE names at a time.
+
+    A lookup can't be cancelled, so each has a thread of its own, which doesn't delay the end of the process.
+    """
+
+    def __init__(self, lookup: Callable[[str, int], Addresses] | None = None) -> None:
+        self._lookup = lookup or partial(socket.getaddrinfo, type=socket.SOCK_STREAM)
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def __call__(self, host: str, port: int) -> list[str]:
+        await self._places.acquire()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Addresses] = loop.create_future()
+
+        def done(found: Addresses | Exception) -> None:
+            self._places.release()
+            if answer.done():
+                return  # nobody waits any more
+            if isinstance(found, Exception):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
+
+        def look() -> None:
+            found: Addresses | Exception
+            try:
+                found = self._lookup(host, port)
+            except (OSError, UnicodeError) as error:
+                found = error
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(done, found)
+
+        threading.Thread(target=look, name=f"resolver {host}", daemon=True).start()
+        return list(dict.fromkeys(str(address[0]) for *_, address in await answer))
 
 
 @cache
@@ -127,18 +156,19 @@ _CHARSETS = frozenset(
 class Fetcher:
     """Fetches what the configuration allows. One per process.
 
-    verify: certificate authorities, by default the web's. transport: creates the transport that connects to an address.
+    resolver: by default the system's. verify: certificate authorities, by default the web's. transport: creates the
+    transport that connects to an address.
     """
 
     def __init__(
         self,
         tools: RoomTools,
-        resolver: Resolver = system_resolver,
+        resolver: Resolver | None = None,
         verify: ssl.SSLContext | None = None,
         transport: Callable[[ssl.SSLContext], httpx.AsyncBaseTransport] = web_transport,
     ) -> None:
         self._tools = tools
-        self._resolver = resolver
+        self._resolver: Resolver = resolver or SystemResolver()
         self._context = verify
         self._transport = transport
         self._places = asyncio.Semaphore(AT_ONCE)
@@ -186,23 +216,52 @@ class Fetcher:
         raise ToolError("too_many_redirects", f"there were more than {REDIRECTS} redirects")
 
     async def _read(self, response: httpx.Response, request: httpx.Request) -> Fetched:
-        """Reads the body up to the limit, which counts unpacked bytes."""
+        """Reads the body up to the limit, which holds for its bytes before and after unpacking."""
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip", "x-gzip", ""):
             raise ToolError("fetch_failed", "the answer has a content encoding that was not requested")
-        unpack = zlib.decompressobj(31) if "gzip" in encoding else None
+        unpack = Gunzip() if "gzip" in encoding else None
         most = self._tools.fetch_max_bytes
         body = bytearray()
+        raw = 0
         async for piece in response.aiter_raw():
+            raw += len(piece)
             try:
-                body += unpack.decompress(piece, most + 1 - len(body)) if unpack else piece
+                body += unpack(piece, most + 1 - len(body)) if unpack else piece
             except zlib.error:
                 raise ToolError("fetch_failed", "the answer's gzip is broken") from None
-            if len(body) > most or (unpack and unpack.eof):
+            if len(body) > most or raw > most:
                 break
+        truncated = max(len(body), raw) > most or (unpack is not None and not unpack.complete)
         headers = {name.lower(): value for name, value in response.headers.items() if name.lower() not in SECRET}
         url = str(request.url.copy_with(fragment=None))
-        return Fetched(url, response.status_code, headers, bytes(body[:most]), len(body) > most)
+        return Fetched(url, response.status_code, headers, bytes(body[:most]), truncated)
+
+
+class Gunzip:
+    """Unpacks gzip in pieces: one member or several, one behind another (RFC 1952)."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(31)
+        self._any = False
+
+    def __call__(self, piece: bytes, most: int) -> bytes:
+        """The piece unpacked, at most `most` bytes. Raises zlib.error; ignores what follows that is no member."""
+        found = bytearray()
+        while piece and len(found) < most:
+            if self._member.eof:
+                if piece[:1] != GZIP[:1]:
+                    break
+                self._member = zlib.decompressobj(31)
+            found += self._member.decompress(piece, most - len(found))
+            self._any = True
+            piece = self._member.unused_data
+        return bytes(found)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last member has come to its end; True before the first byte."""
+        return self._member.eof or not self._any
 
 
 class Guarded(httpx.AsyncBaseTransport):

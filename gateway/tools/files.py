@@ -61,7 +61,10 @@ def file_system(settings: RoomTools, folder: Path) -> JailedFileSystem:
 
 def tools(settings: RoomTools) -> list[Tool]:
     return [
-        Tool(ToolRow(name, description, _object(properties, required), access), _runner(settings, work))
+        Tool(
+            ToolRow(name, description, _object(properties, required), access, idempotent=access == "read"),
+            _runner(settings, work),
+        )
         for name, access, description, properties, required, work in (*_reading(settings), *_EDITING)
     ]
 

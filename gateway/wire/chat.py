@@ -34,8 +34,28 @@ class _Tool(Struct, gc=False):
     name: Any = None
 
 
+CallDeltas = Literal["guarded", "always", "complete"]
+"""Which calls leave piece by piece: those that a grammar makes certain, all, or none. Any other is held until it is
+complete."""
+
+
 class _StreamOptions(Struct, gc=False):
     include_usage: bool | None = None
+
+
+class _Format(Struct, gc=False):
+    schema: Raw = Raw(b"null")
+
+
+class ResponseFormat(Struct, gc=False):
+    """schema: the JSON Schema of the type `json_schema`, unread; it may be large."""
+
+    type: Any = None
+    json_schema: _Format | None = None
+
+    @property
+    def schema(self) -> bytes:
+        return bytes(self.json_schema.schema) if self.json_schema is not None else b"null"
 
 
 class _Known(Struct, gc=False):
@@ -49,7 +69,7 @@ class _Known(Struct, gc=False):
     """See `_checked_tools`."""
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: ResponseFormat | None = None
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
@@ -57,6 +77,7 @@ class _Known(Struct, gc=False):
     n: int | None = None
     stop: str | list[str] | None = None
     seed: int | None = None
+    call_deltas: CallDeltas | UnsetType | None = UNSET
 
 
 _decode_known = msgspec.json.Decoder(_Known).decode
@@ -66,9 +87,14 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
+def compact(json: bytes) -> bytes:
+    """The same JSON without white space between its tokens."""
+    return msgspec.json.format(json, indent=-1)
+
+
 _past_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool)"').search
 
-MAX_KEPT_BYTES = 256 * 1024
+MAX_KEPT_BYTES = 128 * 1024
 """Longer lists of tools are worked out anew for each request, so that what is kept stays small."""
 
 FREE = ("auto", "none")
@@ -79,56 +105,42 @@ ApiName = Literal["chat", "responses", "messages", "completions", "embeddings", 
 """The gateway's API that received a request."""
 
 
+CALLING = "calling"
+"""The first word of the progress of a call that is held back."""
+
+
 def waiting() -> str:
     """The default `ChatRequest.progress`."""
     return "waiting"
 
 
-class ChatRequest:
-    """A checked request.
+class ChatRequest(Struct, eq=False):
+    """A checked request; `parse` makes it.
 
     fields: every field of the request as JSON bytes, unknown ones included. Each backend gets a copy that it may
     change. tools: the JSON array of tools; None if the request declares none. api: the API that received it.
     fallback: the name of the fallback model that answers; the answer reports it. constrained: the answer must meet a
     constraint; see `gateway.request.constraints`. past_calls: `messages` may contain tool calls or their results; a
     false positive only costs time. plain: without tools, past calls and constraint. progress: returns the progress
-    until the answer begins; each stage that works on the request sets it.
+    until the answer begins; each stage that works on the request sets it. While a call is held back it begins with
+    `CALLING`, then and later. call_deltas: the client's wish, which the engine doesn't see.
     """
 
-    __slots__ = (
-        "api",
-        "constrained",
-        "fallback",
-        "fields",
-        "include_usage",
-        "model",
-        "parallel_tool_calls",
-        "past_calls",
-        "plain",
-        "progress",
-        "response_format",
-        "stream",
-        "tool_choice",
-        "tools",
-    )
-
-    def __init__(self, fields: dict[str, Raw], known: _Known, tools: bytes | None, api: ApiName) -> None:
-        self.fields = fields
-        self.api = api
-        self.fallback: str | None = None
-        self.model = known.model
-        self.stream = bool(known.stream)
-        options = known.stream_options
-        self.include_usage = bool(options and options.include_usage)
-        self.tools = tools
-        self.parallel_tool_calls = known.parallel_tool_calls is not False
-        self.tool_choice = known.tool_choice
-        self.response_format = known.response_format
-        choice = known.tool_choice
-        self.constrained = known.response_format is not None or (choice is not None and choice not in FREE)
-        self.past_calls = _past_calls(fields["messages"]) is not None
-        self.plain = tools is None and not self.constrained and not self.past_calls
-        self.progress: Callable[[], str] = waiting
+    fields: dict[str, Raw]
+    api: ApiName
+    model: str | None
+    stream: bool
+    include_usage: bool
+    tools: bytes | None
+    parallel_tool_calls: bool
+    tool_choice: str | dict[str, Any] | None
+    response_format: ResponseFormat | None
+    constrained: bool
+    past_calls: bool
+    plain: bool
+    fallback: str | None = None
+    progress: Callable[[], str] = waiting
+    call_deltas: CallDeltas | None = None
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""
@@ -139,6 +151,7 @@ class ChatRequest:
         more = copy(self)
         earlier = decode(self.fields["messages"])
         more.fields = {**self.fields, "messages": Raw(encode([*earlier, *messages]))}
+        more.progress = waiting
         return more
 
     @classmethod
@@ -166,7 +179,27 @@ class ChatRequest:
             tools = (_checked_tools if len(given) <= MAX_KEPT_BYTES else _checked_tools.__wrapped__)(given)
             if tools is not None and tools != given:
                 fields["tools"] = Raw(tools)
-        return cls(fields, known, tools, api)
+        options, choice, format = known.stream_options, known.tool_choice, known.response_format
+        constrained = format is not None or (choice is not None and choice not in FREE)
+        past_calls = _past_calls(fields["messages"]) is not None
+        request = cls(
+            fields,
+            api,
+            known.model,
+            known.stream is True,
+            options is not None and options.include_usage is True,
+            tools,
+            known.parallel_tool_calls is not False,
+            choice,
+            format,
+            constrained,
+            past_calls,
+            tools is None and not constrained and not past_calls,
+        )
+        if known.call_deltas is not UNSET:
+            del fields["call_deltas"]
+            request.call_deltas = known.call_deltas
+        return request
 
 
 def _invalid(error: msgspec.ValidationError, root: str = "") -> ProviderInvalidRequest:
@@ -177,7 +210,7 @@ def _invalid(error: msgspec.ValidationError, root: str = "") -> ProviderInvalidR
     return ProviderInvalidRequest(f"{place}{reason[:1].lower()}{reason[1:]}", param=param)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=32)
 def _checked_tools(given: bytes) -> bytes | None:
     """The array of tools to send, None for an empty one. Agents repeat the same bytes with every turn.
 
@@ -196,6 +229,10 @@ def _check_tools(tools: list[_Tool]) -> bool:
     """Returns whether any description is null. Raises ProviderInvalidRequest for a function without a name."""
     found = False
     for index, tool in enumerate(tools):
+        name = tool.function.name if tool.function is not None else tool.name
+        if isinstance(name, str) and "\0" in name:
+            place = f"tools[{index}].function.name"
+            raise ProviderInvalidRequest(f"{place}: it contains a NUL, which engines refuse", param=place)
         if tool.function is not None:
             found = found or tool.function.description is None
         elif tool.type == "function" and not (tool.name and isinstance(tool.name, str)):

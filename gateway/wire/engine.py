@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
+
+Notation = Literal["gbnf", "lark"]
+"""How a grammar is written: as llama.cpp reads it, or as llguidance does."""
 
 
 class RawText(Struct, frozen=True):
     """How to ask for the model's raw text, unparsed by the engine.
 
-    markers: special tokens to keep in the text. think: the pairs of marks around reasoning. grammar: GBNF that the
-    answer must match. trigger: the words that start the grammar; None starts it at once.
+    markers: special tokens to keep in the text. think: the pairs of marks around reasoning. grammar: what the whole
+    answer must match. in_reasoning: the same for an answer that begins within reasoning. starts: marks before which
+    the grammar allows any text; empty if it forces the answer's form. guarded: the request is guarded against control
+    tokens in its texts, see `gateway.wire.control_tokens`.
     """
 
     markers: tuple[str, ...] = ()
     think: tuple[tuple[str, str], ...] = ()
     grammar: str | None = None
-    trigger: str | None = None
+    in_reasoning: str | None = None
+    starts: tuple[str, ...] = ()
+    guarded: bool = False
 
 
 class Fixup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 DEFAULT_MAX_EVENT_SIZE = 8 * 1024 * 1024
@@ -104,6 +104,14 @@ class SSEReader:
         """Returns the event that the end of the stream completes: some servers leave out the last blank line."""
         self._after_cr = False
         return self.feed(b"\n\n") if self._size else []
+
+
+def read(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The `data` of each event in a stream of bytes. Raises EventTooLarge."""
+    reader = SSEReader()
+    for piece in pieces:
+        yield from reader.feed(piece)
+    yield from reader.finish()
 
 
 def named(name: str, payload: bytes, id: int | None = None) -> bytes:

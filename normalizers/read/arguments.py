@@ -57,6 +57,7 @@ class ArgumentWriter:
         "in_string",
         "name",
         "open",
+        "undeclared",
     )
 
     def __init__(self, calls: CallWriter, schemas: SchemaIndex) -> None:
@@ -69,6 +70,8 @@ class ArgumentWriter:
 
     def begin(self, name: str, native_id: str | None = None) -> None:
         self.name = name
+        self.undeclared = self._calls.refuses(name)
+        """The call is text, since the request doesn't declare its tool."""
         self.open = self.begun = True
         self._id = native_id
         self._announced = False
@@ -159,7 +162,11 @@ class ArgumentWriter:
         self._key = None
 
     def flush(self) -> None:
-        """Emit all that is certain."""
+        """Emit all that is certain, if the call needn't be held."""
+        if self._calls.guarded:
+            self._emit()
+
+    def _emit(self) -> None:
         live = self._held[0] if self._held else self._parts
         if live:
             text = live[0] if len(live) == 1 else "".join(live)
@@ -173,7 +180,7 @@ class ArgumentWriter:
         """Complete the call. `raw` is its source."""
         self.end_argument()
         self._parts.append("}" if self._count else "{}")
-        self.flush()
+        self._emit()
         self._calls.end(raw)
         self.open = self.begun = False
 
@@ -184,8 +191,16 @@ class ArgumentWriter:
             return self._calls.live
         return -1
 
+    def cut(self) -> None:
+        """End a call that the answer's length cut, with the arguments that are certain; without any it is dropped."""
+        if self.begun:
+            self._emit()
+            if self._announced:
+                self._calls.cut()
+        self.abandon()
+
     def abandon(self) -> None:
-        """Drop a malformed or cut call. Emits what is certain; the call never ends."""
+        """Drop a malformed call. A guarded one emits what is certain, and never ends."""
         if self.begun:
             self.flush()
         self.open = self.begun = False

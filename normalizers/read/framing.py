@@ -49,7 +49,18 @@ class Dialect(Protocol):
         """All the text of a region that is done, if the format may repeat it (`FormatSpec.echo`)."""
         ...
 
-    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None: ...
+    quoted: bool
+    """What was read last is content as it is, and so is the white space after it."""
+    room: int
+    """How many characters `more` takes."""
+
+    def __init__(
+        self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str
+    ) -> None: ...
+
+    def held(self) -> tuple[str, int] | None:
+        """The call that is held back: its name, and how many characters of it came."""
+        ...
 
     stop: Search | None
     """In an open string whose text needs no change, the search for any character that isn't plain text."""
@@ -89,6 +100,7 @@ class Framing(Normalizer):
         "_read",
         "_scan",
         "_schemas",
+        "_space",
         "_spec",
         "_strays",
         "_switched",
@@ -108,16 +120,19 @@ class Framing(Normalizer):
         reasoning_open: bool,
         allow_calls: bool,
         parallel: bool,
+        guarded: bool,
     ) -> None:
         super().__init__()
         self._spec = spec
         self._dialect_of = dialect_of
         self._schemas = tools if isinstance(tools, SchemaIndex) else SchemaIndex(tools)
         self._names = self._schemas.names if spec.bare else frozenset[str]()
-        self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel)
-        table = _scanner(spec, bool(self._names))
+        self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel, guarded=guarded)
+        calls = bool(self._schemas.names) or spec.unknown_tools == "forward"
+        table = _scanner(spec, calls, bool(self._names))
         self._literals, self._longest, self._scan, self._trigger, self._heads = table
         self._strays = frozenset((*spec.close, *spec.drop)) - {*spec.open, *spec.begins}
+        self._space = ""
         self._held = ""
         self._gap = "start"
         self._lines = bool(self._names) and ("call" in spec.bare or "tool_line" in spec.bare)
@@ -134,6 +149,10 @@ class Framing(Normalizer):
         if reasoning_open and spec.think:
             self._read = self._read_reasoning
 
+    @property
+    def held(self) -> tuple[str, int] | None:
+        return None if self._dialect is None or self._writer.guarded else self._dialect.held()
+
     def passes(self, text: str) -> bool:
         return self._plain and self._trigger(text) is None
 
@@ -147,7 +166,7 @@ class Framing(Normalizer):
         if self._held:
             text = self._held + text
             self._held = ""
-        elif dialect.stop is not None and dialect.stop(text) is None:
+        elif dialect.stop is not None and len(text) < dialect.room and dialect.stop(text) is None:
             event = dialect.more(text)
             return [] if event is None else [event]
         out: list[Event] = []
@@ -163,7 +182,7 @@ class Framing(Normalizer):
     def finish(self, reason: str | None) -> list[Event]:
         if self._plain:
             return []
-        out = self._run("", reason or "length")
+        out = self._run("", reason or "stop")
         if dropped := "".join(self._writer.dropped).strip():
             self._writer.warn("text_after_call", dropped)
         return out
@@ -285,12 +304,13 @@ class Framing(Normalizer):
         return start
 
     def _emit_before_call(self, text: str, start: int, end: int) -> None:
-        self._emit(text, start, end)
+        self._space = text[self._emit(text, start, end) : end]
         self._gap = "call"
 
     def _on_literal(self, literal: str, pos: int) -> int:
         spec = self._spec
         if literal in spec.open:
+            self._space += literal
             return self._enter(bare=False, pos=pos)
         if literal in spec.begins:
             return self._enter(bare=False, pos=pos - len(literal))
@@ -391,7 +411,8 @@ class Framing(Normalizer):
     # -- calls ---------------------------------------------------------------------------------
 
     def _enter(self, *, bare: bool, pos: int) -> int:
-        self._dialect = self._dialect_of(self._spec)(self._spec, self._writer, self._schemas, bare=bare)
+        dialect = self._dialect_of(self._spec)
+        self._dialect = dialect(self._spec, self._writer, self._schemas, bare=bare, opener=self._space)
         self._switch(self._read_calls)
         return pos
 
@@ -409,7 +430,7 @@ class Framing(Normalizer):
         elif dialect.done:
             self._dialect = None
             self._switch(self._read_text)
-            self._gap = "call"
+            self._gap = "" if dialect.quoted else "call"
             self._at_line_start = self._lines
             self._ticked = False
             self._echo = dialect.source.lstrip()
@@ -418,14 +439,19 @@ class Framing(Normalizer):
 _INDENT = re.compile(r"[ \t]*")
 _Table = tuple[frozenset[str], int, Search, Search, tuple[str, ...]]
 _BARE_MARKS = {"call": "\n", "tool_line": "\n", "list": "[]{}", "object": "[]{}"}
-_TABLES: dict[tuple[FormatSpec, bool], _Table] = {}
+_TABLES: dict[tuple[FormatSpec, bool, bool], _Table] = {}
 
 
-def _scanner(spec: FormatSpec, bare: bool) -> _Table:
-    """The literals, the length of the longest, a search for them, one for their first characters, and these."""
-    key = (spec, bare)
+def _scanner(spec: FormatSpec, calls: bool, bare: bool) -> _Table:
+    """The literals, the length of the longest, a search for them, one for their first characters, and these.
+
+    calls: whether a call may come at all. If not, its marks are content.
+    """
+    key = (spec, calls, bare)
     if key not in _TABLES:
         literals = {*spec.open, *spec.begins, *spec.close, *spec.drop, *(pair[0] for pair in spec.think)}
+        if not calls:
+            literals -= spec.call_marks
         extra = {mark for form in spec.bare for mark in _BARE_MARKS[form]} if bare else set()
         if bare:
             literals.add(_FENCE)

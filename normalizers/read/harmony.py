@@ -26,8 +26,10 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 class Harmony(Region):
     __slots__ = ("_header", "_kind", "_reader")
 
-    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
-        super().__init__(spec, writer, schemas, bare=bare)
+    def __init__(
+        self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
+    ) -> None:
+        super().__init__(spec, writer, schemas, bare=bare, opener=opener)
         self._header: list[str] = []
         self._kind = ""
         self._reader: ObjectReader | None = None
@@ -57,6 +59,7 @@ class Harmony(Region):
         channels = _CHANNEL.findall(header)
         name = recipients[-1] if recipients else "assistant"
         self._state = self._read_message
+        self.quoted = False
         if name.startswith("functions.") or name in self._schemas:
             self._arguments.begin(name.removeprefix("functions."))
             self._reader = ObjectReader(self._arguments)
@@ -81,6 +84,12 @@ class Harmony(Region):
             self._wait = True
         return pos
 
+    def _overflow(self) -> bool:
+        if self._state == self._read_message and self._kind != "foreign":
+            self._take_span("", 0)  # it is content or reasoning already
+            return True
+        return super()._overflow()
+
     def _read_message(self, text: str, pos: int, final: bool) -> int:
         at, literal = self._skip_to_marker(text, pos, final, _STOPS)
         if self._kind == "reasoning":
@@ -94,6 +103,8 @@ class Harmony(Region):
 
     def _end_message(self, text: str, at: int, literal: str) -> int:
         end = at + len(literal) if literal in _ENDS else at
+        if self.quoted:
+            self._pass_span(text, end)
         raw = self._take_span(text, end)
         if self._kind == "foreign":
             self._calls.warn("unknown_recipient", raw)

@@ -31,8 +31,10 @@ class JsonCalls(Region):
 
     __slots__ = ("_depth", "_in_string", "_key", "_late", "_name", "_nested", "_raw", "_raw_depth", "_reader", "_seen")
 
-    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
-        super().__init__(spec, writer, schemas, bare=bare)
+    def __init__(
+        self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
+    ) -> None:
+        super().__init__(spec, writer, schemas, bare=bare, opener=opener)
         self._depth = 0
         self._in_string = ""
         self._seen = False
@@ -232,6 +234,9 @@ class JsonCalls(Region):
 
     def _unfinished(self) -> bool:
         return self._state not in (self._begin, self._skip)
+
+    def _is_undeclared(self) -> bool:
+        return self._name is not None and self._calls.refuses(self._name)
 
     def _prepare_skip(self) -> None:
         reader = self._reader

@@ -29,8 +29,10 @@ def tool_name(written: str) -> str:
 class NamedCalls(Region):
     __slots__ = ("_armed", "_head", "_marked", "_notation", "_reader", "_seen", "_stops", "_tail")
 
-    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
-        super().__init__(spec, writer, schemas, bare=bare)
+    def __init__(
+        self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
+    ) -> None:
+        super().__init__(spec, writer, schemas, bare=bare, opener=opener)
         syntax = spec.syntax
         assert isinstance(syntax, NamedSyntax)
         self._head = templates(syntax.head)
@@ -85,7 +87,7 @@ class NamedCalls(Region):
             raise Malformed("call_without_name")
         if self._bare and name not in self._schemas:
             raise Malformed("unknown_tool")
-        self._take_span(text, pos)
+        self._pass_span(text, pos)
         self._arguments.begin(name, groups.get("id"))
         self._state = self._read_arguments
         return head.end()

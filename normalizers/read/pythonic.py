@@ -70,8 +70,6 @@ def _quick(close_heads: frozenset[str]) -> dict[str, str]:
 class Pythonic(Region):
     """One region of Python calls. `JsonCalls` reads a JSON body within the same markers."""
 
-    _held_as_it_is = True
-
     __slots__ = (
         "_callee",
         "_closed",
@@ -87,8 +85,10 @@ class Pythonic(Region):
         "_stack",
     )
 
-    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
-        super().__init__(spec, writer, schemas, bare=bare)
+    def __init__(
+        self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
+    ) -> None:
+        super().__init__(spec, writer, schemas, bare=bare, opener=opener)
         self._stack = _tables().begin()
         self._quick = _quick(self._close_heads)
         self._callee = ""
@@ -242,7 +242,7 @@ class Pythonic(Region):
             self._listed = False
             self._stack = _tables().begin()
             self.done = self._bare
-            self._take_span(text, pos + 1)
+            self._pass_span(text, pos + 1)
 
     def _finish_callee(self, text: str, pos: int) -> None:
         """Complete ``server.tool`` alone, a call without arguments, if it can't be anything else."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
-from typing import ClassVar
 
 from normalizers.base import CallWriter
 from normalizers.events import Event, ToolArgs
@@ -18,16 +17,20 @@ from normalizers.values.loose_json import Malformed
 Search = Callable[..., "re.Match[str] | None"]
 NOT_A_CALL = "not_a_call"
 
+MAX_HELD = 1 << 20
+"""Characters of a call that are held back. A longer call becomes content, and so does the rest of it."""
+
 
 class Region:
     """A state machine. A state reads ``text[pos:]`` and returns the position that it reached.
 
     A state sets `_wait` or raises `Wait` when it needs more text, and raises `Malformed` when it can't
     read the call. The call's source then becomes content, and reading goes on after it.
-    """
 
-    _held_as_it_is: ClassVar[bool] = False
-    """Whether a string that is held back goes out later exactly as it came in."""
+    A call of a tool that the request doesn't declare becomes content as it is, with the region's markup around it.
+
+    opener: what stands before the region and becomes content with such a call.
+    """
 
     __slots__ = (
         "_arguments",
@@ -36,7 +39,9 @@ class Region:
         "_close",
         "_close_heads",
         "_code",
+        "_first",
         "_index",
+        "_lead",
         "_longest",
         "_mark",
         "_schemas",
@@ -45,13 +50,25 @@ class Region:
         "_spec",
         "_state",
         "_taken",
+        "_undeclared",
         "_wait",
         "done",
+        "quoted",
+        "room",
         "stop",
         "successor",
     )
 
-    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
+    def __init__(
+        self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
+    ) -> None:
+        self._lead = opener
+        self._first = True
+        self._undeclared = False
+        self.quoted = False
+        """What the region last read is content as it is, so white space after it is content, too."""
+        self.room = MAX_HELD
+        """How many more characters of the present call may come."""
         self.done = False
         self.successor: Region | None = None
         self._spec = spec
@@ -71,18 +88,45 @@ class Region:
         self._wait = False
         self._state: Callable[[str, int, bool], int] = self._begin
 
+    def held(self) -> tuple[str, int] | None:
+        if not self._arguments.begun:
+            return None
+        return self._arguments.name, MAX_HELD - self.room
+
     @property
     def source(self) -> str:
         return "".join(self._taken or ())
 
     def more(self, text: str) -> Event | None:
         self._span.append(text)
+        self.room -= len(text)
         if self._index < 0:
             self._arguments.string(text)
             return None
         return ToolArgs(self._index, text)
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
+        while len(text) - pos > self.room:
+            # Stops at the same character in every split, so that all give the same events.
+            limit = pos + self.room
+            pos = self._step(text[:limit], pos, None)
+            if self.done or self.successor is not None:
+                return pos
+            if pos + self.room == limit and not self._overflow():
+                break
+        return self._step(text, pos, reason)
+
+    def _overflow(self) -> bool:
+        """Turn what fills the room into content; False if nothing does."""
+        self._mark = 0
+        if self._unfinished():
+            self._fail("call_too_long", "", 0)
+        raw = self._take_span("", 0)
+        if raw:
+            self._keep(raw)
+        return bool(raw) or self.done
+
+    def _step(self, text: str, pos: int, reason: str | None) -> int:
         self._mark = start = pos
         self._wait = False
         final = reason is not None
@@ -98,13 +142,14 @@ class Region:
             if self._wait or self.done or (pos == size and not final):
                 break
         if self.successor is not None:
-            self._take_span(text, pos)
+            self._pass_span(text, pos)
             self.successor._taken = self._taken
+            self.successor._lead = self._lead
             return pos
         if reason is not None and not self.done:
             pos = len(text)
             self._finish(text, pos, reason)
-        elif pos == start:
+        elif pos == start and not self.done:
             return pos
         self.stop = None
         arguments = self._arguments
@@ -112,9 +157,12 @@ class Region:
             arguments.flush()
             if arguments.in_string:
                 self._index = arguments.streaming
-                if self._index >= 0 or self._held_as_it_is:
-                    self.stop = self._string_stop()
+                self.stop = self._string_stop()
         self._span.append(text[self._mark : pos])
+        self.room -= pos - self._mark
+        self._mark = pos
+        if self.done and self.quoted:
+            self._pass_span(text, pos)
         return pos
 
     def _hand_over(self, successor: Region) -> None:
@@ -166,13 +214,38 @@ class Region:
         self._span.append(text[self._mark : end])
         raw = "".join(self._span)
         self._span.clear()
+        self.room = MAX_HELD
         self._mark = end
         if self._taken is not None:
             self._taken.append(raw)
         return raw
 
+    def _pass_span(self, text: str, end: int) -> None:
+        """Take the region's own markup up to `end`. It is content if the call that it belongs to is."""
+        raw = self._take_span(text, end)
+        if self.quoted:
+            self._calls.text(raw)
+        elif self._first:
+            self._lead += raw
+
+    def _keep(self, raw: str) -> None:
+        """Turn source into content as it is."""
+        self._calls.text(self._lead + raw)
+        self._lead = ""
+        self._first = False
+        self.quoted = True
+
+    def _drop_lead(self) -> None:
+        self._lead = ""
+        self._first = self.quoted = False
+
     def _end_call(self, text: str, end: int) -> None:
-        self._arguments.end(self._take_span(text, end))
+        raw = self._take_span(text, end)
+        if self._arguments.undeclared:
+            self._keep(raw)
+        else:
+            self._drop_lead()
+        self._arguments.end(raw)
 
     def _end_region(self, text: str, pos: int, end: int) -> int:
         """End the region; its end marker spans `pos` to `end`."""
@@ -180,7 +253,7 @@ class Region:
             self._fail("unfinished_call", text, pos)
             self._refuse(text, pos)
         self.done = True
-        self._take_span(text, end)
+        self._pass_span(text, end)
         return end
 
     def _finish(self, text: str, pos: int, reason: str) -> None:
@@ -188,17 +261,32 @@ class Region:
             self._refuse(text, pos)
         elif self._unfinished():
             if reason == "length":
-                self._arguments.abandon()
-                self._calls.warn("truncated_call", self._take_span(text, pos))
+                self._cut(text, pos)
             elif not self._close_at_stop(text, pos):
                 self._fail("unfinished_call", text, pos)
                 if not self._bare:
                     self._refuse(text, pos)
         self.done = True
 
+    def _cut(self, text: str, pos: int) -> None:
+        self._undeclared = self._is_undeclared()
+        raw = self._take_span(text, pos)
+        if self._undeclared:
+            self._arguments.abandon()
+            self._keep(raw)
+        else:
+            self._drop_lead()
+            self._arguments.cut()
+        self._calls.warn("truncated_call", raw)
+
+    def _is_undeclared(self) -> bool:
+        """Whether the present call names a tool that the request doesn't declare."""
+        return self._arguments.begun and self._arguments.undeclared
+
     def _fail(self, code: str, text: str, pos: int) -> int:
         self._code = code
         self._skipped = False
+        self._undeclared = self._is_undeclared()
         self._prepare_skip()
         self._arguments.abandon()
         self._state = self._skip
@@ -213,9 +301,12 @@ class Region:
     def _refuse(self, text: str, pos: int) -> None:
         """Turn the call's source into content."""
         raw = self._take_span(text, pos)
-        if not self._bare:
+        if self._bare or self._undeclared:
+            self._keep(raw)
+        else:
+            self._drop_lead()
             raw = self._layout(raw)
-        self._calls.text(raw)
+            self._calls.text(raw)
         if self._code != NOT_A_CALL:
             self._calls.warn(self._code, raw)
 

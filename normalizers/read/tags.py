@@ -52,8 +52,10 @@ class TagCalls(Region):
         "_wraps",
     )
 
-    def __init__(self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool) -> None:
-        super().__init__(spec, writer, schemas, bare=bare)
+    def __init__(
+        self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
+    ) -> None:
+        super().__init__(spec, writer, schemas, bare=bare, opener=opener)
         syntax = spec.syntax
         assert isinstance(syntax, TagSyntax)
         self._call = templates(syntax.call)
@@ -100,7 +102,7 @@ class TagCalls(Region):
                 self.done = True
                 return start
             raise Malformed("syntax")
-        self._take_span(text, pos)
+        self._pass_span(text, pos)
         self._arguments.begin(call["name"])
         self._state = self._between_parameters
         return call.end()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from normalizers.values.literals import json_number
@@ -32,7 +33,9 @@ _ALIASES = {
     "list": "array",
     "tuple": "array",
 }
-_MAX_REF_DEPTH = 16
+_MAX_DEPTH = 16
+_MAX_READ = 1000
+"""Schemas read to find the types of one: references can make each of them count many times."""
 
 
 class SchemaIndex:
@@ -68,17 +71,18 @@ class SchemaIndex:
         """The types that the parameter accepts; None if the schema doesn't tell."""
         if (tool, key) not in self._types:
             schema = self.parameter(tool, key)
-            self._types[tool, key] = None if schema is None else schema_types(schema, self._tools[tool])
+            if schema is None:
+                return None  # not kept: models make up keys without end
+            self._types[tool, key] = schema_types(schema, self._tools[tool])
         return self._types[tool, key]
 
     def coerced(self, tool: str, key: str, value: str) -> str:
         """The JSON text `value`, coerced to a type that the parameter accepts if possible."""
-        schema = self.parameter(tool, key)
-        return value if schema is None else coerced(value, schema, self._tools[tool])
+        return coerced(value, self.types(tool, key))
 
     def text(self, tool: str, key: str, text: str) -> str:
         """The JSON of an argument that the model wrote as plain text."""
-        return text_value(text, self.parameter(tool, key), self._tools.get(tool, {}))
+        return text_value(text, self.types(tool, key))
 
     def positional(self, tool: str, position: int) -> str | None:
         """The key of the argument at that position; None if the order is in doubt.
@@ -86,9 +90,8 @@ class SchemaIndex:
         It is if the order of the properties and the order "required ones first" disagree.
         """
         properties = list(self.parameters(tool))
-        required = self._tools.get(tool, {}).get("required")
-        if not isinstance(required, Sequence) or isinstance(required, str):
-            required = ()
+        listed = self._tools.get(tool, {}).get("required")
+        required = {key for key in listed if isinstance(key, str)} if isinstance(listed, list | tuple) else ()
         first = [key for key in properties if key in required]
         first += [key for key in properties if key not in required]
         if position < len(properties) and properties[: position + 1] == first[: position + 1]:
@@ -96,9 +99,15 @@ class SchemaIndex:
         return None
 
 
-def schema_types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> frozenset[str] | None:
+def schema_types(schema: Mapping[str, Any], root: Mapping[str, Any]) -> frozenset[str] | None:
     """The types that a schema accepts, through anyOf, oneOf, allOf, enum, const and local $ref; None if unknown."""
-    if depth > _MAX_REF_DEPTH:
+    return _types(schema, root, 0, count())
+
+
+def _types(
+    schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, read: Iterator[int]
+) -> frozenset[str] | None:
+    if depth > _MAX_DEPTH or next(read) >= _MAX_READ:
         return None
     declared = schema.get("type")
     if isinstance(declared, str):
@@ -106,10 +115,10 @@ def schema_types(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int 
     if isinstance(declared, Sequence) and declared:
         return frozenset(_type_name(kind) for kind in declared if isinstance(kind, str)) or None
     if (target := _resolve(schema, root)) is not None:
-        return schema_types(target, root, depth + 1)
+        return _types(target, root, depth + 1, read)
     for keyword in ("anyOf", "oneOf", "allOf"):
         kinds = [
-            schema_types(branch, root, depth + 1) if isinstance(branch, Mapping) else None
+            _types(branch, root, depth + 1, read) if isinstance(branch, Mapping) else None
             for branch in _branches(schema, keyword)
         ]
         if None in kinds and keyword != "allOf":
@@ -156,17 +165,15 @@ def json_type(value: object) -> str:
             return "array"
 
 
-def coerced(value: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
-    """JSON text, coerced to a type that the schema accepts if it is a string that spells one."""
-    types = schema_types(schema, root)
+def coerced(value: str, types: frozenset[str] | None) -> str:
+    """JSON text, coerced to one of the types if it is a string that spells one."""
     if types is None or value[:1] != '"':
         return value
     return read_text(json.loads(value), types) or value
 
 
-def text_value(text: str, schema: Mapping[str, Any] | None, root: Mapping[str, Any]) -> str:
-    """The JSON of a value that the model wrote as plain text. `root` resolves references."""
-    types = None if schema is None else schema_types(schema, root)
+def text_value(text: str, types: frozenset[str] | None) -> str:
+    """The JSON of a value that the model wrote as plain text. types: that its schema accepts, None if unknown."""
     if types is None:
         return json.dumps(text, ensure_ascii=False)
     return read_text(text, types) or json.dumps(text, ensure_ascii=False)

@@ -12,7 +12,7 @@ import pytest
 from gateway.app import build
 from gateway.config import Config, Model, Runtime, Server
 from tests.conftest import ROOT
-from tests.gateway.running import LANE, NO_COMMENTS
+from tests.gateway.running import FAST, NO_COMMENTS
 from tests.provider.server import serve
 
 
@@ -46,4 +46,4 @@ def real(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         server=Server(**NO_COMMENTS),
     )
     with ExitStack() as stack:
-        yield stack.enter_context(serve(build(config), lifespan="on", http=LANE))
+        yield stack.enter_context(serve(build(config), lifespan="on", http=FAST))

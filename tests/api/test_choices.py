@@ -15,7 +15,7 @@ from gateway.app import build
 from gateway.config import Config, Model, Runtime
 from tests.gateway.client import chat
 from tests.gateway.double import Json, answers, chunk, completion, streams
-from tests.gateway.running import LANE, running
+from tests.gateway.running import FAST, running
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 
@@ -39,7 +39,7 @@ def client(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     state = tmp_path_factory.mktemp("state")
     config = Config(source=state / "config.yaml", active_model="tiny", models={"tiny": model}, state_dir=state)
     with (
-        serve(build(config), lifespan="on", http=LANE) as url,
+        serve(build(config), lifespan="on", http=FAST) as url,
         OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=PATIENCE) as client,
     ):
         yield client
@@ -89,7 +89,7 @@ def probable(word: str) -> Json:
     return {"content": [{"token": word, "logprob": -0.25, "bytes": [*word.encode()], "top_logprobs": []}]}
 
 
-@pytest.mark.parametrize("http", [LANE, "httptools"], ids=["lane", "asgi"])
+@pytest.mark.parametrize("http", [FAST, "httptools"], ids=["fast", "asgi"])
 async def test_whole_choices_of_any_engine(http: str) -> None:
     body = completion()
     (choice,) = body["choices"]
@@ -100,7 +100,7 @@ async def test_whole_choices_of_any_engine(http: str) -> None:
         assert gateway.engine.requests[0].json.items() >= ASKED.items()
 
 
-@pytest.mark.parametrize("http", [LANE, "httptools"], ids=["lane", "asgi"])
+@pytest.mark.parametrize("http", [FAST, "httptools"], ids=["fast", "asgi"])
 async def test_streamed_choices_of_any_engine(http: str) -> None:
     chunks = []
     for word in ("Hel", "lo"):
@@ -129,7 +129,7 @@ FIRST_SEEN: dict[str, tuple[list[int], Json, list[int]]] = {
 async def test_choices_begin_in_order(came: list[int], asked: Json, begun: list[int], last: bool) -> None:
     chunks = [chunk(None if last else "Hello", reason="stop" if last else None, index=index) for index in came]
     chunks += [chunk(reason="stop", index=index) for index in came if not last]
-    async with running(streams(*chunks), http=LANE) as gateway:
+    async with running(streams(*chunks), http=FAST) as gateway:
         answer = await gateway.ask(chat(stream=True, **asked))
     got = [json.loads(event)["choices"][0] for event in answer.events[:-1]]
     assert list(dict.fromkeys(choice["index"] for choice in got)) == begun
@@ -143,7 +143,7 @@ async def test_choices_of_one_chunk_begin_in_order() -> None:
     together = chunk("Hello", index=2)
     together["choices"] += chunk("Hello", index=0)["choices"] + chunk("Hello", index=1)["choices"]
     ends = [chunk(reason="stop", index=index) for index in range(3)]
-    async with running(streams(together, *ends), http=LANE) as gateway:
+    async with running(streams(together, *ends), http=FAST) as gateway:
         answer = await gateway.ask(chat(stream=True, n=3))
     got = [json.loads(event)["choices"] for event in answer.events[:-1]]
     assert list(dict.fromkeys(choice["index"] for choices in got for choice in choices)) == [0, 1, 2]

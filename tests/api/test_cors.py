@@ -13,7 +13,8 @@ from pydantic import SecretStr
 
 from gateway.app import build
 from gateway.config import Config, Model, Server
-from gateway.server import cors
+from gateway.server import access
+from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 
@@ -22,7 +23,7 @@ CHAT = {"messages": [{"role": "user", "content": "one two"}]}
 
 
 @contextmanager
-def gateway(*origins: str) -> Iterator[httpx.Client]:
+def gateway(*origins: str, http: str = FAST) -> Iterator[httpx.Client]:
     config = Config(
         source=Path("config.yaml"),
         active_model="echo",
@@ -30,7 +31,7 @@ def gateway(*origins: str) -> Iterator[httpx.Client]:
         server=Server(cors_origins=origins, api_keys=(SecretStr("sk-test"),)),
     )
     with ExitStack() as stack:
-        url = stack.enter_context(serve(build(config), lifespan="on", http="httptools"))
+        url = stack.enter_context(serve(build(config), lifespan="on", http=http))
         key = {"authorization": "Bearer sk-test"}
         yield stack.enter_context(httpx.Client(base_url=url, headers=key, timeout=PATIENCE))
 
@@ -45,10 +46,11 @@ ORIGINS: dict[str, tuple[tuple[str, ...], str, bool]] = {
 }
 
 
+@pytest.mark.parametrize("http", [FAST, "httptools"], ids=["fast", "asgi"])
 @pytest.mark.parametrize("name", ORIGINS)
-def test_origins(name: str) -> None:
+def test_origins(name: str, http: str) -> None:
     origins, origin, allowed = ORIGINS[name]
-    with gateway(*origins) as client:
+    with gateway(*origins, http=http) as client:
         for path in ("/v1/chat/completions", "/v1/responses"):
             before = client.options(
                 path,
@@ -62,9 +64,13 @@ def test_origins(name: str) -> None:
             answer = client.post(
                 path, headers={"origin": origin}, json={**CHAT, "input": "one two", "store": False, "stream": True}
             )
-            assert answer.status_code == 200
-            assert "one" in answer.text
-            if allowed:
+            if not allowed:
+                assert [before.status_code, answer.status_code] == [403, 403]
+                assert answer.json()["error"]["code"] == "origin_not_allowed"
+                assert "server.cors_origins" in answer.json()["error"]["message"]
+            else:
+                assert answer.status_code == 200
+                assert "one" in answer.text
                 assert before.status_code == 200
                 assert before.headers["access-control-allow-headers"] == "authorization, content-type"
                 assert "DELETE" in before.headers["access-control-allow-methods"]
@@ -81,7 +87,7 @@ def test_errors_can_be_read_by_the_page() -> None:
 
 
 def test_pages_may_read_every_header() -> None:
-    sources = [file.read_text("utf-8") for file in Path(cors.__file__).parents[1].rglob("*.py")]
+    sources = [file.read_text("utf-8") for file in Path(access.__file__).parents[1].rglob("*.py")]
     told = {name for text in sources for name in re.findall(r"x-ctxgate-[a-z-]+", text)}
     assert told
-    assert told <= {*cors.EXPOSED}
+    assert told <= {*access.EXPOSED}

@@ -203,7 +203,7 @@ async def test_the_key_in_x_api_key() -> None:
         wrong = await gateway.ask(body(), "/v1/messages", "x-api-key: sk-wrong\r\n")
         assert (wrong.status, wrong.error["type"]) == (401, "authentication_error")
         async with await gateway.connect() as client:
-            await client.send(b"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await client.send(b"HEAD / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await client.answer(bodyless=True)).status == 200
 
 

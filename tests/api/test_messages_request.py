@@ -43,6 +43,19 @@ MESSAGES: dict[str, tuple[Json, list[Json]]] = {
                     {"type": "text", "text": "B", "cache_control": {"type": "ephemeral"}}]},
         [{"role": "system", "content": "A\n\nB"}, HI],
     ),
+    "billing left out, the rest of its block kept": (
+        {"system": [{"type": "text", "text": "x-anthropic-billing-header: cc=1;\nA\nB"},
+                    {"type": "text", "text": "C"}]},
+        [{"role": "system", "content": "A\nB\n\nC"}, HI],
+    ),
+    "billing left out of a text": (
+        {"system": "x-anthropic-billing-header: cc=1;\nA"}, [{"role": "system", "content": "A"}, HI]
+    ),
+    "nothing but billing": ({"system": "x-anthropic-billing-header: cc=1;"}, [HI]),
+    "billing that is a topic": (
+        {"system": "The x-anthropic-billing-header: cc=1;"},
+        [{"role": "system", "content": "The x-anthropic-billing-header: cc=1;"}, HI],
+    ),
     "a system message before the first answer": (
         {"system": "A", "messages": [HI, {"role": "system", "content": "B"}]},
         [{"role": "system", "content": "A\n\nB"}, HI],

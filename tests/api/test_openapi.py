@@ -19,7 +19,7 @@ from gateway.api import chat, health, routes
 from gateway.api.openapi import description
 from gateway.app import build
 from gateway.config import Config, Model, Rooms
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 
@@ -48,7 +48,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         rooms=Rooms(secret_key_file=state / "key"),
     )
     with ExitStack() as stack:
-        yield stack.enter_context(serve(build(config), lifespan="on", http=LANE))
+        yield stack.enter_context(serve(build(config), lifespan="on", http=FAST))
 
 
 def test_every_path_is_described_and_no_other() -> None:

@@ -103,7 +103,7 @@ CASES = [
         [
             (
                 *(5, 10, "unknown key zzz in server"),
-                "known keys: api_keys, cors_origins, host, keep_alive_seconds, max_body_bytes, port, ",
+                "known keys: allowed_hosts, api_keys, cors_origins, host, keep_alive_seconds, max_bodies_bytes, ",
             )
         ],
     ),

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
-from gateway.config import Engines, Model, Residence, Runtime, Server, load, schema
+from gateway.config import Engines, Model, Prompts, Residence, Runtime, Server, load, schema
 from gateway.config.file import (
     CtxEntry,
     CtxModelEntry,
@@ -21,6 +21,7 @@ from gateway.config.file import (
     GroupEntry,
     LogEntry,
     ModelEntry,
+    PromptsEntry,
     PullEntry,
     RoomsEntry,
     RoomToolsEntry,
@@ -108,6 +109,7 @@ def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
         (data, File),
         (data["server"], ServerEntry),
         (data["log"], LogEntry),
+        (data["prompts"], PromptsEntry),
         (data["engines"], EnginesEntry),
         (data["engines"]["groups"]["large"], GroupEntry),
         (model, ModelEntry),
@@ -137,7 +139,7 @@ def test_the_reference_s_defaults_are_the_code_s() -> None:
     }
     actual = {
         name: default
-        for value in (Model, Runtime, Residence, Server, Log, Engines, Ctx, CtxModel, Rooms, RoomTools)
+        for value in (Model, Runtime, Residence, Server, Log, Prompts, Engines, Ctx, CtxModel, Rooms, RoomTools)
         for name, default in schema.defaults(value).items()
         if default != ()
     }

@@ -141,7 +141,8 @@ class Words:
             both: set[asyncio.Future[Any]] = {permit, exchange.gone}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if exchange.gone.done():
-                permit.cancel()
+                if not permit.cancel():
+                    self.permits.release()  # it came in the same turn of the loop; somebody else waits for it
                 return
             await exchange.event(chunk(f"word{number} "))
         await exchange.end()

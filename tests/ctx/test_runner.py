@@ -119,6 +119,21 @@ def test_text(command: str, stdout: str, stderr: str, exit_code: int, echo: Tree
     assert (done.stdout, done.stderr, done.returncode) == (stdout, stderr, exit_code)
 
 
+@pytest.mark.parametrize("form", ["--text", "--jsonl"])
+def test_nobody_reads_the_answer(form: str, echo: Tree) -> None:
+    """Quietly, as behind `| head`, but not as a success."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [echo.object("debug/echo"), form, "hello"],
+            env=echo.env, stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.PIPE, timeout=PATIENCE,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (client.GENERIC, b"")
+
+
 def test_help(echo: Tree) -> None:
     done = echo.sh("/ctx/model/debug/echo --help")
     assert done.returncode == 0

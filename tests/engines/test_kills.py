@@ -20,7 +20,7 @@ from gateway.engines.pidfile import PidFiles
 from tests.engines.conftest import alive, gone, stand_still
 from tests.engines.served import served
 from tests.gateway.client import Client, chat
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 from tests.gateway.test_engine_killed import ask, pytestmark, real
 from tests.patience import PATIENCE
 
@@ -34,7 +34,7 @@ TOLD = ("went away in the middle of its answer", "went away before it answered",
 async def test_the_engine_under_streams(test_model: Path, streams: int) -> None:
     """Each stream ends in an answer, perhaps a second one, or in an error frame; and the engine is back."""
     rolls = random.Random(7)
-    async with real(test_model, LANE) as (port, engine):
+    async with real(test_model, FAST) as (port, engine):
         gate = asyncio.Semaphore(AT_A_TIME)
         ended: list[str] = []
 

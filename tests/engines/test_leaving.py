@@ -20,7 +20,7 @@ from gateway.engines.recipe import Machine
 from tests.engines.conftest import stand_still
 from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
 from tests.gateway.client import Client, chat
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 from tests.gateway.test_engine_killed import pytestmark, real
 from tests.patience import PATIENCE
 
@@ -53,7 +53,7 @@ async def free(engine: Engine) -> int:
 async def test_nothing_is_left_of_clients_that_leave(test_model: Path, clients: int) -> None:
     """Half of them ask for whole answers, half for streams; each leaves at a different moment."""
     rolls = random.Random(3)
-    async with real(test_model, LANE) as (port, engine):
+    async with real(test_model, FAST) as (port, engine):
         async with await Client.connect(port) as client:
             assert (await client.ask(chat("hi", max_tokens=1))).status == 200
         starts = engine.starts

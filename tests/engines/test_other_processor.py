@@ -123,10 +123,10 @@ async def test_a_command_of_the_users_own_is_not_replaced(model: Model, foreign:
 
 async def test_options_that_only_llama_server_has(model: Model, machine: Callable[[], Machine]) -> None:
     """The error tells why it isn't llama-server that reads them."""
-    engine = Engine(replace(model, engine=Runtime(args=("--slot-save-path", "/x"))), machine=machine)
+    engine = Engine(replace(model, engine=Runtime(args=("--slot-prompt-similarity", "0.5"))), machine=machine)
     message = await failure(engine)
     assert "(the embedded engine runs instead of" in message
-    assert "unrecognized arguments: --slot-save-path /x" in message
+    assert "unrecognized arguments: --slot-prompt-similarity 0.5" in message
 
 
 # What the user sees

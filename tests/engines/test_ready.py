@@ -23,7 +23,7 @@ from tests.engines.conftest import stand_still
 from tests.engines.test_engine import stopped
 from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
 from tests.gateway.client import Client, chat
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 from tests.gateway.test_engine_killed import pytestmark, real
 
 __all__ = ["pytestmark"]
@@ -31,13 +31,13 @@ __all__ = ["pytestmark"]
 
 async def said(port: int, path: str) -> tuple[int, dict[str, object]]:
     async with await Client.connect(port) as client:
-        await client.send(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode())
+        await client.send(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
         answer = await client.answer()
         return answer.status, answer.json
 
 
 async def test_ready_tells_the_truth_and_starts_nothing(test_model: Path) -> None:
-    async with real(test_model, LANE) as (port, engine):
+    async with real(test_model, FAST) as (port, engine):
         status, body = await said(port, "/ready")
         assert (status, body) == (503, {"id": "tiny", "ready": False, "state": "stopped"})
         status, body = await said(port, "/ready/tiny")

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.config import Engines, Model, Residence
-from gateway.core import Run
+from gateway.core import Gateway, Run
 from gateway.engines import Engine, memory, supervisor
 from gateway.engines.recipe import Machine
 from gateway.engines.watchdog import Signs, Watchdog
 from gateway.errors import GatewayError, ProviderUnavailable
 from tests.engines.conftest import stand_still
 from tests.engines.test_residency import asked, engine_of, gateway_of, rest, whole
+from tests.patience import PATIENCE as ENOUGH
 
 STALL, PATIENCE = 10.0, 100.0
 
@@ -99,12 +103,27 @@ async def frozen(engine: Engine) -> int:
 LONG = {"max_tokens": 480, "ignore_eos": True}
 
 
-async def begun(engine: Engine) -> None:
-    """The engine works on an answer."""
+async def under_way(gateway: Gateway, name: str, **more: Any) -> asyncio.Task[bytes]:
+    """A whole answer that the engine works on; asks once more if one ends before it is seen."""
+    engine = engine_of(gateway, name)
+    others = engine.in_flight
+    async with asyncio.timeout(ENOUGH):
+        while True:
+            asking = asyncio.create_task(whole(gateway, name, **more))
+            while not asking.done():
+                if engine.in_flight > others and await busy(engine):
+                    return asking
+                await asyncio.sleep(0)
+            await asking
+
+
+async def busy(engine: Engine) -> bool:
+    """Whether a slot of the engine works."""
     backend = engine.backend
-    assert backend is not None
-    while not any(step[1] for step in await backend.progress()):  # type: ignore[union-attr]  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    assert isinstance(backend, LlamaCppBackend)
+    status, body = await backend.get("/slots")
+    assert status == 200
+    return any(slot["is_processing"] for slot in json.loads(body))
 
 
 @pytest.mark.usefixtures("ticks")
@@ -119,10 +138,7 @@ async def test_a_stuck_engine_is_ended_and_unseen_answers_are_asked_again(
         seen = await gateway.chat(asked("one", stream=True, logprobs=True, top_logprobs=600, **LONG))
         with seen:
             assert await seen.payloads()
-            unseen = asyncio.create_task(whole(gateway, "one", **LONG))
-            while one.in_flight < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await begun(one)
+            unseen = await under_way(gateway, "one", **LONG)
             pid = await frozen(one)
             failed = asyncio.create_task(end_of(seen))
             assert b"chat.completion" in await unseen
@@ -147,10 +163,7 @@ async def test_the_failure_names_the_reason(model: Model, xllamacpp: Callable[[]
         await whole(gateway, "one")
         failures: list[str] = []
         one.on_change(lambda engine: failures.append(str(engine.failure)))
-        asking = asyncio.create_task(whole(gateway, "one", **LONG))
-        while not one.in_flight:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        await begun(one)
+        asking = await under_way(gateway, "one", **LONG)
         await frozen(one)
         assert b"chat.completion" in await asking
         assert "did nothing for" in failures[0]
@@ -220,10 +233,7 @@ async def test_an_engine_paused_with_the_gateway_is_not_stuck(
     async with gateway_of(model, {"one": QUICK}, Engines(), xllamacpp, tmp_path) as (gateway, _):
         one = engine_of(gateway, "one")
         await whole(gateway, "one")
-        asking = asyncio.create_task(whole(gateway, "one", **LONG))
-        while not one.in_flight:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        await begun(one)
+        asking = await under_way(gateway, "one", **LONG)
         pid = await frozen(one)
         await asyncio.sleep(STALLED / 5)  # so that it was looked at
         time.sleep(2 * STALLED)  # noqa: ASYNC251 - the whole process

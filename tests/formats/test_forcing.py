@@ -75,12 +75,14 @@ async def test_samples_fit_their_schemas(
             if "\ufffd" in repr(said):
                 bytes_only += 1
                 continue
-            for name, arguments in said.parsed:
-                jsonschema.validate(arguments, schemas[name])
-            called += len(said.calls)
+            complete = said.calls
             if said.finish_reason == "length":
                 cut += 1
-            else:
+                complete = said.calls[:-1]
+            for name, arguments in complete:
+                jsonschema.validate(json.loads(arguments), schemas[name])
+            called += len(complete)
+            if said.finish_reason != "length":
                 assert said.finish_reason == "tool_calls", (seed, said)
     counts = {"cut": cut, "not UTF-8": bytes_only, "calls": called}
     print(format, counts)
@@ -127,7 +129,7 @@ async def test_olmo_writes_its_calls_one_a_line(serve: Serve, test_model: Path) 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_a_strict_tool_is_called_by_its_schema_though_the_model_decides(llama_cpp: str, stream: bool) -> None:
     """The model would say Paris; it is not allowed to. Where it calls nothing, nothing holds it."""
-    city = {"type": "string", "enum": ["London", "Rome"]}
+    city = {"type": "string", "maxLength": 4}
     function = {**WEATHER, "parameters": {**WEATHER["parameters"], "properties": {"city": city}}, "strict": True}
     loose = {**function, "strict": False}
     async with Gateway(config(external(llama_cpp, "pythonic"))) as gateway:
@@ -137,7 +139,7 @@ async def test_a_strict_tool_is_called_by_its_schema_though_the_model_decides(ll
     assert free.parsed[0][1]["city"] == "Paris"
     ((name, arguments),) = said.parsed
     assert name == "get_weather"
-    assert arguments["city"] in ("London", "Rome")
+    assert len(arguments["city"]) <= 4
     assert words.content
     assert not words.calls
 

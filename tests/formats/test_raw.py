@@ -101,7 +101,9 @@ async def test_a_cut_call_is_told_as_cut(llama_cpp: str, stream: bool) -> None:
         said = await ask(gateway, tools=TOOLS, max_tokens=9, stream=stream)
     assert said.finish_reason == "length"
     assert said.content == ""
-    assert len(said.calls) == stream  # what was sent can't be taken back
+    # The text may end before the call has a certain argument; whole and streamed alike it may be there, cut.
+    assert [name for name, _ in said.calls] in ([], ["get_weather"])
+    assert all(arguments.startswith("{") for _, arguments in said.calls)
 
 
 THINKING = (

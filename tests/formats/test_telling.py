@@ -27,12 +27,12 @@ SAID: dict[str, tuple[str, str]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["lane", "asgi"])
+@pytest.fixture(scope="module", params=["fast", "asgi"])
 def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, test_model: Path) -> Any:
     pytest.importorskip("xllamacpp")
     model = {"runtime": "llama.cpp", "path": str(test_model), "tool_call_format": "pythonic", "threads": 1}
     with served({"active_model": "m", "models": {"m": model}}, tmp_path_factory.mktemp("gateway"), PATH="") as gateway:
-        # A query takes a request off the lane.
+        # A query takes a request off the hot route.
         yield gateway.url + "/v1/chat/completions" + ("?asgi" if request.param == "asgi" else "")
 
 

@@ -23,14 +23,11 @@ class Choice:
     warnings: list[dict[str, str]] = field(default_factory=list)
 
     def check(self) -> Choice:
-        """The laws that hold once the answer has ended.
-
-        A call that had begun to stream when its text turned out to be none can't be taken back: a warning tells of it.
-        """
+        """The laws that hold once the answer has ended."""
         assert self.reason is not None, "a finish_reason"
         if self.reason in ("stop", "tool_calls"):
             assert (self.reason == "tool_calls") == bool(self.completed)
-            assert self.completed == self.calls or self.warnings
+            assert self.completed == self.calls
         return self
 
     @property

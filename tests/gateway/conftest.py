@@ -1,4 +1,4 @@
-"""Both ways a chat request goes: the lane that `ctxgate serve` uses, and plain ASGI."""
+"""Both ways a chat request goes: the fast protocol that `ctxgate serve` uses, and plain ASGI."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 
 
-@pytest.fixture(params=[LANE, "httptools"], ids=["lane", "asgi"])
+@pytest.fixture(params=[FAST, "httptools"], ids=["fast", "asgi"])
 def http(request: pytest.FixtureRequest) -> str:
     kind: str = request.param
     return kind

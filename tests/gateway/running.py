@@ -18,7 +18,7 @@ from tests.gateway.double import Double, Script
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 
-LANE = "gateway.server.fast_protocol:FastProtocol"
+FAST = "gateway.server.fast_protocol:FastProtocol"
 """What `gateway.app.serve` gives to uvicorn; "httptools" is the plain ASGI way."""
 
 NO_COMMENTS: Mapping[str, Any] = {"progress_after_seconds": 3600.0}
@@ -47,7 +47,7 @@ class Running:
 @asynccontextmanager
 async def running(
     *scripts: Script,
-    http: str = LANE,
+    http: str = FAST,
     keys: tuple[str, ...] = (),
     max_body: int = 2**25,
     progress: Mapping[str, Any] | None = None,

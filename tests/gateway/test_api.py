@@ -1,4 +1,4 @@
-"""The API over HTTP. Everything about chat holds on the lane and on plain ASGI alike."""
+"""The API over HTTP. Everything about chat holds on the fast protocol and on plain ASGI alike."""
 
 from __future__ import annotations
 
@@ -239,6 +239,18 @@ async def test_what_an_engine_refuses(http: str, subtests: pytest.Subtests) -> N
                     assert (streamed.status, streamed.error) == (expected, answer.error)
 
 
+async def test_the_engines_own_retry_after_reaches_the_client(http: str) -> None:
+    scripts = {
+        "429": answers({"error": {"message": "slow down"}}, 429, head=b"Retry-After: 17\r\n"),
+        "503": answers({"error": {"message": "busy"}}, 503, head=b"Retry-After: Wed, 21 Oct 2015 07:28:00 GMT\r\n"),
+        "400": answers({"error": {"message": "bad"}}, 400, head=b"Retry-After: 17\r\n"),
+        "500": answers({"error": {"message": "oops"}}, 500, head=b"Retry-After: soon\r\n"),
+    }
+    async with running(by_name(scripts), http=http) as gateway, await gateway.connect() as client:
+        for name, expected in {"429": "17", "503": "1", "400": None, "500": None}.items():
+            assert (await client.ask(chat(name))).headers.get("retry-after") == expected
+
+
 STREAM_SAYS: dict[str, tuple[Script, int, Category]] = {
     "nothing": (streams(done=False), 0, "provider_invalid_response"),
     "only [DONE]": (streams(), 0, "provider_invalid_response"),
@@ -344,9 +356,9 @@ async def test_keys(http: str, subtests: pytest.Subtests) -> None:
                 if status == 401:
                     shape(answer.error, "provider_authentication")
                     assert "one" not in answer.error["message"]
-                await client.send(f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{header}\r\n".encode())
+                await client.send(f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{header}\r\n".encode())
                 assert (await client.answer()).status == status
-                await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+                await client.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
                 assert (await client.answer()).status == 200
 
 
@@ -406,7 +418,7 @@ async def test_a_refusal_is_read_by_a_client_that_is_still_sending(http: str, si
 
 
 async def test_a_body_that_never_comes_is_not_waited_for_for_ever(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.server.asgi.BODY_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.server.bodies.BODY_SECONDS", 0.2)
     body = json.dumps(chat()).encode()
     async with running(answers(), http=http) as gateway, await gateway.connect() as client:
         client.writer.write(request(body)[:-5])
@@ -415,7 +427,7 @@ async def test_a_body_that_never_comes_is_not_waited_for_for_ever(http: str, mon
         assert gateway.engine.requests == []
 
 
-HALF_A_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+HALF_A_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
 
 
 async def test_a_head_without_end_is_refused() -> None:
@@ -428,7 +440,7 @@ async def test_a_head_without_end_is_refused() -> None:
             client.writer.write(b"X-More: " + b"x" * 4000 + b"\r\n")
             sent += 4000
             await asyncio.wait({head}, timeout=0.02)
-        assert (await head)[1] == 400
+        assert (await head)[1] == 431
         assert sent > MAX_HEAD
 
 
@@ -458,7 +470,7 @@ async def test_a_head_that_never_comes_is_not_waited_for_for_ever(said: bytes, m
 
 async def test_the_list_of_models_with_a_slash_behind_it(http: str) -> None:
     async with running(http=http) as gateway, await gateway.connect() as client:
-        await client.send(b"GET /v1/models/ HTTP/1.1\r\nHost: x\r\n\r\n")
+        await client.send(b"GET /v1/models/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await client.answer()).json["object"] == "list"
 
 
@@ -476,7 +488,7 @@ async def test_the_base_url_with_and_without_v1(http: str, path: str) -> None:
 async def test_models_from_config_alone(http: str, prefix: str) -> None:
     async with running(silence, http=http, context_window=4096, tool_call_format="pythonic") as gateway:
         async with await gateway.connect() as client:
-            await client.send(f"GET {prefix}/models HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            await client.send(f"GET {prefix}/models HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             listed = (await client.answer()).json
             assert listed["object"] == "list"
             assert [model["id"] for model in listed["data"]] == ["m", "echo"]
@@ -485,9 +497,9 @@ async def test_models_from_config_alone(http: str, prefix: str) -> None:
             assert first.items() >= {"context_window": 4096, "tool_call_format": "pythonic"}.items()
             assert isinstance(first["created"], int)
             for name, found in (("m", first), ("default", first), ("echo", listed["data"][1])):
-                await client.send(f"GET {prefix}/models/{name} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+                await client.send(f"GET {prefix}/models/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
                 assert (await client.answer()).json == found
-            await client.send(f"GET {prefix}/models/nobody HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            await client.send(f"GET {prefix}/models/nobody HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             missing = await client.answer()
             assert missing.status == 404
             shape(missing.error, "provider_invalid_model")
@@ -512,7 +524,7 @@ async def test_what_is_not_there(http: str, subtests: pytest.Subtests) -> None:
     async with running(answers(), http=http) as gateway, await gateway.connect() as client:
         for line, (status, code, allow) in NOT_THERE.items():
             with subtests.test(line):
-                await client.send(f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+                await client.send(f"{line} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{{}}".encode())
                 answer = await client.answer()
                 assert (answer.status, answer.error["code"]) == (status, code)
                 assert answer.error["type"] == "invalid_request_error"
@@ -523,7 +535,7 @@ async def test_what_is_not_there(http: str, subtests: pytest.Subtests) -> None:
 async def test_head(http: str) -> None:
     async with running(answers(), http=http) as gateway, await gateway.connect() as client:
         for path, status in (("/health", 200), ("/v1/models", 200), ("/v1/chat/completions", 405), ("/x", 404)):
-            await client.send(f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            await client.send(f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             answer = await client.answer(bodyless=True)
             assert answer.status == status
             assert int(answer.headers["content-length"]) > 0
@@ -531,7 +543,7 @@ async def test_head(http: str) -> None:
 
 async def test_health(http: str) -> None:
     async with running(silence, http=http) as gateway, await gateway.connect() as client:
-        await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        await client.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = await client.answer()
         assert (answer.status, answer.json["status"], answer.json["active_model"]) == (200, "ok", "m")
 
@@ -621,7 +633,7 @@ async def test_a_compressed_body_is_told_as_such(http: str, path: str, size: int
 
 
 def in_chunks(body: bytes, size: int) -> bytes:
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     return head + b"".join(chunked(body[i : i + size]) for i in range(0, len(body), size)) + b"0\r\n\r\n"
 
 
@@ -676,7 +688,7 @@ async def test_pipelined_requests_are_answered_in_order(http: str, stream: bool)
             await exchange.whole(completion(text))
 
     async with running(script, http=http) as gateway, await gateway.connect() as client:
-        get = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+        get = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
         await client.send(
             b"".join(request(chat(f"n{at}", stream=stream)) for at in range(5)) + get + request(chat("last"))
         )
@@ -749,10 +761,12 @@ async def test_an_upgrade_to_http_2_is_not_taken_and_its_request_is_answered(siz
             await client.send(raw[at : at + (50_021 if size > 2 else 33)])
         assert (await client.answer()).status == 200
         await client.send(
-            in_chunks(json.dumps(body).encode(), 999).replace(b"Host: x", b"Host: x\r\n" + UPGRADE.strip().encode(), 1)
+            in_chunks(json.dumps(body).encode(), 999).replace(
+                b"Host: localhost", b"Host: localhost\r\n" + UPGRADE.strip().encode(), 1
+            )
         )
         assert (await client.answer()).status == 200
-        await client.send(f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{UPGRADE}\r\n".encode())
+        await client.send(f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{UPGRADE}\r\n".encode())
         assert (await client.answer()).status == 200
         assert [asked.json["messages"] for asked in gateway.engine.requests] == [body["messages"]] * 4
         assert all("upgrade" not in asked.headers for asked in gateway.engine.requests)
@@ -797,7 +811,7 @@ async def gone_at_once(gateway: Running, asked: Exchange) -> bool:
     """Whether the engine's connection ends while the gateway answers some requests: nothing waited for any time."""
     async with await gateway.connect() as other:
         for _ in range(100):
-            await other.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            await other.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await other.answer()).status == 200
             if asked.gone.done():
                 return True

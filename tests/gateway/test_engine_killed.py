@@ -19,7 +19,7 @@ from gateway.config import Config, Model
 from gateway.engines import Engine
 from tests.engines.conftest import gone, stand_still
 from tests.gateway.client import Client, chat
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 
@@ -122,7 +122,7 @@ def connections_to(engine: Engine) -> int:
 
 
 async def test_killed_while_idle_nobody_notices(test_model: Path) -> None:
-    async with real(test_model, LANE) as (port, engine):
+    async with real(test_model, FAST) as (port, engine):
         for _ in range(5):
             assert await ask(port, **SHORT) == (200, "chat.completion")
             assert await asyncio.to_thread(gone, kill(engine))

@@ -1,4 +1,4 @@
-"""Answers that are checked: held back until they conform, asked for again, and told so; on the lane and plain ASGI."""
+"""Checked answers, held back until they conform and asked for again, on the fast protocol and on plain ASGI."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from gateway.app import build
 from gateway.config import Config, Model, Server
 from tests.conftest import ROOT
 from tests.gateway.backend import RUNTIME
-from tests.gateway.running import LANE, NO_COMMENTS
+from tests.gateway.running import FAST, NO_COMMENTS
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 
@@ -51,7 +51,7 @@ def base_url(request: pytest.FixtureRequest, test_model: Path) -> Iterator[str]:
         server=Server(api_keys=(SecretStr(KEY),), max_body_bytes=100_000, **NO_COMMENTS),
     )
     with ExitStack() as stack:
-        yield stack.enter_context(serve(build(config), lifespan="on", http=LANE)) + str(request.param)
+        yield stack.enter_context(serve(build(config), lifespan="on", http=FAST)) + str(request.param)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_streamed(client: OpenAI, name: str) -> None:
     assert answer.usage.completion_tokens > 0
 
 
-def test_a_streamed_call_has_its_name_first_and_its_arguments_in_pieces(client: OpenAI) -> None:
+def test_a_streamed_call_has_its_name_first(client: OpenAI) -> None:
     chunks: list[ChatCompletionChunk] = list(client.chat.completions.create(**asked("dotted_call", stream=True)))
     fragments = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
     first, *others = fragments
@@ -112,7 +112,6 @@ def test_a_streamed_call_has_its_name_first_and_its_arguments_in_pieces(client: 
     assert first.id
     assert first.function is not None
     assert first.function.name == "filesystem.list_dir"
-    assert len(others) > 2
     assert all(part.id is None and part.function is not None and part.function.name is None for part in others)
     joined = "".join(part.function.arguments or "" for part in fragments if part.function is not None)
     assert json.loads(joined) == {"path": "/Users/chintan/Documents"}

@@ -14,6 +14,7 @@ from gateway.core import Gateway, Route
 from gateway.engines import Engine
 from gateway.errors import ProviderModelNotLoaded
 from gateway.observe.request_log import RequestLog
+from gateway.schema.pool import Pool, Threads
 from gateway.upstream import EngineGone
 
 MODEL = Model(name="m", runtime="echo")
@@ -61,7 +62,7 @@ class CountedEngine:
 
 
 def route(engine: CountedEngine) -> Route:
-    return Route(MODEL, RequestLog(), cast("Engine", engine))
+    return Route(MODEL, RequestLog(), Threads(Pool()), cast("Engine", engine))
 
 
 async def test_an_engine_that_goes_during_any_request_counts_as_lost() -> None:

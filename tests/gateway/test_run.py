@@ -13,6 +13,7 @@ from gateway.config import Model
 from gateway.core.run import Asked, Run
 from gateway.engines import Engine
 from gateway.errors import ProviderUnavailable
+from gateway.schema.pool import Pool, Threads
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
@@ -69,12 +70,13 @@ class Route:
         self.model = MODEL
         self.fake = CountedEngine()
         self.engine = cast("Engine", self.fake) if ours else None
+        self.schemas = Threads(Pool())
         self.booked: list[Run] = []
         self.replies = list(replies)
 
     async def ask(self, request: ChatRequest) -> Asked:
         self.fake.in_flight += 1
-        return Asked(self.replies.pop(0), Answer(request, registry.get("native_json")), Backend(MODEL, None), None)
+        return self.replies.pop(0), Answer(request, registry.get("native_json")), Backend(MODEL, None), None
 
     def ended(self, run: Run) -> None:
         self.booked.append(run)

@@ -419,6 +419,48 @@ async def test_an_engine_that_never_answers() -> None:
         await double.requests[0].gone
 
 
+async def test_a_silent_engine_is_asked_once_on_a_kept_connection_too() -> None:
+    async with engine(OK, silence, silence=0.2) as (double, upstream):
+        await ask(upstream)
+        with pytest.raises(ProviderUnavailable, match=r"sent nothing for 0\.2 s"):
+            await ask(upstream)
+        assert len(double.requests) == 2
+        assert double.connections == 1
+
+
+TRAILERS = {"many lines": b"X-More: and more\r\n", "a line without end": b"x" * 1000}
+
+
+@pytest.mark.parametrize("piece", TRAILERS.values(), ids=TRAILERS.keys())
+async def test_trailers_without_end(piece: bytes) -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.start()
+        await exchange.send(chunked(b"hello") + b"0\r\nX-A: ")
+        while not exchange.gone.done():
+            await exchange.send(piece)
+            await asyncio.sleep(0)
+
+    async with engine(script, OK) as (_, upstream):
+        answered = await post(upstream)
+        with pytest.raises(ProviderInvalidResponse, match="the trailers exceed 65536 bytes"):
+            await answered.read()
+        assert b"x-more" not in answered.headers
+        assert await ask(upstream) == b"{}"
+
+
+async def test_chunk_sizes_that_come_alone_are_no_trailers() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.start()
+        for _ in range(20_000):
+            await exchange.send(b"1\r\n")
+            await asyncio.sleep(0)
+            await exchange.send(b"x\r\n")
+        await exchange.end(done=False)
+
+    async with engine(script) as (_, upstream):
+        assert await (await post(upstream)).read() == b"x" * 20_000
+
+
 async def test_an_engine_that_falls_silent() -> None:
     async with engine(endless, silence=0.2) as (double, upstream):
         answered = await post(upstream)

@@ -5,19 +5,33 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from functools import cache
+from typing import Any, Literal
 
-from normalizers import Event, FormatSpec, Message, coalesce, fold, normalizer
+from normalizers import Event, FormatSpec, Message, coalesce, fold, get, normalizer
 
 
 def run(
     spec: FormatSpec | str, pieces: Iterable[str], tools: Sequence[Mapping[str, Any]] = (), /, **options: Any
 ) -> list[Event]:
+    """Read the pieces. `unknown_tools` isn't the formats' own here, so that a row needs to declare no tools."""
     reason = options.pop("reason", "stop")
+    spec = policy(spec, options.pop("unknown_tools", "forward"))
     count = itertools.count()
     parser = normalizer(spec, tools, ids=lambda: f"call_{next(count)}", **options)
     events = [event for piece in pieces for event in parser.feed(piece)]
     return events + parser.finish(reason)
+
+
+@cache
+def _policy(spec: FormatSpec, unknown_tools: Literal["refuse", "forward"]) -> FormatSpec:
+    return replace(spec, unknown_tools=unknown_tools)
+
+
+def policy(spec: FormatSpec | str, unknown_tools: Literal["refuse", "forward"]) -> FormatSpec:
+    """The format with that policy: the same object each time, since readers keep tables by format."""
+    return _policy(get(spec) if isinstance(spec, str) else spec, unknown_tools)
 
 
 def splits(text: str, *, random_splits: int = 5, seed: int = 7) -> Iterator[list[str]]:

@@ -770,19 +770,35 @@ RENDERED = [name for name in names() if not get(name).untouched and name not in 
 
 
 @pytest.mark.parametrize("name", RENDERED)
-def test_a_call_of_an_undeclared_tool_is_forwarded_or_becomes_content(name: str) -> None:
+def test_a_call_of_an_undeclared_tool_stays_text_or_is_forwarded(name: str) -> None:
     spec = get(name)
     calls = [ToolCall("functions.ping:0", "ping", "{}"), ToolCall("functions.rm:1", "rm", '{"path": "/x"}')]
     text = render_calls(spec, calls)
     declared = [tool("ping"), tool("rm", path="string")]
     assert [call.name for call in parse(spec, text, declared[:1]).tool_calls] == ["ping", "rm"]
-    strict = replace(spec, unknown_tools="refuse")
-    assert [call.name for call in parse(strict, text, declared).tool_calls] == ["ping", "rm"]
-    message = parse(strict, text, declared[:1])
+    assert [call.name for call in parse(spec, text, declared, unknown_tools="refuse").tool_calls] == ["ping", "rm"]
+    message = parse(spec, text, declared[:1], unknown_tools="refuse")
     assert [call.name for call in message.tool_calls] == ["ping"]
     assert [warning.code for warning in message.warnings] == ["unknown_tool"]
     assert "/x" in message.content
-    assert not any(mark in message.content for mark in spec.markers)
+    assert text.endswith(message.content)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+@pytest.mark.parametrize("reason", ["stop", "length"])
+@pytest.mark.parametrize("name", RENDERED)
+def test_a_quoted_call_stays_as_it_is(name: str, reason: str, guarded: bool) -> None:
+    """An answer explains how a tool is called; the request declares no tools, or others."""
+    spec = get(name)
+    calls = [ToolCall("functions.rm:0", "rm", '{"path": "/x", "deep": [1, {"a": null}]}')]
+    quoted = render_calls(spec, calls) if name == "harmony" else f"\n It writes: {render_calls(spec, calls)} \n"
+    for text in (quoted, render_calls(spec, calls * 2), render_calls(spec, calls) + " \n"):
+        for declared in ([], [tool("ping")]):
+            options: dict[str, Any] = {"unknown_tools": "refuse", "reason": reason, "guarded": guarded}
+            message = parse(spec, text, declared, **options)
+            assert not message.tool_calls
+            if name != "harmony" or declared or text is quoted:
+                assert message.content == text
 
 
 @pytest.mark.parametrize("name", RENDERED)

@@ -108,18 +108,30 @@ def fragments(name: str) -> st.SearchStrategy[str]:
 @settings(max_examples=120)
 def test_any_split_gives_the_same_events(name: str, data: st.DataObject, cuts: list[int], reason: str | None) -> None:
     text = data.draw(fragments(name))
-    opened = data.draw(st.booleans())
-    whole = coalesce(run(name, [text], TOOLS, reason=reason, reasoning_open=opened))
+    options = {
+        "reasoning_open": data.draw(st.booleans()),
+        "unknown_tools": data.draw(st.sampled_from(["refuse", "forward"])),
+        "guarded": data.draw(st.booleans()),
+    }
+    tools = data.draw(st.sampled_from([TOOLS, TOOLS, TOOLS[1:], []]))
+    whole = coalesce(run(name, [text], tools, reason=reason, **options))
     for pieces in (pieces_of(text, cuts), list(text)):
-        assert coalesce(run(name, pieces, TOOLS, reason=reason, reasoning_open=opened)) == whole
-    check(whole)
+        assert coalesce(run(name, pieces, tools, reason=reason, **options)) == whole
+    ended = check(whole)
+    starts = [event for event in whole if isinstance(event, ToolStart)]
+    if not options["guarded"]:
+        assert len(starts) == len(ended), "what was said of a call was taken back"
+    assert all(not end.cut for end in ended[:-1])
+    assert reason == "length" or all(not end.cut for end in ended)
+    if options["unknown_tools"] == "refuse":
+        assert {start.name for start in starts} <= {each["function"]["name"] for each in tools}
 
 
-def check(events: list[Event]) -> None:
-    """Check the events' order and form: indices count up, and a call ends once, with one JSON object."""
+def check(events: list[Event]) -> list[ToolEnd]:
+    """Check the events' order and form: indices count up, and a call ends once, with one JSON object or cut."""
     count = 0
     parts: dict[int, list[str]] = {}
-    ended: set[int] = set()
+    ended: dict[int, ToolEnd] = {}
     ids = [event.id for event in events if isinstance(event, ToolStart)]
     assert len(ids) == len(set(ids))
     for event in events:
@@ -133,11 +145,13 @@ def check(events: list[Event]) -> None:
                 assert index == count - 1
                 assert index not in ended
                 parts[index].append(fragment)
-            case ToolEnd(index):
-                ended.add(index)
-                assert isinstance(json.loads("".join(parts[index])), dict)
+            case ToolEnd(index, cut):
+                assert index not in ended
+                ended[index] = event
+                assert cut or isinstance(json.loads("".join(parts[index])), dict)
             case TextDelta() | ReasoningDelta() | Warn():
                 pass
+    return [*ended.values()]
 
 
 @pytest.mark.parametrize("name", FORMATS)

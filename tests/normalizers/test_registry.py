@@ -68,12 +68,12 @@ def test_formats_as_plain_values(name: str) -> None:
 
 
 def test_a_format_like_another() -> None:
-    fields = {"like": "qwen3", "unknown_tools": "refuse", "after": "drop"}
-    assert asdict(get(fields)) == asdict(replace(get("hermes"), unknown_tools="refuse", after="drop"))
+    fields = {"like": "qwen3", "unknown_tools": "forward", "after": "drop"}
+    assert asdict(get(fields)) == asdict(replace(get("hermes"), unknown_tools="forward", after="drop"))
     text = '<tool_call>{"name": "g", "arguments": {}}</tool_call><tool_call>{"name": "f", "arguments": {}}</tool_call>B'
-    message = parse(get(fields), text, [tool("f")])
+    message = parse(get(fields), text, [tool("f")], unknown_tools="refuse")
     assert [call.name for call in message.tool_calls] == ["f"]
-    assert message.content == '{"name": "g", "arguments": {}}'
+    assert message.content == '<tool_call>{"name": "g", "arguments": {}}</tool_call>'
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

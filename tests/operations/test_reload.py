@@ -26,7 +26,7 @@ from gateway.config import load
 from tests.cli.commands import config as written
 from tests.cli.commands import environment
 from tests.gateway.client import Client, request
-from tests.gateway.running import LANE
+from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.provider.server import serve
@@ -137,6 +137,19 @@ def test_a_file_with_mistakes_leaves_the_last_good_one(tmp_path: Path) -> None:
         assert running.names() == ["a", "b"]
 
 
+@needs_engine
+def test_an_engine_does_not_give_way_to_missing_weights(test_model: Path, tmp_path: Path) -> None:
+    text = f"active_model: a\nmodels:\n  a: {{runtime: llama.cpp, path: {test_model}, context_window: 512}}\n"
+    chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    with gateway(tmp_path, text) as running:
+        assert running.http.post("/v1/chat/completions", json=chat).status_code == 200
+        running.save(text.replace(str(test_model), "/nowhere/else.gguf"))
+        refused = running.http.post("/-/reload")
+        assert refused.status_code == 422
+        assert "there is no file /nowhere/else.gguf" in refused.text
+        assert running.http.post("/v1/chat/completions", json=chat).status_code == 200
+
+
 def test_an_unwatched_file_waits_for_sighup(tmp_path: Path) -> None:
     text = ECHO + "server: {watch: false}\n"
     with gateway(tmp_path, text) as running:
@@ -152,10 +165,10 @@ def test_an_unwatched_file_waits_for_sighup(tmp_path: Path) -> None:
 
 async def test_a_plan_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = load(written(tmp_path, ECHO))
-    with serve(build(config, lambda text: config), lifespan="on", http=LANE) as url:
+    with serve(build(config, lambda text: config), lifespan="on", http=FAST) as url:
         port = int(url.rpartition(":")[2])
         with monkeypatch.context() as patch:
-            patch.setattr("gateway.server.asgi.BODY_SECONDS", 0.2)
+            patch.setattr("gateway.server.bodies.BODY_SECONDS", 0.2)
             async with await Client.connect(port) as client:
                 await client.send(request(ECHO.encode(), "/-/plan")[:-5])
                 late = await client.answer()

@@ -176,6 +176,11 @@ def test_a_recording_is_bounded() -> None:
     assert kept.recording.raw == []
     long = recorded(messages=[{"role": "user", "content": "x" * MAX_RECORDING}], tools=[])
     assert long.recording.cut
+    tools = [{"type": "function", "function": {"name": "f", "description": "x" * MAX_RECORDING}}]
+    heavy = recorded(messages=[{"role": "user", "content": "Hi"}], tools=tools).recording
+    assert heavy.cut
+    assert "tools" not in heavy.request
+    assert heavy.size == sum(len(bytes(value)) for value in heavy.request.values())
     assert {*long.recording.request} == {"stream", "tools"}
     long.recording.clear()
     assert long.recording == Recording({}, "pythonic", False, cut=True)

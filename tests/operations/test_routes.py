@@ -31,7 +31,7 @@ from gateway.errors import (
 from gateway.wire.chat import ChatRequest, encode
 from tests.gateway.client import chat
 from tests.gateway.double import Double, Exchange, Script, answers, chunk, completion, endless, streams
-from tests.gateway.running import LANE, running
+from tests.gateway.running import FAST, running
 from tests.patience import PATIENCE
 
 BUSY = answers({"error": {"message": "busy"}}, 503)
@@ -198,7 +198,7 @@ async def test_who_stands_in_is_told() -> None:
         assert (answer.status, answer.headers["x-ctxgate-fallback"], answer.json["model"]) == (200, "echo", "echo")
 
 
-@pytest.mark.parametrize("http", [LANE, "httptools"], ids=["lane", "asgi"])
+@pytest.mark.parametrize("http", [FAST, "httptools"], ids=["fast", "asgi"])
 async def test_who_stands_in_is_told_by_a_stream(http: str) -> None:
     async with running(STREAM, fallbacks=("echo",), http=http) as found:
         answer = await found.ask(chat("Hi", stream=True))
@@ -211,7 +211,7 @@ async def test_who_stands_in_is_told_by_a_stream(http: str) -> None:
         assert last_told(answer.events) == {"fallback": "echo"}
 
 
-@pytest.mark.parametrize("http", [LANE, "httptools"], ids=["lane", "asgi"])
+@pytest.mark.parametrize("http", [FAST, "httptools"], ids=["fast", "asgi"])
 async def test_a_stream_that_has_begun_with_comments_tells_it_at_its_end(http: str) -> None:
     waited = asyncio.Event()
 

@@ -8,22 +8,19 @@ from typing import Any
 
 import httpx
 import pytest
+import respx
 
 from gateway.errors import CATEGORIES, GatewayError, ProviderInvalidResponse, ProviderModelNotLoaded
 from gateway.provider import ImageBlock, OpenAIProvider, TextBlock, UrlSource, UserMessage
+
+from .doubles import SERVER, answering, provider_of
 
 HI = UserMessage("hi")
 LOOK = UserMessage([TextBlock("look"), ImageBlock(UrlSource("http://x/a.png"))])
 
 
 def provider(answer: httpx.Response | Exception, api_key: str | None = None) -> OpenAIProvider:
-    def send(request: httpx.Request) -> httpx.Response:
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    client = httpx.AsyncClient(transport=httpx.MockTransport(send))
-    return OpenAIProvider("http://server", "m", api_key, http_client=client)
+    return provider_of(answering(answer), api_key)
 
 
 async def failure(answer: httpx.Response | Exception, message: UserMessage = HI, **options: Any) -> GatewayError:
@@ -206,32 +203,25 @@ async def test_not_ready(answer: httpx.Response | Exception, category: str) -> N
     assert caught.value.category == f"provider_{category}"
 
 
-class Listing:
-    """Lists the model with a `ready_path`, and answers there as it is told to."""
-
-    def __init__(self, ready_path: str, answer: httpx.Response) -> None:
-        self.entry, self.answer, self.asked = {"id": "m", "ready_path": ready_path}, answer, list[str]()
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request.url.path)
-        return httpx.Response(200, json={"data": [self.entry]}) if len(self.asked) == 1 else self.answer
-
-    async def ready(self) -> None:
-        client = httpx.AsyncClient(transport=httpx.MockTransport(self))
-        await OpenAIProvider("http://server/v1", "m", http_client=client).ready()
+def listing(ready_path: str, answer: httpx.Response) -> respx.MockRouter:
+    """Lists the model with a `ready_path`, and answers there."""
+    routes = respx.MockRouter(base_url=SERVER, assert_all_called=False)
+    routes.get("/v1/models").respond(json={"data": [{"id": "m", "ready_path": ready_path}]})
+    routes.get("/v1/models/m/ready", name="ready").mock(return_value=answer)
+    return routes
 
 
 async def test_ready_asks_where_the_entry_points() -> None:
-    listing = Listing("models/m/ready", httpx.Response(200, json={}))
-    await listing.ready()
-    assert listing.asked == ["/v1/models", "/v1/models/m/ready"]
+    routes = listing("models/m/ready", httpx.Response(200, json={}))
+    await provider_of(routes).ready()
+    assert routes["ready"].call_count == 1
     with pytest.raises(ProviderModelNotLoaded):
-        await Listing("models/m/ready", said(503, "loading", code="model_not_loaded")).ready()
+        await provider_of(listing("models/m/ready", said(503, "loading", code="model_not_loaded"))).ready()
 
 
 @pytest.mark.parametrize("path", ["http://evil.test/x", "//evil.test/x", "/admin", "../admin", "models/../../admin"])
 async def test_a_ready_path_that_leads_away_is_not_followed(path: str) -> None:
-    listing = Listing(path, httpx.Response(200, json={}))
+    routes = listing(path, httpx.Response(200, json={}))
     with pytest.raises(ProviderInvalidResponse, match="leads away"):
-        await listing.ready()
-    assert listing.asked == ["/v1/models"]
+        await provider_of(routes).ready()
+    assert routes.calls.call_count == 1

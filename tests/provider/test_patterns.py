@@ -86,12 +86,12 @@ async def test_checks_of_many_threads_take_turns() -> None:
 
 ALONE = f"""
 import os, sys, threading
-from gateway.schema import worker
+from gateway.schema.checker import pool
 from gateway.schema.objects import ObjectSchema
 
 found = ObjectSchema({{"type": "object", "properties": {{"a": {{"pattern": "{EVIL}"}}}}}}, "schema")
 found.violation({{"a": "a"}})
-print(worker._process._popen.pid, flush=True)
+print(pool._processes[0].popen.pid, flush=True)
 sys.stdin.read()
 """
 

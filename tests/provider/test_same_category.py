@@ -18,7 +18,7 @@ NAMES = (*CATEGORIES, "bug")
 CONFIG = f"active_model: {NAMES[0]}\nmodels:\n" + "".join(f"  {name}: {{runtime: '{RUNTIME}'}}\n" for name in NAMES)
 
 
-@pytest.fixture(scope="module", params=["gateway.server.fast_protocol:FastProtocol", "h11"], ids=["lane", "asgi"])
+@pytest.fixture(scope="module", params=["gateway.server.fast_protocol:FastProtocol", "h11"], ids=["fast", "asgi"])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The gateway as `ctxgate serve` wires it, on its own protocol class and on a plain ASGI server."""
     path = tmp_path_factory.mktemp("gateway") / "config.yaml"

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from gateway.errors import ProviderRateLimit
-from gateway.schema import effort, worker
+from gateway.schema import effort, pool
 from gateway.schema.checker import Schema, compiled
+from gateway.schema.checker import pool as own_pool
 from gateway.schema.fault import Fault, InvalidSchema, Unchecked
 
 from .strategies import json_values
@@ -71,9 +72,13 @@ def test_a_reference_to_what_is_no_schema(target: str) -> None:
 
 
 def test_a_queue_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "ANSWER_SECONDS", 0.01)
-    with worker._process._one_at_a_time, pytest.raises(ProviderRateLimit, match="too many"):
-        Schema('{"uniqueItems": true}').fault([])
+    monkeypatch.setattr(pool, "ANSWER_SECONDS", 0.01)
+    one = own_pool._free.get()
+    try:
+        with pytest.raises(ProviderRateLimit, match="too many"):
+            Schema('{"uniqueItems": true}').fault([])
+    finally:
+        own_pool._free.put(one)
 
 
 @pytest.mark.parametrize(
@@ -115,4 +120,4 @@ def test_here_and_in_the_worker_the_verdict_is_the_same(value: Any) -> None:
     text = json.dumps({"anyOf": [{"type": "object", "required": ["a"]}, {"type": "array", "maxItems": 1}]})
     conforms = Draft202012Validator(json.loads(text)).is_valid(value)
     assert (compiled(text).fault(value) is None) is conforms
-    assert (worker.fault(text, value) is None) is conforms
+    assert (own_pool.fault(text, value) is None) is conforms

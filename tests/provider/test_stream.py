@@ -31,6 +31,7 @@ from gateway.provider.stream import read_events
 from gateway.wire.sse import DEFAULT_MAX_EVENT_SIZE
 from tests.patience import PATIENCE
 
+from .doubles import answering, provider_of
 from .server import Receive, Scope, Send, answer, read_json, serve
 from .strategies import json_values
 
@@ -304,8 +305,7 @@ async def test_refusals_come_before_the_stream() -> None:
 
 
 async def test_a_whole_body_is_no_stream() -> None:
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, json=WHOLE_TEXT))
-    provider = OpenAIProvider("http://server", "m", http_client=httpx.AsyncClient(transport=transport))
+    provider = provider_of(answering(httpx.Response(200, json=WHOLE_TEXT)))
     with pytest.raises(GatewayError, match="whole body"):
         await provider.complete(HI, stream=True)
 
@@ -317,8 +317,7 @@ async def test_a_connection_that_is_cut_in_the_stream() -> None:
             raise httpx.ReadError("cut")
 
     headers = {"content-type": "text/event-stream"}
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, headers=headers, stream=Cut()))
-    provider = OpenAIProvider("http://server", "m", http_client=httpx.AsyncClient(transport=transport))
+    provider = provider_of(answering(httpx.Response(200, headers=headers, stream=Cut())))
     stream = await provider.complete(HI, stream=True)
     assert await anext(stream) == TextDelta("Grüß")
     with pytest.raises(GatewayError) as caught:

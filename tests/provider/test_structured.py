@@ -8,6 +8,7 @@ from typing import Any, Literal, assert_type
 
 import httpx
 import pytest
+import respx
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, RootModel, field_validator
@@ -29,6 +30,7 @@ from gateway.provider import (
 from gateway.provider.structured import OutputSchema
 from gateway.schema.objects import ObjectSchema
 
+from .doubles import SERVER, provider_of
 from .server import completion
 
 HI = [UserMessage("Who?")]
@@ -66,7 +68,7 @@ class Server:
     def __init__(self, content: str, refusal: httpx.Response | None = None) -> None:
         self.content, self.refusal, self.bodies = content, refusal, list[dict[str, Any]]()
 
-    def __call__(self, request: httpx.Request) -> httpx.Response:
+    def answer(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
         self.bodies.append(body)
         if self.refusal is not None and "response_format" in body:
@@ -74,10 +76,9 @@ class Server:
         return httpx.Response(200, json=completion(self.content))
 
     def provider(self, native: bool | None = None) -> OpenAIProvider:
-        client = httpx.AsyncClient(transport=httpx.MockTransport(self))
-        return OpenAIProvider(
-            "http://s", "m", capabilities=Capabilities(native_response_format=native), http_client=client
-        )
+        routes = respx.MockRouter(base_url=SERVER)
+        routes.post("/v1/chat/completions").mock(side_effect=self.answer)
+        return provider_of(routes, capabilities=Capabilities(native_response_format=native))
 
 
 async def test_a_model_class_gives_its_instance() -> None:

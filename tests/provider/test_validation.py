@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
+import respx
 
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.provider import (
@@ -25,6 +25,8 @@ from gateway.provider import (
     UserMessage,
 )
 
+from .doubles import provider_of
+
 OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 ADD = Tool("add", "Adds.", OBJECT)
 HI = UserMessage("hi")
@@ -36,16 +38,10 @@ def calling(*calls: ToolCall) -> list[Any]:
 
 
 async def refusal(capabilities: Capabilities | None = None, **arguments: Any) -> GatewayError:
-    """The error of a call that must not reach the wire."""
-
-    def send(request: httpx.Request) -> httpx.Response:
-        raise AssertionError(f"{request} was sent")
-
-    async with httpx.AsyncClient(transport=httpx.MockTransport(send)) as client:
-        provider = OpenAIProvider("http://server", "m", capabilities=capabilities, http_client=client)
-        with pytest.raises(GatewayError) as caught:
-            await provider.complete(**{"messages": [HI], **arguments})
-        return caught.value
+    """The error of a call that must not reach the wire: no route takes it."""
+    with pytest.raises(GatewayError) as caught:
+        await provider_of(respx.MockRouter(), capabilities=capabilities).complete(**{"messages": [HI], **arguments})
+    return caught.value
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,11 @@ def request(**fields: Any) -> ChatRequest:
 
 
 def check(schema: Json | None = None, kind: Any = "json", **fields: Any) -> Check:
-    return Check(Constraint(kind, schema=schema), request(**fields).tools, compiled)
+    return Check(
+        Constraint(kind, schema=None if schema is None else json.dumps(schema).encode()),
+        request(**fields).tools,
+        compiled,
+    )
 
 
 def frame(content: str | None = None, reason: str | None = None, index: int = 0, **delta: Any) -> Json:

@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.request.prepare import Capabilities, Prepared, Settings, prepare, prepare_prompt
+from gateway.request.prepare import (
+    MAX_KEPT,
+    Capabilities,
+    Prepared,
+    Settings,
+    TermsCache,
+    prepare,
+    prepare_prompt,
+    work_out,
+)
 from gateway.schema.checker import compiled
-from gateway.wire.chat import ChatRequest
+from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest
 from normalizers import registry
 from normalizers.write.grammar import MAX_CALLS, grammar
 
@@ -43,7 +52,8 @@ def prepared(
         runtime, defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled
     )
     body = {"model": "m", "messages": messages or [USER], **fields}
-    return prepare(ChatRequest.parse(json.dumps(body).encode()), settings, can)
+    request = ChatRequest.parse(json.dumps(body).encode())
+    return prepare(request, settings, can, TermsCache().get(request, can) or work_out(request, settings, can))
 
 
 def sent(one: Prepared) -> Json:
@@ -128,19 +138,19 @@ def test_a_schema_that_the_engine_does_not_understand_is_put_into_words(
     fields = sent(one)
     assert fields.get("response_format") == format
     assert ("JSON Schema" in fields["messages"][0]["content"]) is words
-    assert (one.check is not None) is (one.method == "checked")
+    assert (one.terms.check is not None) is (one.terms.method == "checked")
 
 
 def test_a_grammar_that_the_engine_did_not_take_leaves_a_check() -> None:
-    one = prepared(Capabilities(HERMES, HERMES, raw_text=True), tools=[tool("now")], tool_choice="required")
-    assert one.method == "grammar"
-    assert one.raw is not None
-    assert one.raw.grammar
-    taken, refused = one.enforced(by_grammar=True), one.enforced(by_grammar=False)
+    one = prepared(Capabilities(HERMES, HERMES, notation="gbnf"), tools=[tool("now")], tool_choice="required")
+    assert one.terms.method == "grammar"
+    assert one.terms.raw is not None
+    assert one.terms.raw.grammar
+    taken, refused = one.terms.enforced(by_grammar=True), one.terms.enforced(by_grammar=False)
     assert taken is not None
     assert refused is not None
     assert (taken.method, taken.check) == ("grammar", None)
-    assert (refused.method, refused.check) == ("checked", one.check)
+    assert (refused.method, refused.check) == ("checked", one.terms.check)
 
 
 def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
@@ -148,29 +158,47 @@ def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
         prepared(Capabilities(NATIVE, NATIVE), runtime="echo", tools=[tool("now")], tool_choice="required")
 
 
-def test_what_depends_on_the_tools_alone_is_worked_out_once() -> None:
-    can = Capabilities(HERMES, HERMES, raw_text=True)
+def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> None:
+    can = Capabilities(HERMES, HERMES, notation="gbnf")
     settings = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
-    fields: Json = {"tools": [tool("now")], "tool_choice": "required"}
-    first = prepared(can, settings=settings, **fields)
-    second = prepared(can, settings=settings, messages=PAST, **fields)
-    other = prepared(can, settings=settings, tools=[tool("later")], tool_choice="required")
-    assert first.raw is second.raw
-    assert first.check is second.check
-    assert other.raw != first.raw
+
+    def request(name: str, *messages: Json, **fields: Any) -> ChatRequest:
+        body = {"messages": messages or [USER], "tools": [tool(name)], "tool_choice": "required", **fields}
+        return ChatRequest.parse(json.dumps(body).encode())
+
+    cache = TermsCache()
+    first = request("now")
+    assert cache.get(first, can) is None
+    cache.keep(first, can, terms := work_out(first, settings, can))
+    assert cache.get(request("now", *PAST, temperature=1), can) is terms
+    others = (request("later"), request("now", tool_choice="auto"), request("now", parallel_tool_calls=False))
+    assert [cache.get(other, can) for other in others] == [None, None, None]
+    assert cache.get(first, Capabilities(HERMES, HERMES)) is None
+    for number in range(MAX_KEPT):
+        cache.keep(request(f"t{number}"), can, terms)
+    assert cache.get(first, can) is None, "the oldest goes first"
+    long = request("x" * MAX_KEPT_BYTES)
+    cache.keep(long, can, terms)
+    assert cache.get(long, can) is None
+
+
+def written(*tools: Json, **options: Any) -> str:
+    found = grammar(HERMES, tools, **options)
+    assert found is not None
+    return found.text
 
 
 @pytest.mark.parametrize(("parallel", "calls"), [(True, MAX_CALLS), (False, 1)])
 def test_a_grammar_allows_one_call_unless_several_may_come(parallel: bool, calls: int) -> None:
-    can = Capabilities(HERMES, HERMES, raw_text=True)
+    can = Capabilities(HERMES, HERMES, notation="gbnf")
     tools = [tool("now"), tool("later")]
     one = prepared(can, tools=tools, tool_choice="required", parallel_tool_calls=parallel)
-    assert one.raw is not None
-    assert one.raw.grammar == grammar(HERMES, tools, calls=calls)
+    assert one.terms.raw is not None
+    assert one.terms.raw.grammar == written(*tools, calls=calls)
     named = {"type": "function", "function": {"name": "now"}}
     one = prepared(can, tools=tools, tool_choice=named, parallel_tool_calls=parallel)
-    assert one.raw is not None
-    assert one.raw.grammar == grammar(HERMES, tools, only=["now"], calls=1)
+    assert one.terms.raw is not None
+    assert one.terms.raw.grammar == written(*tools, only=["now"], calls=1)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ async def test_the_bound_of_a_body_follows_config_yaml(tmp_path: Path) -> None:
     models = {"echo": Model(name="echo", runtime="echo")}
     config = Config(source=tmp_path / "config.yaml", active_model="echo", models=models, state_dir=tmp_path)
     app = build(config)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         codes = []
         for limit in (1000, 50):
             app.chat.gateway.apply(replace(config, server=Server(max_body_bytes=limit)))
@@ -275,7 +275,7 @@ async def test_a_follower_that_takes_nothing_is_left(tmp_path: Path, monkeypatch
     async with house(tmp_path, speaks(*(["w" * 1_000_000] * 4), tokens=1)) as rooms:
         room = await rooms.rent(done_policy={"after_turn": "release"})
         reader, writer = await asyncio.open_connection("127.0.0.1", rooms.http.base_url.port, limit=1024)
-        writer.write(f"GET /llm/room/{room}/events?follow=true HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        writer.write(f"GET /llm/room/{room}/events?follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         async with asyncio.timeout(PATIENCE):
             await rooms.say(room)
             # More comes than any buffer between takes.

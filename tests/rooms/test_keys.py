@@ -5,6 +5,8 @@ from __future__ import annotations
 import hmac
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ import pytest
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderUnavailable
 from gateway.server.keys import LOOK_SECONDS, KeyFile, Keyring, wanted
 from gateway.server.principal import LOCAL, Principal
-from tests.cli.commands import config, ctxgate
+from tests.cli.commands import config, ctxgate, environment
+from tests.patience import PATIENCE
 
 
 class Clock:
@@ -51,6 +54,23 @@ def test_the_file_holds_only_digests_and_is_private(file: KeyFile) -> None:
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.path.parent.stat().st_mode) == 0o700
     assert sorted(left.name for left in file.path.parent.iterdir()) == ["keys.json", "keys.lock"]
+
+
+def test_a_full_disk_is_an_error_that_changes_nothing(tmp_path: Path) -> None:
+    """No file may grow, as on a full disk; the key that was there before goes on."""
+    config(tmp_path, f"active_model: e\nmodels: {{e: {{runtime: echo}}}}\nstate_dir: {tmp_path / 'state'}\n")
+    assert ctxgate("keys", "add", cwd=tmp_path).returncode == 0
+    before = (tmp_path / "state/keys.json").read_bytes()
+    id = json.loads(before)["keys"][0]["id"]
+    for command in ("add", f"revoke {id}"):
+        done = subprocess.run(
+            ["sh", "-c", f"ulimit -f 0; exec {sys.executable} -m gateway keys {command}"],
+            cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (ProviderUnavailable.exit_code, "")
+        assert "keys.json can't be written, no key has changed: File too large" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert (tmp_path / "state/keys.json").read_bytes() == before
 
 
 def test_every_key_is_compared_whole_in_constant_time(file: KeyFile, monkeypatch: pytest.MonkeyPatch) -> None:

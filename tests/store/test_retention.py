@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, select, text
 
 from gateway.api.responses import response_store as kept
 from gateway.api.responses.response_store import ResponseStore, Stored
@@ -25,9 +25,10 @@ from gateway.rooms.schemas import Actor, Rent
 from gateway.rooms.tables import EVENTS, MESSAGES, ROOMS
 from gateway.rooms.transaction import Transaction
 from gateway.rooms.workspace import files
-from gateway.server.principal import LOCAL
+from gateway.server.principal import LOCAL, Principal
 from gateway.services import Services
 from gateway.store import Store, retention
+from gateway.store.clock import Clock
 from gateway.store.retention import prune_all
 from gateway.wire.events import Done, line
 from tests.patience import PATIENCE
@@ -58,7 +59,7 @@ def count(connection: Connection, *tables: Any) -> list[int]:
 
 
 async def test_responses(store: Store, tmp_path: Path) -> None:
-    responses = ResponseStore(store, days=30)
+    responses = ResponseStore(store, 2**30)
 
     def response(number: int) -> Stored:
         created = int(NOW - (29 if number % 2 else 28) * DAY)
@@ -72,6 +73,55 @@ async def test_responses(store: Store, tmp_path: Path) -> None:
     with pytest.raises(ProviderInvalidRequest):
         await responses.get("r1", LOCAL)
     assert await kept.prune(store, config(tmp_path, server=Server(responses_days=0)), NOW) == 250
+
+
+async def test_a_quota_of_responses(store: Store) -> None:
+    """The oldest of that user go, never the one that is stored; a new state of a response counts once."""
+    responses = ResponseStore(store, 10_000)
+    ann = Principal(tenant="local", user="ann", scopes=frozenset({"*"}))
+
+    def response(number: int, size: int, created: int = 0) -> Stored:
+        made = {"id": f"r{number}", "created_at": int(NOW) + created, "previous_response_id": None, "output": []}
+        return Stored(made, [{"text": "x" * size}])
+
+    async def left(*numbers: int) -> list[int]:
+        rows = await store.read(lambda connection: connection.execute(text("SELECT id FROM responses")).scalars().all())
+        return [number for number in numbers if f"r{number}" in rows]
+
+    await responses.put(response(100, 9_000), ann)
+    for number in range(10):
+        for _ in range(3):
+            await responses.put(response(number, 2_000, number), LOCAL)
+    assert await left(100, *range(10)) == [100, 6, 7, 8, 9]
+    await responses.put(response(10, 20_000, -5), LOCAL)
+    assert await left(100, *range(11)) == [100, 10]
+
+
+async def test_a_jump_of_the_wall_clock_makes_nothing_old(store: Store, tmp_path: Path) -> None:
+    wall, passed = [NOW], [7.0]
+    store.clock = Clock(lambda: wall[0], lambda: passed[0])
+    responses = ResponseStore(store, 2**30)
+
+    async def put(id: str) -> None:
+        made = {"id": id, "created_at": int(wall[0]), "previous_response_id": None, "output": []}
+        await responses.put(Stored(made, []), LOCAL)
+
+    async def expire() -> int:
+        return await prune_all(store, config(tmp_path), PRUNES, store.clock.now())
+
+    await put("before")
+    wall[0] += 3650 * DAY  # ten years ahead, and back again
+    await put("ahead")
+    assert await expire() == 0
+    wall[0] = 1e9  # in 2001, and back again
+    await put("behind")
+    assert await expire() == 0
+    wall[0] = NOW
+    assert await expire() == 0
+    for shift in (wall, passed):  # and as time really goes by
+        shift[0] += 31 * DAY
+    assert await expire() == 2
+    assert (await responses.get("ahead", LOCAL)).response["id"] == "ahead"
 
 
 def rent(connection: Connection, *, release: bool) -> str:

@@ -12,6 +12,8 @@ import logging
 import os
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,10 +24,11 @@ import pytest
 import trustme
 
 from gateway.errors import ProviderModelNotLoaded
+from gateway.observe import logs
 from gateway.tools import Catalogue
 from gateway.tools.base import ToolError
 from gateway.tools.curl import Curl
-from gateway.tools.fetch import REDIRECTS, Fetcher, system_resolver
+from gateway.tools.fetch import AT_ONCE, REDIRECTS, Fetcher, Gunzip, SystemResolver
 from gateway.tools.pages import convert
 from tests.patience import PATIENCE
 from tests.tools.conftest import Room
@@ -177,7 +180,7 @@ async def test_names_that_lead_nowhere(answers: dict[str, list[list[str]]], room
 
 
 async def test_addresses_from_the_system_s_resolver_are_checked(room: Room) -> None:
-    assert "127.0.0.1" in await system_resolver("localhost", 80)
+    assert "127.0.0.1" in await SystemResolver()("localhost", 80)
     assert await room.code("curl.get", url="http://localhost/") == "address_refused"
 
 
@@ -417,6 +420,57 @@ async def test_a_bomb_is_unpacked_no_further_than_allowed(make_room: Make, web: 
     assert web.asked[0].headers["accept-encoding"] == "gzip"
 
 
+async def test_several_members_of_gzip_are_one_body(make_room: Make, web: Web) -> None:
+    """Also where pieces of the stream cut a member; a body that ends within one is said to be cut."""
+    packed = b"".join(gzip.compress(b"part %d;" % number) for number in range(5))
+    web.page("/all", packed, "Content-Encoding: gzip")
+    web.page("/cut", packed[:-12], "Content-Encoding: gzip")
+    web.page("/behind", packed + bytes(9), "Content-Encoding: gzip")
+    web.page("/empty", b"", "Content-Encoding: gzip")
+    web.page("/members", gzip.compress(b"") * 1000, "Content-Encoding: gzip", "Content-Type: text/plain")
+    whole = "".join(f"part {number};" for number in range(5))
+    room = make_room(allow_hosts=("127.0.0.1:*",), fetch_max_bytes=10_000)
+    for page, body, truncated in (
+        ("all", whole, False), ("behind", whole, False), ("empty", "", False), ("members", "", True),
+    ):  # fmt: skip
+        result = await room.run("curl.get", url=f"{web.url}/{page}")
+        assert (result["body"], result["truncated"]) == (body, truncated), page
+    result = await room.run("curl.get", url=f"{web.url}/cut")
+    assert result["truncated"] is True
+    assert whole.startswith(result["body"])
+    for size in range(1, 40):
+        unpack = Gunzip()
+        pieces = [unpack(packed[at : at + size], 1000) for at in range(0, len(packed), size)]
+        assert (b"".join(pieces).decode(), unpack.complete) == (whole, True)
+
+
+async def test_a_lookup_that_hangs_delays_neither_others_nor_the_end() -> None:
+    """In a process of its own: it ends although its lookups don't, as behind a dead name server."""
+    script = (
+        "import asyncio, sys, threading\n"
+        "from gateway.tools.fetch import SystemResolver\n"
+        "def lookup(host, port):\n"
+        "    if host == 'slow': threading.Event().wait()\n"
+        "    return [(0, 0, 0, '', ('192.0.2.1', port))]\n"
+        "async def main():\n"
+        "    resolver = SystemResolver(lookup)\n"
+        f"    hanging = [asyncio.create_task(resolver('slow', 80)) for _ in range({AT_ONCE - 1})]\n"
+        "    print(await resolver('fast', 80))\n"
+        "    for task in hanging: task.cancel()\n"
+        "asyncio.run(main())\n"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(PATIENCE):
+        printed, _ = await process.communicate()
+    assert (printed, process.returncode) == (b"['192.0.2.1']\n", 0)
+
+
+def test_importing_it_changes_no_logger() -> None:
+    script = "import logging, gateway.tools.fetch; print(logging.getLogger('httpx').level)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == f"{logging.NOTSET}\n", done.stderr
+
+
 async def silent(asked: Asked, writer: asyncio.StreamWriter) -> None:
     await asyncio.Event().wait()
 
@@ -514,7 +568,10 @@ async def test_long_heads_and_locations(make_room: Make, web: Web) -> None:
 
 
 async def test_secrets_stay_out_of_results_and_log(make_room: Make, web: Web, caplog: pytest.LogCaptureFixture) -> None:
+    """As the gateway sets up its log."""
     caplog.set_level(logging.DEBUG)
+    for name in logs.QUIET:
+        caplog.set_level(logging.WARNING, logger=name)
     web.page("/?token=hidden-query", b"body", "Set-Cookie: session=hidden-cookie", "X-Fine: yes")
     room = make_room(allow_hosts=("127.0.0.1:*",))
     result = await room.run(

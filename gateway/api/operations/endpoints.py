@@ -23,7 +23,8 @@ MAX_FILE = 1024 * 1024
 async def metrics(request: Request) -> ASGIApp:
     from gateway.api.operations.metrics import exposition
 
-    text, kind = exposition(request.gateway, request.services.reloader, request.headers.get("accept", ""))
+    services = request.services
+    text, kind = exposition(request.gateway, services.reloader, services.vitals, request.headers.get("accept", ""))
     return Response(text, headers={"content-type": kind})
 
 

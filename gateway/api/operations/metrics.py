@@ -14,28 +14,36 @@ from gateway.core import Gateway
 from gateway.core.reload import Reloader
 from gateway.engines import State
 from gateway.observe.request_log import BOUNDS, Histogram
+from gateway.observe.vitals import Vitals
 
 STATES: tuple[str, ...] = get_args(State)
 
 
-def exposition(gateway: Gateway, reloader: Reloader | None, accept: str) -> tuple[bytes, str]:
+def exposition(gateway: Gateway, reloader: Reloader | None, vitals: Vitals, accept: str) -> tuple[bytes, str]:
     """The metrics in the format that `accept` asks for, and its content type."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Metrics(gateway, reloader))
+    registry.register(_Metrics(gateway, reloader, vitals))
     encode, content_type = choose_encoder(accept)
     text: bytes = encode(registry)
     return text, content_type
 
 
 class _Metrics(Collector):
-    def __init__(self, gateway: Gateway, reloader: Reloader | None) -> None:
+    def __init__(self, gateway: Gateway, reloader: Reloader | None, vitals: Vitals) -> None:
         self._gateway = gateway
+        self._vitals = vitals
         self._reloader = reloader
 
     def collect(self) -> Iterator[Metric]:
         yield from self._answers()
         yield from self._engines()
         yield from self._replicas()
+        yield from self._prompts()
+        yield GaugeMetricFamily(
+            "ctxgate_loop_lag_seconds",
+            "The longest delay of the event loop in the last 10 to 20 seconds.",
+            self._vitals.lag.longest(),
+        )
         if (reloader := self._reloader) is not None:
             yield GaugeMetricFamily(
                 "ctxgate_config_valid",
@@ -65,6 +73,11 @@ class _Metrics(Collector):
         )
         tokens = CounterMetricFamily("ctxgate_tokens", "Tokens, as engines count them.", labels=["model", "kind"])
         chunks = CounterMetricFamily("ctxgate_chunks", "Payloads that engines streamed.", labels=["model"])
+        spared = CounterMetricFamily(
+            "ctxgate_prompt_seconds_saved",
+            "What reading restored tokens would have taken, at the speed of the last prompt.",
+            labels=["model"],
+        )
         repairs = CounterMetricFamily(
             "ctxgate_normalizer_repairs",
             "mended: answers with repaired calls; healed: repairs of replayed messages; warning: text that is no call.",
@@ -78,11 +91,13 @@ class _Metrics(Collector):
             kinds = {
                 "prompt": found.prompt_tokens,
                 "prompt_cached": found.cached_tokens,
+                "prompt_restored": found.restored_tokens,
                 "completion": found.completion_tokens,
             }
             for kind, count in kinds.items():
                 tokens.add_metric([model, kind], count)
             chunks.add_metric([model], found.chunks)
+            spared.add_metric([model], found.seconds_saved)
             counted: Iterable[tuple[str, Mapping[str, int]]] = (
                 ("mended", found.mended),
                 ("healed", found.healed),
@@ -91,7 +106,15 @@ class _Metrics(Collector):
             for kind, counts in counted:
                 for what, count in counts.items():
                     repairs.add_metric([model, kind, what], count)
-        yield from (requests, duration, first, tokens, chunks, repairs)
+        yield from (requests, duration, first, tokens, chunks, spared, repairs)
+
+    def _prompts(self) -> Iterator[Metric]:
+        prompts = self._gateway.prompts
+        yield GaugeMetricFamily("ctxgate_saved_prompts", "Saved prompts.", len(prompts))
+        yield GaugeMetricFamily("ctxgate_saved_prompt_bytes", "Size of their files.", prompts.size)
+        yield CounterMetricFamily("ctxgate_prompt_saves", "Prompts that engines saved.", prompts.saves)
+        yield CounterMetricFamily("ctxgate_prompt_restores", "Prompts that engines restored.", prompts.restores)
+        yield CounterMetricFamily("ctxgate_prompt_save_failures", "Failures to save a prompt.", prompts.failures)
 
     def _engines(self) -> Iterator[Metric]:
         in_flight = GaugeMetricFamily(

@@ -26,6 +26,7 @@ def snapshot(gateway: Gateway, reloader: Reloader | None) -> dict[str, Any]:
             "problems": [str(problem) for problem in reloader.problems] if reloader is not None else [],
             "needs_restart": list(reloader.pending) if reloader is not None else [],
         },
+        "prompts": {"saved": len(gateway.prompts), "bytes": gateway.prompts.size},
         "models": [_model(gateway, name, route) for name, route in gateway.routes.items()],
         "leaving": [_leaving(route) for route in gateway.leaving.values()],
     }
@@ -54,6 +55,8 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
         "outcomes": stats.outcomes,
         "prompt_tokens": stats.prompt_tokens,
         "cached_tokens": stats.cached_tokens,
+        "restored_tokens": stats.restored_tokens,
+        "seconds_saved": round(stats.seconds_saved, 3),
         "completion_tokens": stats.completion_tokens,
         # About as many tokens, those of running streams included.
         "generated": stats.generated + sum(run.answer.chunks for run in route.runs),

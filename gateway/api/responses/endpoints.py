@@ -8,9 +8,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from gateway.api.chat import stand_in
 from gateway.api.responses.background import Background, Backgrounds
-from gateway.api.streaming import chat_stream, dropped_tools, estimate, write_events
+from gateway.api.streaming import chat_stream, dropped_tools, estimate, stand_in, write_events
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
 from gateway.server.client import INTERNAL
@@ -131,7 +130,7 @@ async def _prepared(request: Request, wanted: CreateResponse, *, stored: bool) -
 async def _store(request: Request) -> ResponseStore:
     from gateway.api.responses.response_store import ResponseStore
 
-    return ResponseStore(await request.services.store(), request.gateway.config.server.responses_days)
+    return ResponseStore(await request.services.store(), request.gateway.config.server.responses_max_bytes)
 
 
 class _Answer:
@@ -139,6 +138,8 @@ class _Answer:
 
     headers = SSE_HEADERS
     comments = True
+    ping = b""
+    unchanged = False
 
     def __init__(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,28 +29,31 @@ class Stored:
 
 
 class ResponseStore:
-    """Shows each user their own responses alone."""
+    """Shows each user their own responses alone, and keeps at most `max_bytes` of each user: the oldest go first."""
 
-    def __init__(self, store: Store, days: float) -> None:
+    def __init__(self, store: Store, max_bytes: int) -> None:
         self._store = store
-        self._days = days
+        self._max_bytes = max_bytes
 
     async def put(self, stored: Stored, principal: Principal) -> None:
-        """Stores a response, or its new state, and prunes expired ones."""
+        """Stores a response, or its new state."""
+        response, items = encode(stored.response).decode(), encode(stored.items).decode()
+        owner = {"tenant": principal.tenant, "owner": principal.user}
         row = {
+            **owner,
             "id": stored.response["id"],
-            "tenant": principal.tenant,
-            "owner": principal.user,
-            "created_at": stored.response["created_at"],
+            "created_at": int(stored.response["created_at"] + self._store.clock.behind()),
             "previous_id": stored.response["previous_response_id"],
-            "response": encode(stored.response).decode(),
-            "items": encode(stored.items).decode(),
+            "response": response,
+            "items": items,
+            "size": len(response) + len(items),
         }
-        oldest = int(time.time() - self._days * 86400)
+        most = {**owner, "id": row["id"], "most": self._max_bytes}
 
         def work(connection: Connection) -> None:
             connection.execute(_PUT, row)
-            connection.execute(_PRUNE, {"oldest": oldest})
+            if connection.execute(_SIZE, owner).scalar_one() > self._max_bytes:
+                connection.execute(_PRUNE_OLDEST, most)
 
         await self._store.write(work)
 
@@ -105,11 +107,18 @@ def _rows(connection: Connection, id: str, principal: Principal, most: int) -> l
 
 
 _PUT = text(
-    "INSERT INTO responses (id, tenant, owner, created_at, previous_id, response, items) "
-    "VALUES (:id, :tenant, :owner, :created_at, :previous_id, :response, :items) "
-    "ON CONFLICT (id) DO UPDATE SET response = excluded.response"
+    "INSERT INTO responses (id, tenant, owner, created_at, previous_id, response, items, size) "
+    "VALUES (:id, :tenant, :owner, :created_at, :previous_id, :response, :items, :size) "
+    "ON CONFLICT (id) DO UPDATE SET response = excluded.response, size = excluded.size"
 )
-_PRUNE = text("DELETE FROM responses WHERE created_at < :oldest")
+_SIZE = text("SELECT coalesce(sum(size), 0) FROM responses WHERE tenant = :tenant AND owner = :owner")
+_PRUNE_OLDEST = text(
+    "DELETE FROM responses WHERE id <> :id AND id IN ("
+    " SELECT id FROM ("
+    "  SELECT id, sum(size) OVER (ORDER BY CASE WHEN id = :id THEN 0 ELSE 1 END, created_at DESC, id) AS so_far"
+    "  FROM responses WHERE tenant = :tenant AND owner = :owner) AS newest"
+    " WHERE so_far > :most)"
+)
 _PRUNE_SOME = text("DELETE FROM responses WHERE id IN (SELECT id FROM responses WHERE created_at < :oldest LIMIT 200)")
 _GET = text("SELECT previous_id, response, items FROM responses WHERE id = :id AND tenant = :tenant AND owner = :owner")
 _DELETE = text("DELETE FROM responses WHERE id = :id AND tenant = :tenant AND owner = :owner")

@@ -69,7 +69,7 @@ async def _accepted(backend: OpenAIBackend, body: bytes) -> Response:
         body = await response.read(1 << 20)
     finally:
         response.close()
-    error = backend.error(response.status, body)
+    error = backend.fault(response.status, body)
     if response.status in NO_SUCH_PATH and not (isinstance(error, ProviderInvalidModel) and b"model" in body.lower()):
         raise NotOffered(f"the model's server has no {PATH}")
     raise error
@@ -214,7 +214,7 @@ class StreamReader:
 
     def _failure(self, event: _StreamEvent, payload: bytes) -> GatewayError:
         error = event.response.error if event.response is not None else None
-        return self._backend.error(500, encode({"error": error}) if error is not None else payload)
+        return self._backend.fault(500, encode({"error": error}) if error is not None else payload)
 
 
 def request(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class MessageEncoder:
         block = self.message["content"][-1]
         text, self._texts = "".join(self._texts), []
         if block["type"] == "tool_use":
-            block["input"] = _input(text)
+            block["input"] = _input(text, cut=self._end.reason == "length")
             if not text and self._call is not None:
                 self._bare.add(self._call)
         elif block["type"] == "thinking":
@@ -162,13 +162,18 @@ class MessageEncoder:
         return len(self.message["content"]) - 1
 
 
-def _input(arguments: str) -> Any:
-    """Decodes a call's arguments. Raises ProviderInvalidResponse for invalid JSON."""
+def _input(arguments: str, *, cut: bool) -> Any:
+    """Decodes a call's arguments; none are left of a call that the answer's length cut.
+
+    Raises ProviderInvalidResponse for invalid JSON.
+    """
     if not arguments:
         return {}
     try:
         return decode(arguments)
     except (msgspec.DecodeError, RecursionError) as error:
+        if cut:
+            return {}
         raise ProviderInvalidResponse(
             f"the model wrote tool call arguments that are not valid JSON: {error}"
         ) from error

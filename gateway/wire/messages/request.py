@@ -19,8 +19,8 @@ HIDDEN_BLOCKS = ("redacted_thinking", "server_tool_use", "web_search_tool_result
 """Blocks of earlier answers that other models can't use."""
 
 BILLING = "x-anthropic-billing-header:"
-"""Starts a block of Claude Code's system prompt that is meant for Anthropic's servers. It changes with each request, so
-keeping it would defeat the engines' prompt caches."""
+"""Starts a line of Claude Code's system prompt that is meant for Anthropic's servers. It changes with each request, so
+keeping it would defeat the engines' prompt caches. It is the first line of a block, often the only one."""
 
 
 class InputMessage(Struct):
@@ -194,9 +194,13 @@ def _response_format(format: dict[str, Any]) -> dict[str, Any]:
 
 def _system(system: str | list[Block] | None) -> str:
     if system is None or isinstance(system, str):
-        return system or ""
-    texts = [_text(block, "text", f"system[{place}]") for place, block in enumerate(system)]
-    return "\n\n".join(text for text in texts if not text.startswith(BILLING))
+        return _without_billing(system or "")
+    texts = [_without_billing(_text(block, "text", f"system[{place}]")) for place, block in enumerate(system)]
+    return "\n\n".join(text for text in texts if text)
+
+
+def _without_billing(text: str) -> str:
+    return text.partition("\n")[2] if text.startswith(BILLING) else text
 
 
 def _add(conversation: Conversation, message: InputMessage, place: str) -> None:

@@ -121,6 +121,8 @@ class LineEncoder:
         try:
             arguments = decode(text) if text else {}
         except (msgspec.DecodeError, RecursionError) as error:
+            if self._end.reason == "length":
+                return []  # Ollama's format can't express a cut call
             raise ProviderInvalidResponse(
                 f"the model wrote tool call arguments that are not valid JSON: {error}"
             ) from error

@@ -9,19 +9,36 @@ temperature can write bytes that aren't text.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from normalizers.spec import FormatSpec
+from normalizers.spec import FormatSpec, NamedSyntax
 from normalizers.write.grammar.formats import FORMS
 from normalizers.write.grammar.gbnf import literal
-from normalizers.write.grammar.rules import Rules
+from normalizers.write.grammar.guards import REASONING, START, guard
+from normalizers.write.grammar.rules import MAX_TEXT, Rules, TooLarge
 from normalizers.write.grammar.schemas import Schema
+from normalizers.write.grammar.values import FREE_ORDER, Values
 
-__all__ = ["MAX_CALLS", "grammar", "literal"]
+__all__ = ["MAX_CALLS", "Grammar", "Notation", "TooLarge", "grammar", "guarded", "literal"]
 
 MAX_CALLS = 8
 """In one answer. A weak model would list calls without end."""
+
+MAX_GUARD = 64_000
+"""Characters of a grammar for calls that the model decides on. An engine compiles it anew for each request."""
+
+Notation = Literal["gbnf", "lark"]
+"""`gbnf` is llama.cpp's; `lark` is llguidance's dialect of Lark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """in_reasoning: the grammar of an answer that begins within the model's reasoning; None if the format has none."""
+
+    text: str
+    in_reasoning: str | None = None
 
 
 def grammar(
@@ -31,32 +48,72 @@ def grammar(
     only: Collection[str] | None = None,
     calls: int = MAX_CALLS,
     answer: Schema | None = None,
-) -> str | None:
-    """GBNF for one to `calls` calls of the OpenAI `tools` in that format; `only` limits them to these names.
+    free: bool = False,
+    notation: Notation = "gbnf",
+) -> Grammar | None:
+    """One to `calls` calls of the OpenAI `tools` in that format; `only` limits them to these names.
 
-    With `answer`, a JSON Schema, the model may instead write a JSON text that conforms to it.
-    None if no grammar is known for the format, or no tool is left.
+    With `answer`, a JSON Schema, the model may instead write a JSON text that conforms to it; it must if there are no
+    tools. With `free` the text is free, and the model decides whether to call: see `guarded`. None if no grammar is
+    known for the format. Raises TooLarge.
     """
+    if free:
+        return guarded(spec, tools, calls=calls, notation=notation)
+    rules = Values(python=spec.dialect == "pythonic", marks=_marks(spec))
+    write, functions = FORMS.get(spec.dialect), _functions(tools, only)
+    root = write(rules, spec, functions, calls) if write is not None and functions else None
+    if root is None and (tools or answer is None):
+        return None
+    if answer is not None:
+        json_rules = Values(python=False)
+        text = rules.take(json_rules, "answer-", json_rules.value(answer, answer, "answer"))
+        root = text if root is None else f"{root} | {text}"
+    assert root is not None
+    return _written(rules, root, _after_reasoning(rules, spec, root), notation)
+
+
+def guarded(
+    spec: FormatSpec, tools: Sequence[Schema], *, calls: int = MAX_CALLS, notation: Notation = "gbnf"
+) -> Grammar | None:
+    """Free text in which every call that a mark begins is one that the format's reader reads, of a declared tool.
+
+    None if the format has no such grammar, or it would be larger than MAX_GUARD and no tool is strict. Raises TooLarge.
+    """
+    functions = _functions(tools, None)
+    if len(functions) != len(tools):
+        return None
+    exact = any(function.get("strict") is True for function in functions)
+    limit = MAX_TEXT if exact else MAX_GUARD
+    for free_order in (FREE_ORDER, 2, 0):
+        rules = Values(python=spec.dialect == "pythonic", marks=_marks(spec), limit=limit, free_order=free_order)
+        try:
+            if not functions or not guard(rules, spec, functions, several=calls > 1, any_mark=exact):
+                return None
+            return _written(rules, START, REASONING if spec.think else None, notation)
+        except TooLarge:
+            if exact and not free_order:
+                raise
+    return None
+
+
+def _functions(tools: Iterable[Schema], only: Collection[str] | None) -> list[Schema]:
     functions = [tool.get("function", tool) for tool in tools]
     named = [f for f in functions if isinstance(f, Mapping) and isinstance(f.get("name"), str)]
-    chosen = [f for f in named if only is None or f["name"] in only]
-    write = FORMS.get(spec.dialect)
-    if write is None or not chosen:
+    return [f for f in named if only is None or f["name"] in only]
+
+
+def _marks(spec: FormatSpec) -> tuple[str, ...]:
+    """The literals that no string of a call may hold: with one the model means to end the call, or begins another."""
+    tail = spec.syntax.tail if isinstance(spec.syntax, NamedSyntax) else ()
+    return tuple(mark for mark in (*spec.open, *spec.begins, *spec.close, *spec.drop, *tail) if mark[0] in "<[")
+
+
+def _after_reasoning(rules: Values, spec: FormatSpec, root: str) -> str | None:
+    if not spec.think:
         return None
-    rules = Rules(python=spec.dialect == "pythonic")
-    root = write(rules, spec, chosen, calls)
-    if root is None or answer is None:
-        return None if root is None else rules.text(root)
-    json_rules = Rules(python=False)
-    json_root = json_rules.value(answer, answer, "answer")
-    both = _renamed(rules.text(root), "calls-") + _renamed(json_rules.text(json_root), "answer-")
-    return f"root ::= calls-root | answer-root\n{both}"
+    return f"{rules.until('reasoning', spec.think[0][1], ())} ({root})"
 
 
-def _renamed(text: str, prefix: str) -> str:
-    """The same rules with a prefix, so that two grammars don't share a name."""
-    return re.sub(
-        r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|([a-zA-Z][\w-]*)',
-        lambda match: f"{prefix}{match[1]}" if match[1] else match[0],
-        text,
-    )
+def _written(rules: Rules, root: str, in_reasoning: str | None, notation: Notation) -> Grammar:
+    write = rules.text if notation == "gbnf" else rules.lark
+    return Grammar(write(root), None if in_reasoning is None else write(in_reasoning))

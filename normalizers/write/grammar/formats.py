@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 
 from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
 from normalizers.write.grammar.gbnf import either, literal, times
-from normalizers.write.grammar.rules import Rules
 from normalizers.write.grammar.schemas import Schema, count, not_strings, parameters, properties, strings, values
+from normalizers.write.grammar.values import Values
 
 _LINE = "\n"
 
 
-def _pythonic(rules: Rules, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str:
+def _pythonic(rules: Values, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str:
     def member(key: str, value: str) -> str:
         if re.fullmatch(r"[^\W\d][\w.\-]*", key):
             return f"{literal(key + '=')} {value}"
@@ -31,7 +31,7 @@ def _pythonic(rules: Rules, spec: FormatSpec, functions: Sequence[Schema], calls
     return _framed(spec, f'"[" {_several(one, calls, ", ")} "]"')
 
 
-def _json(rules: Rules, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str:
+def _json(rules: Values, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str:
     key = "parameters" if spec.name == "llama3_json" else "arguments"
 
     def call(function: Schema) -> str:
@@ -46,7 +46,7 @@ def _json(rules: Rules, spec: FormatSpec, functions: Sequence[Schema], calls: in
     return _framed(spec, _several(one, calls, "; "))
 
 
-def _named(rules: Rules, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str | None:
+def _named(rules: Values, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str | None:
     syntax = spec.syntax
     if not isinstance(syntax, NamedSyntax) or syntax.quotes or syntax.bare_keys:
         return None
@@ -63,7 +63,7 @@ def _named(rules: Rules, spec: FormatSpec, functions: Sequence[Schema], calls: i
     return _several(_framed(spec, one), calls, "" if spec.open else "\n")
 
 
-def _tags(rules: Rules, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str | None:
+def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str | None:
     syntax = spec.syntax
     if not isinstance(syntax, TagSyntax):
         return None
@@ -74,12 +74,12 @@ def _tags(rules: Rules, spec: FormatSpec, functions: Sequence[Schema], calls: in
 
         def member(key: str, value: str) -> str:
             found = properties(schema).get(key)
-            forms = [("true", _plain(part, text)) for part in strings(found, schema)]
+            forms = [("true", plain(part, text)) for part in strings(found, schema)]
             if (rest := not_strings(found, schema)) is not None:
                 forms.append(("false", rules.value(rest, schema, f"{function['name']}-{key}") if forms else value))
             return either(
                 [
-                    f"{literal(_parameter(syntax, key, string))} {form} {literal(syntax.parameter_end + _LINE)}"
+                    f"{literal(parameter_tag(syntax, key, string))} {form} {literal(syntax.parameter_end + _LINE)}"
                     for string, form in forms
                 ]
             )
@@ -94,7 +94,7 @@ def _tags(rules: Rules, spec: FormatSpec, functions: Sequence[Schema], calls: in
     return _several(_framed(spec, one), calls, "\n")
 
 
-def _plain(schema: Schema, text: str) -> str:
+def plain(schema: Schema, text: str) -> str:
     """A string without quotes, as it stands between tags."""
     if only := values(schema):
         return literal(only[0])
@@ -102,11 +102,11 @@ def _plain(schema: Schema, text: str) -> str:
     return text if not low and high is None else f"[^<]{times(low, high)}"
 
 
-def _parameter(syntax: TagSyntax, key: str, string: str) -> str:
+def parameter_tag(syntax: TagSyntax, key: str, string: str) -> str:
     return _filled(syntax.parameter[0], key=key, string=string).replace("</arg_key> <", "</arg_key>\n<")
 
 
-FORMS: dict[str, Callable[[Rules, FormatSpec, Sequence[Schema], int], str | None]] = {
+FORMS: dict[str, Callable[[Values, FormatSpec, Sequence[Schema], int], str | None]] = {
     "pythonic": _pythonic,
     "json": _json,
     "named": _named,
@@ -115,7 +115,7 @@ FORMS: dict[str, Callable[[Rules, FormatSpec, Sequence[Schema], int], str | None
 """By dialect: the root's body for at most that many calls; None where no grammar is known."""
 
 
-def _any_call(rules: Rules, functions: Sequence[Schema], call: Callable[[Schema], str]) -> str:
+def _any_call(rules: Values, functions: Sequence[Schema], call: Callable[[Schema], str]) -> str:
     return rules.rule("call", either([rules.rule(function["name"], call(function)) for function in functions]))
 
 

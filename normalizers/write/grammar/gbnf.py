@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 MAX_REPEAT = 1000
 """The longest counted repetition. llama.cpp unrolls each one."""
@@ -16,6 +16,15 @@ _ESCAPES = {"\\": "\\\\", '"': '\\"'}
 def literal(text: str) -> str:
     """A terminal for exactly that text."""
     return '"' + "".join(_ESCAPES.get(char, char) if char >= " " else f"\\x{ord(char):02x}" for char in text) + '"'
+
+
+def none_of(chars: Iterable[str], ranges: str = "") -> str:
+    """A terminal for any one character but these; `ranges` are further ones, as they stand in a class."""
+    return f"[^{''.join(_in_class(char) for char in sorted(set(chars)))}{ranges}]"
+
+
+def _in_class(char: str) -> str:
+    return f"\\x{ord(char):02x}" if char in '"\\]^-[/' or char < " " else char
 
 
 def either(choices: Sequence[str]) -> str:

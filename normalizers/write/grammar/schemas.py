@@ -69,7 +69,8 @@ def merged(base: Schema, *others: Schema) -> Schema:
     for other in others:
         both = {**properties(found), **properties(other)}
         required = items(found, "required")
-        required += [key for key in items(other, "required") if key not in required]
+        known = {key for key in required if isinstance(key, str)}
+        required += [key for key in items(other, "required") if isinstance(key, str) and key not in known]
         found |= other
         if both:
             found["properties"] = both

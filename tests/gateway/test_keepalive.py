@@ -1,4 +1,4 @@
-"""A stream's comments while it has nothing to say, on the lane and on plain ASGI."""
+"""A stream's comments while it has nothing to say, on the fast protocol and on plain ASGI."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class FailsAsItIsLookedAt(FailingBackend):
 
 
 async def test_an_error_in_the_moment_of_the_first_comment_sends_no_second_head(http: str) -> None:
-    runtime = "tests.gateway.test_pulse:FailsAsItIsLookedAt"
+    runtime = "tests.gateway.test_keepalive:FailsAsItIsLookedAt"
     async with (
         running(http=http, runtime=runtime, base_url=None, progress=FIRST) as gateway,
         await gateway.connect() as client,

@@ -1,0 +1,39 @@
+"""The environment that engines and their tools inherit: ours may hold the keys of other models."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+
+NAMES = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TMP", "TEMP"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH"),
+        *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+        *("XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "DRI_PRIME"),
+    )
+)
+PREFIXES = (
+    *("LC_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "MALLOC_"),
+    *("CUDA_", "NVIDIA_", "NCCL_", "HIP_", "HSA_", "ROCR_", "ROCM_", "ROCBLAS_", "HIPBLASLT_", "GPU_", "AMD_"),
+    *("VK_", "MESA_", "RADV_", "MTL_", "METAL_", "SYCL_", "ONEAPI_", "ZE_", "GGML_", "LLAMA_", "MLX_"),
+    *("HF_HUB_", "HF_HOME", "TRANSFORMERS_"),
+)
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+"""Parts of names that none of the PREFIXES lets through."""
+
+
+def inherited(more: Iterable[str] = (), environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of `environ` that a child process gets: those of NAMES and PREFIXES, and `more`."""
+    named = {*more}
+    found = {
+        name: value
+        for name, value in environ.items()
+        if name in NAMES or name in named or (name.startswith(PREFIXES) and not _SECRET.search(name))
+    }
+    if "PYTHONPATH" in found:
+        # The child has another working folder.
+        parts = found["PYTHONPATH"].split(os.pathsep)
+        found["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in parts if part)
+    return found

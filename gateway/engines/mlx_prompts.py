@@ -1,0 +1,196 @@
+"""mlx_lm's prompt cache, saved on disk: what `gateway.prompts` does for llama.cpp, within mlx_lm.server.
+
+`mlx_server.py` loads this by path, on the standard library and mlx_lm alone. Files and their descriptions are those of
+`gateway.prompts.folder`. Everything here runs in the thread that generates.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import struct
+import sys
+import time
+from hashlib import blake2b, file_digest
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+from mlx_lm.models.cache import LRUPromptCache, load_prompt_cache, save_prompt_cache
+
+BLOCK_TOKENS = 32
+HASH_BYTES = 10
+DAY = 86_400.0
+SPARE_BYTES = 256 * 1024 * 1024
+"""What the file system keeps free."""
+
+
+class SavedPromptCache(LRUPromptCache):  # type: ignore[misc]
+    """folder: where the files are. key: of everything that shapes a cache. each_turn: save after each answer, not only
+    in `save_all`. Any trouble is told on standard error, and costs no more than reading the prompt."""
+
+    def __init__(
+        self, size: int, *, folder: Path, key: str, model: str, each_turn: bool, min_tokens: int, max_bytes: int,
+        max_age_days: float,
+    ) -> None:  # fmt: skip
+        super().__init__(size)
+        self._folder = folder
+        self._key = key
+        self._model = model
+        self._each_turn = each_turn
+        self._min_tokens = min_tokens
+        self._max_bytes = max_bytes
+        self._max_age_days = max_age_days
+        self._unsaved: dict[tuple[int, ...], Any] = {}
+
+    def fetch_nearest_cache(self, model: Any, tokens: list[int]) -> Any:
+        """As mlx_lm's, after a look at the files."""
+        found = super().fetch_nearest_cache(model, tokens)
+        try:
+            if self._restore(model, tokens, len(tokens) - len(found[1])):
+                return super().fetch_nearest_cache(model, tokens)
+        except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+            _tell(f"a saved prompt was not restored: {error}")
+        return found
+
+    def insert_cache(self, model: Any, tokens: list[int], prompt_cache: Any, *, cache_type: str = "assistant") -> None:
+        """As mlx_lm's; whole conversations are saved, or noted for `save_all`."""
+        super().insert_cache(model, tokens, prompt_cache, cache_type=cache_type)
+        if cache_type != "assistant" or len(tokens) < self._min_tokens:
+            return
+        if self._each_turn:
+            self._try_to_save(tokens, prompt_cache)
+        else:
+            longer = tuple(tokens)
+            self._unsaved = {known: of for known, of in self._unsaved.items() if known != longer[: len(known)]}
+            self._unsaved[longer] = model
+
+    def save_all(self) -> None:
+        """Saves what is still in memory and in no file."""
+        for tokens, model in self._unsaved.items():
+            cache, rest = super().fetch_nearest_cache(model, list(tokens))
+            if cache is not None and not rest:
+                self._try_to_save(list(tokens), cache)
+        self._unsaved.clear()
+
+    # Files
+
+    def _restore(self, model: Any, tokens: list[int], known: int) -> bool:
+        """Brings the best saved prompt into memory if it spares `min_tokens` more than the `known` ones."""
+        begins = chain(tokens)
+        best: tuple[int, dict[str, Any]] | None = None
+        for description in self._described():
+            blocks = _shared(description["chain"], begins)
+            if description["key"] == self._key and (best is None or blocks > best[0]):
+                best = blocks, description
+        if best is None or best[0] * BLOCK_TOKENS - known < self._min_tokens:
+            return False
+        name = best[1]["name"]
+        path = self._folder / f"{name}.prompt"
+        with path.open("rb") as file:
+            whole = os.fstat(file.fileno()).st_size == best[1]["size"]
+            if not whole or file_digest(file, "sha256").hexdigest() != best[1]["sha256"]:
+                self._remove(name)
+                raise ValueError(f"{name} is damaged")
+        # mlx goes by the end of the name.
+        link = self._folder / f"new-{os.getpid()}-{token_hex(8)}.safetensors"
+        os.link(path, link)
+        try:
+            cache, metadata = load_prompt_cache(str(link), return_metadata=True)
+            _evaluate(cache)
+        finally:
+            link.unlink()
+        os.utime(path)
+        super().insert_cache(model, json.loads(metadata["tokens"]), cache)
+        return True
+
+    def _try_to_save(self, tokens: list[int], cache: Any) -> None:
+        fresh = self._folder / f"new-{os.getpid()}-{token_hex(8)}.safetensors"
+        try:
+            stat = os.statvfs(self._folder)
+            if stat.f_bavail * stat.f_frsize < SPARE_BYTES + sum(layer.nbytes for layer in cache):
+                raise OSError("the file system is full")
+            save_prompt_cache(str(fresh), cache, {"tokens": json.dumps(tokens)})
+            self._keep(fresh, tokens)
+        except (OSError, RuntimeError, ValueError) as error:
+            fresh.unlink(missing_ok=True)
+            _tell(f"a prompt was not saved: {error}")
+
+    def _keep(self, fresh: Path, tokens: list[int]) -> None:
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{token_hex(4)}"
+        now = time.time()
+        with fresh.open("rb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            os.fsync(file.fileno())
+            digest = file_digest(file, "sha256").hexdigest()
+        begins = chain(tokens)
+        description = {
+            "name": name, "key": self._key, "model": self._model, "size": fresh.stat().st_size, "sha256": digest,
+            "tokens": len(tokens), "chain": begins, "sure": True, "saved": now, "used": now,
+        }  # fmt: skip
+        older = [
+            known
+            for known in self._described()
+            if known["key"] == self._key and known["chain"] == begins[: len(known["chain"])]
+        ]
+        fresh.replace(self._folder / f"{name}.prompt")
+        half = self._folder / f"{name}.json.new"
+        with open(os.open(half, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as written:
+            json.dump(description, written)
+            written.flush()
+            os.fsync(written.fileno())
+        half.replace(self._folder / f"{name}.json")
+        for known in older:
+            self._remove(known["name"])
+        self._tidy()
+
+    def _tidy(self) -> None:
+        """Removes what is too old, and the least recently used above `max_bytes`."""
+        known = sorted(self._described(), key=lambda each: float(each["used"]), reverse=True)
+        size = 0
+        for each in known:
+            size += each["size"]
+            if size > self._max_bytes or time.time() - each["used"] > self._max_age_days * DAY:
+                self._remove(each["name"])
+
+    def _described(self) -> list[dict[str, Any]]:
+        found = []
+        for path in self._folder.glob("*.json"):
+            try:
+                description = json.loads(path.read_bytes())
+                description["used"] = path.with_suffix(".prompt").stat().st_mtime
+            except (OSError, ValueError, TypeError, RecursionError):
+                continue
+            found.append(description)
+        return found
+
+    def _remove(self, name: str) -> None:
+        for suffix in (".json", ".prompt"):
+            (self._folder / (name + suffix)).unlink(missing_ok=True)
+
+
+def chain(tokens: list[int]) -> list[str]:
+    """One hash for each full block of tokens, over all blocks up to it; base64, as in the descriptions."""
+    hashes, before = [], b""
+    for start in range(0, len(tokens) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        block = struct.pack(f"<{BLOCK_TOKENS}q", *tokens[start : start + BLOCK_TOKENS])
+        before = blake2b(block, digest_size=HASH_BYTES, key=before).digest()
+        hashes.append(base64.b64encode(before).decode())
+    return hashes
+
+
+def _shared(one: list[str], other: list[str]) -> int:
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _evaluate(cache: Any) -> None:
+    """Reads the file now; mlx would do so at the first use."""
+    import mlx.core as mx
+
+    mx.eval([layer.state for layer in cache])
+
+
+def _tell(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+    sys.stderr.flush()

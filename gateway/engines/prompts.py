@@ -1,0 +1,62 @@
+"""What ties the saved prompts to one engine process: what its cache depends on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from gateway.config import Model
+from gateway.engines import memory
+from gateway.engines.recipe import Recipe
+from gateway.prompts import key
+from gateway.prompts.live import LivePrompts
+from gateway.prompts.saved import SavedPrompts
+
+
+async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> LivePrompts | None:
+    """The prompts of a process that is about to start; None if it can't save any.
+
+    The weights are looked at now: what they are once the engine has read them may be something else.
+    """
+    if saved is None or f"{saved.path}/" not in recipe.argv:
+        return None
+    try:
+        began_with = await asyncio.to_thread(prints, model, recipe)
+    except OSError as error:
+        saved.failed(error)
+        return None
+    return LivePrompts(saved, model.name, lambda: prints(model, recipe), began_with)
+
+
+def prints(model: Model, recipe: Recipe) -> list[str]:
+    """All that shapes the cache but what the engine itself reports. Raises OSError."""
+    return [
+        key.fingerprint(_files(model, recipe)),
+        *key.options(arg for arg in recipe.argv[1:] if arg != str(model.path)),
+        *(f"{name}={value}" for name, value in key.environment({**os.environ, **recipe.env}).items()),
+        f"xllamacpp {_version('xllamacpp')}" if recipe.engine == "xllamacpp" else recipe.engine,
+    ]
+
+
+def _files(model: Model, recipe: Recipe) -> Iterator[Path]:
+    """The engine's program, the weights, and all files that options name, such as adapters."""
+    assert model.path is not None
+    yield Path(recipe.argv[0])
+    yield from memory.files(model.path)
+    if model.mmproj_path is not None:
+        yield model.mmproj_path
+    for arg in model.engine.args:
+        for part in re.split(r"[=,:]", arg):
+            if "/" in part and (path := Path(part)).is_file():
+                yield path
+
+
+def _version(project: str) -> str:
+    try:
+        return version(project)
+    except PackageNotFoundError:
+        return "unknown"

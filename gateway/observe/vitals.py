@@ -1,0 +1,82 @@
+"""Whether the gateway itself is fit: how late its event loop is, and how long work waits for a thread."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import monotonic
+from typing import Any, TypeVar
+
+LATE_SECONDS = 1.0
+"""An event loop that is later than this, or work that waits longer for a thread, makes the gateway `degraded`."""
+WINDOW_SECONDS = 10.0
+
+T = TypeVar("T")
+
+
+class Lag:
+    """How late the event loop is. Its owner calls `tick` every `every` seconds, as well as the loop can."""
+
+    def __init__(self, every: float, now: Callable[[], float] = monotonic) -> None:
+        self._every = every
+        self._now = now
+        self._due: float | None = None
+        self._begun = now()
+        self._longest = self._before = 0.0
+
+    def tick(self) -> None:
+        now = self._now()
+        if now - self._begun > WINDOW_SECONDS:
+            self._before, self._longest, self._begun = self._longest, 0.0, now
+        self._longest = max(self._longest, self._late(now))
+        self._due = now + self._every
+
+    def longest(self) -> float:
+        """Seconds: the longest delay of the last WINDOW_SECONDS to twice that, up to now."""
+        return max(self._before, self._longest, self._late(self._now()))
+
+    def _late(self, now: float) -> float:
+        return 0.0 if self._due is None else max(0.0, now - self._due)
+
+
+class Workers(ThreadPoolExecutor):
+    """The event loop's threads."""
+
+    def __init__(self, now: Callable[[], float] = monotonic, max_workers: int | None = None) -> None:
+        super().__init__(max_workers, thread_name_prefix="worker")
+        self._now = now
+        self._queued: deque[tuple[float, Future[Any]]] = deque()
+        """In the order of their coming, in which they also begin."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future = super().submit(fn, *args, **kwargs)
+        self._forget_begun()
+        self._queued.append((self._now(), future))
+        return future
+
+    def waiting(self) -> float:
+        """Seconds for which the oldest piece of work has waited; 0 if none does."""
+        self._forget_begun()
+        return self._now() - self._queued[0][0] if self._queued else 0.0
+
+    def _forget_begun(self) -> None:
+        while self._queued and (self._queued[0][1].running() or self._queued[0][1].done()):
+            self._queued.popleft()
+
+
+class Vitals:
+    """workers: None before the server has started, and for an application that another server runs."""
+
+    def __init__(self, every: float = 0.1) -> None:
+        self.lag = Lag(every)
+        self.workers: Workers | None = None
+
+    def problems(self) -> list[str]:
+        """What keeps the gateway from working, for people."""
+        found = []
+        if (late := self.lag.longest()) > LATE_SECONDS:
+            found.append(f"the event loop was {late:.1f} s late")
+        if self.workers is not None and (waiting := self.workers.waiting()) > LATE_SECONDS:
+            found.append(f"all worker threads are busy: work has waited for {waiting:.1f} s")
+        return found

@@ -1,0 +1,37 @@
+"""Prompts as chains of block hashes: two prompts that begin alike have chains that begin alike. No I/O."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+BLOCK_BYTES = 256
+"""Of rendered text in a block: 60 to 100 tokens. An engine matches single tokens; a chain only finds its slot."""
+HASH_BYTES = 10
+
+Chain = tuple[bytes, ...]
+"""Each hash covers all blocks up to its own, so equal hashes mean equal beginnings."""
+
+
+def chain(text: str) -> Chain:
+    """The chain of a rendered prompt, without a last block that isn't full: a prompt that goes on differs in that."""
+    data = text.encode("utf-8", "surrogatepass")
+    hashes: list[bytes] = []
+    before = b""
+    for start in range(0, len(data) - BLOCK_BYTES + 1, BLOCK_BYTES):
+        before = blake2b(data[start : start + BLOCK_BYTES], digest_size=HASH_BYTES, key=before).digest()
+        hashes.append(before)
+    return tuple(hashes)
+
+
+def shared(one: Chain, other: Chain) -> int:
+    """How many blocks two prompts have in common at their start."""
+    low, high = 0, min(len(one), len(other))
+    if high and one[high - 1] == other[high - 1]:
+        return high
+    while low < high:
+        middle = (low + high) // 2
+        if one[middle] == other[middle]:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,207 @@
+"""Why an engine had to read a prompt again: where a request first differs from the turn before. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+MOST_TURNS, MOST_BYTES = 16, 8 * 1024 * 1024
+"""What the doctor remembers of one model: the last turns of as many conversations, in as many bytes."""
+SHOWN = 40
+"""Characters of a difference that a finding quotes."""
+
+ADVICE: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"x-anthropic-billing-header|cch="), "a line for Anthropic's billing: leave it out"),
+    (
+        re.compile(r"\d{4}-\d\d-\d\d|\d\d?:\d\d(:\d\d)?|\b(Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*\b"),
+        "a date or time: put it at the end of the prompt, or leave it out",
+    ),
+    (re.compile(r"(?i)^[0-9a-f-]{6,}$"), "a number that changes with each request: leave it out"),
+    (re.compile(r"(?i)tokens? (left|remaining|used)|total_tokens"), "a count of tokens: leave it out"),
+)
+ORDER = "in another order: list them in the same order each time"
+REASONING = "the reasoning of an earlier answer is missing: send it back, or turn reasoning off"
+_whitespace = re.compile(r"\s+")
+
+
+class Finding(Struct, frozen=True):
+    """place: in the request, such as `tools[3].description characters 118-164`. what: the difference. advice: "" if
+    nothing general can be said."""
+
+    place: str
+    what: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what}" + (f" ({self.advice})" if self.advice else "")
+
+
+class _Turn(Struct, frozen=True):
+    tools: bytes
+    messages: bytes
+    parts: tuple[bytes, ...]
+
+    @property
+    def size(self) -> int:
+        return 2 * len(self.messages) + len(self.tools)
+
+
+class Doctor:
+    """Of one model: compares each request with the last one of its conversation."""
+
+    def __init__(self) -> None:
+        self._turns: OrderedDict[int, _Turn] = OrderedDict()
+        self._count = 0
+
+    def look(self, tools: bytes, messages: bytes) -> list[Finding]:
+        """Where the request's tools and messages differ from those of the turn before; [] if they only go on.
+
+        Both are JSON arrays, tools may be empty. Raises nothing that a request can cause.
+        """
+        if len(messages) + len(tools) > MOST_BYTES // 4:
+            return []
+        before = next((key for key in reversed(self._turns) if _goes_on(self._turns[key], tools, messages)), None)
+        try:
+            turn = _Turn(tools, messages, tuple(bytes(part) for part in _parts(messages)))
+            if before is not None:
+                found: list[Finding] = []
+            else:
+                before = self._like(turn.parts)
+                found = differences(self._turns[before], turn) if before is not None else []
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return []
+        if before is not None:
+            del self._turns[before]
+        self._count += 1
+        self._turns[self._count] = turn
+        while len(self._turns) > MOST_TURNS or sum(kept.size for kept in self._turns.values()) > MOST_BYTES:
+            self._turns.popitem(last=False)
+        return found
+
+    def _like(self, parts: Sequence[bytes]) -> int | None:
+        """The earlier request that has most messages in common with this one, system messages aside."""
+        wanted = _talk(parts)
+        best, most = None, 0
+        for key, turn in self._turns.items():
+            if (common := (_talk(turn.parts) & wanted).total()) and common >= most:
+                best, most = key, common
+        return best
+
+
+_parts = msgspec.json.Decoder(list[Raw]).decode
+_decode = msgspec.json.Decoder().decode
+
+
+def _goes_on(turn: _Turn, tools: bytes, messages: bytes) -> bool:
+    """Whether the messages are those of `turn`, and perhaps more."""
+    if turn.tools != tools or not messages.startswith(turn.messages[:-1]):
+        return False
+    return messages[len(turn.messages) - 1 : len(turn.messages)] in (b",", b"]")
+
+
+def _talk(parts: Sequence[bytes]) -> Counter[bytes]:
+    return Counter(part for part in parts if b'"system"' not in part and b'"developer"' not in part)
+
+
+def differences(before: Any, after: Any) -> list[Finding]:
+    """The first difference in the tools, and the first in the messages, of two turns."""
+    found: list[Finding] = []
+    if before.tools != after.tools:
+        old, new = (_decode(turn.tools) if turn.tools else [] for turn in (before, after))
+        found += _first(_differ("tools", old, new, grows=False))
+    old, new = _decode(before.messages), _decode(after.messages)
+    return found + _first(_differ("messages", old, new, grows=True))
+
+
+def _first(findings: Iterator[Finding]) -> list[Finding]:
+    found = next(findings, None)
+    return [found] if found is not None else []
+
+
+def _differ(place: str, old: Any, new: Any, *, grows: bool = False) -> Iterator[Finding]:
+    """The differences between two JSON values, in their order. grows: a list may have more at its end."""
+    if isinstance(old, str) and isinstance(new, str):
+        if old != new:
+            yield _text(place, old, new)
+    elif isinstance(old, list) and isinstance(new, list):
+        yield from _lists(place, old, new, grows=grows)
+    elif isinstance(old, dict) and isinstance(new, dict):
+        yield from _objects(place, old, new)
+    elif old != new or type(old) is not type(new):
+        yield Finding(place, f"{_quoted(old)} became {_quoted(new)}", _advice(place, str(old), str(new)))
+
+
+def _lists(place: str, old: list[Any], new: list[Any], *, grows: bool) -> Iterator[Finding]:
+    first = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if not _same(a, b)), None)
+    if first is None:
+        if len(old) > len(new):
+            yield Finding(f"{place}[{len(new)}]", "is missing")
+        elif len(new) > len(old) and not grows:
+            yield Finding(f"{place}[{len(old)}]", "is new")
+        return
+    one, other = (sorted(map(_written, values[first:])) for values in (old, new))
+    if one == other:
+        yield Finding(f"{place}[{first}]", "in another order", ORDER)
+    elif len(new) < len(old) and any(_same(new[first], value) for value in old[first + 1 :]):
+        yield Finding(f"{place}[{first}]", "is missing")
+    elif any(_same(old[first], value) for value in new[first + 1 :]):
+        yield Finding(f"{place}[{first}]", "is new")
+    else:
+        yield from _differ(f"{place}[{first}]", old[first], new[first])
+
+
+def _objects(place: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Finding]:
+    for key in old:
+        if key not in new:
+            advice = REASONING if key in ("reasoning_content", "reasoning", "thinking") else ""
+            yield Finding(f"{place}.{key}", "is missing", advice)
+        else:
+            yield from _differ(f"{place}.{key}", old[key], new[key])
+    for key in new:
+        if key not in old:
+            yield Finding(f"{place}.{key}", "is new")
+    if [*old] != [*new]:
+        yield Finding(place, "its keys are in another order", ORDER)
+
+
+def _text(place: str, old: str, new: str) -> Finding:
+    start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    behind = 0
+    while behind < min(len(old), len(new)) - start and old[-1 - behind] == new[-1 - behind]:
+        behind += 1
+    # Whole words say more than the digits that differ.
+    while start and not old[start - 1].isspace() and old[start - 1] not in ";,(\"'<>":
+        start -= 1
+    while behind and not new[len(new) - behind].isspace() and new[len(new) - behind] not in ";,)\"'<>":
+        behind -= 1
+    one, other = old[start : len(old) - behind], new[start : len(new) - behind]
+    return Finding(
+        f"{place} characters {start}-{len(new) - behind}",
+        f"{_quoted(one)} became {_quoted(other)}",
+        _advice(place, one, other),
+    )
+
+
+def _advice(place: str, old: str, new: str) -> str:
+    if "reasoning" in place and not new:
+        return REASONING
+    return next((advice for pattern, advice in ADVICE if pattern.search(old) or pattern.search(new)), "")
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Also in the order of keys, which engines see."""
+    return one == other and _written(one) == _written(other)
+
+
+def _written(value: Any) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def _quoted(value: Any) -> str:
+    text = _whitespace.sub(" ", value if isinstance(value, str) else _written(value).decode())
+    return f'"{text[:SHOWN]}{"…" if len(text) > SHOWN else ""}"' if text else "nothing"

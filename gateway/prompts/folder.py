@@ -1,0 +1,174 @@
+"""The files of saved prompts. All methods block; call them in a thread.
+
+Each prompt has two files: NAME.prompt, which the engine wrote, and NAME.json, which describes it. The description comes
+last and goes first, so a prompt without a description is a leftover. They hold conversations: the folder is for its
+owner alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from hashlib import file_digest
+from pathlib import Path
+from secrets import token_hex
+
+import msgspec
+from msgspec.structs import replace
+
+from gateway.prompts.index import Saved
+
+PROMPT, DESCRIPTION = ".prompt", ".json"
+ABANDONED_SECONDS = 600.0
+_FRESH = re.compile(r"new-(\d+)-[0-9a-f]+\.(prompt|safetensors)")
+
+
+class Damaged(Exception):
+    """A file isn't what its description says."""
+
+
+class Folder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def list(self) -> dict[str, Saved]:
+        """The saved prompts by name."""
+        found = (self._described(description) for description in self._glob(f"*{DESCRIPTION}"))
+        return {saved.name: saved for saved in found if saved is not None}
+
+    def open(self) -> dict[str, Saved]:
+        """The saved prompts by name. Removes what killed gateways left half-written. Raises OSError."""
+        self.make()
+        found = self.list()
+        for description in self._glob(f"*{DESCRIPTION}"):
+            if description.stem not in found:
+                self._unlink(description.stem)
+        for prompt in (*self._glob(f"*{PROMPT}"), *self._glob("new-*.safetensors")):
+            writer = _FRESH.fullmatch(prompt.name)
+            if writer is not None:
+                # Before it opened the folder this process wrote nothing: a file with its id is another's that died.
+                if int(writer[1]) == os.getpid() or not _alive(int(writer[1])):
+                    prompt.unlink(missing_ok=True)
+            elif prompt.stem not in found and not prompt.with_suffix(DESCRIPTION).exists():
+                prompt.unlink(missing_ok=True)
+        for half in self._glob(f"*{DESCRIPTION}.new"):
+            half.unlink(missing_ok=True)
+        return found
+
+    def make(self) -> None:
+        """Makes the folder, for its owner alone. Raises OSError."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+
+    def fresh(self) -> str:
+        """The name of a file that an engine may write."""
+        return f"new-{os.getpid()}-{token_hex(8)}{PROMPT}"
+
+    def keep(self, fresh: str, saved: Saved) -> Saved:
+        """Takes over what an engine wrote as `fresh`; returns its description with the hash.
+
+        Raises Damaged if the size isn't `saved.size`, OSError. Removes the file then.
+        """
+        path = self.path / fresh
+        try:
+            with path.open("rb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                if os.fstat(file.fileno()).st_size != saved.size:
+                    raise Damaged(f"the engine wrote {os.fstat(file.fileno()).st_size} of {saved.size} bytes")
+                os.fsync(file.fileno())
+                saved = replace(saved, sha256=file_digest(file, "sha256").hexdigest())
+            path.replace(self.path / (saved.name + PROMPT))
+            self._describe(saved)
+            self._sweep()
+        except BaseException:
+            path.unlink(missing_ok=True)
+            self._unlink(saved.name)
+            raise
+        return saved
+
+    def file(self, saved: Saved) -> str:
+        """The name of the file for the engine to read, after a check of its size and hash.
+
+        Raises Damaged, OSError.
+        """
+        path = self.path / (saved.name + PROMPT)
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != saved.size:
+                raise Damaged("its size has changed")
+            if file_digest(file, "sha256").hexdigest() != saved.sha256:
+                raise Damaged("its contents have changed")
+        os.utime(path)
+        return path.name
+
+    def remove(self, name: str) -> None:
+        """Removes a saved prompt, or a file that an engine wrote. Raises nothing if it is gone."""
+        self._unlink(name.removesuffix(PROMPT))
+
+    def free(self) -> int:
+        """Bytes that the file system has left. Raises OSError."""
+        stat = os.statvfs(self.path)
+        return stat.f_bavail * stat.f_frsize
+
+    def _describe(self, saved: Saved) -> None:
+        path = self.path / (saved.name + DESCRIPTION)
+        fresh = path.with_suffix(f"{DESCRIPTION}.new")
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(saved))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(path)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def _described(self, description: Path) -> Saved | None:
+        """None for a description that doesn't fit its file."""
+        prompt = description.with_suffix(PROMPT)
+        try:
+            saved = msgspec.json.decode(description.read_bytes(), type=Saved)
+            stat = prompt.stat()
+        except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+            return None
+        if saved.name != description.stem or stat.st_size != saved.size:
+            return None
+        return replace(saved, used=max(saved.saved, stat.st_mtime))
+
+    def _unlink(self, name: str) -> None:
+        (self.path / (name + DESCRIPTION)).unlink(missing_ok=True)
+        (self.path / (name + PROMPT)).unlink(missing_ok=True)
+
+    def _sweep(self) -> None:
+        """Removes what engines wrote long after nobody waited for it any more."""
+        for fresh in self._glob("new-*"):
+            try:
+                if time.time() - fresh.stat().st_mtime > ABANDONED_SECONDS:
+                    fresh.unlink()
+            except FileNotFoundError:
+                continue
+
+    def _glob(self, pattern: str) -> Iterator[Path]:
+        return iter(sorted(self.path.glob(pattern)))
+
+
+def name() -> str:
+    """A new name, in the order of time for people who look."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{token_hex(4)}"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,78 @@
+"""The saved prompts, which of them serves a request, and which ones have to go. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from gateway.prompts.blocks import Chain, shared
+
+DAY = 86_400.0
+
+
+class Saved(Struct, kw_only=True):
+    """One prompt in a file.
+
+    name: of the file, without its suffix. key: see `gateway.prompts.key`. size and sha256: of the file, checked before
+    an engine reads it. tokens: in the file. chain: of the prompt as the model's template rendered it; the file may hold
+    the answer to it as well. sure: the gateway chose the slot that the file comes from, so it holds this prompt. saved,
+    used: seconds since 1970.
+    """
+
+    name: str
+    key: str
+    model: str
+    size: int
+    sha256: str
+    tokens: int
+    chain: Chain
+    sure: bool
+    saved: float
+    used: float
+
+
+class Match(Struct, frozen=True):
+    """blocks: how many the request and the saved prompt share."""
+
+    saved: Saved
+    blocks: int
+
+
+def best(entries: Iterable[Saved], key: str, chain: Chain) -> Match | None:
+    """The saved prompt that shares most with a request; of several, the one with the least beyond that."""
+    found: tuple[int, int] | None = None
+    match: Match | None = None
+    for entry in entries:
+        if entry.key != key:
+            continue
+        blocks = shared(entry.chain, chain)
+        rank = blocks, -len(entry.chain)
+        if blocks and (found is None or rank > found):
+            found, match = rank, Match(entry, blocks)
+    return match
+
+
+def superseded(entries: Iterable[Saved], newer: Saved) -> list[Saved]:
+    """Earlier turns of the conversation in `newer`, which holds all that they hold."""
+    return [
+        entry
+        for entry in entries
+        if entry.name != newer.name
+        and entry.key == newer.key
+        and entry.tokens <= newer.tokens
+        and shared(entry.chain, newer.chain) == len(entry.chain)
+    ]
+
+
+def excess(entries: Mapping[str, Saved], *, max_bytes: int, max_age_days: float, now: float) -> list[Saved]:
+    """What must go: prompts that nobody used for `max_age_days`, then the least recently used above `max_bytes`."""
+    old = [entry for entry in entries.values() if now - entry.used > max_age_days * DAY]
+    rest = sorted((entry for entry in entries.values() if entry not in old), key=lambda entry: entry.used)
+    size = sum(entry.size for entry in rest)
+    for entry in rest:
+        if size <= max_bytes:
+            break
+        old.append(entry)
+        size -= entry.size
+    return old

@@ -1,0 +1,64 @@
+"""What decides whether an engine may read a file that another one wrote. No I/O but for `fingerprint`.
+
+An engine reads a file of other weights of the same shape without complaint, and then writes wrong text. So the key
+holds everything that shapes the cache: weights, adapters, build, and all options.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+FORMAT = 1
+"""Of the files beside the saved prompts; another number is another key."""
+SAMPLES, SAMPLE_BYTES = 64, 64 * 1024
+"""Hashing all weights would take as long as loading them. These samples, size and time tell any two files apart that
+anybody makes by accident."""
+PLACES = ("--port", "--host", "--alias", "-a", "--slot-save-path")
+"""Options that say where the engine is and what it is called."""
+
+
+def fingerprint(paths: Iterable[Path]) -> str:
+    """Tells the contents of files apart by size, time of change and samples. Blocks to read up to 4 MB of each.
+
+    Raises OSError.
+    """
+    digest = sha256()
+    for path in paths:
+        stat = path.stat()
+        digest.update(f"{stat.st_size} {stat.st_mtime_ns}\n".encode())
+        step = max(1, stat.st_size // SAMPLES)
+        with path.open("rb") as file:
+            for start in range(0, stat.st_size, max(step, SAMPLE_BYTES)):
+                file.seek(start)
+                digest.update(file.read(SAMPLE_BYTES))
+            file.seek(max(0, stat.st_size - SAMPLE_BYTES))
+            digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def options(argv: Iterable[str]) -> list[str]:
+    """The arguments that shape a cache: all but those in PLACES."""
+    kept: list[str] = []
+    skip = False
+    for arg in argv:
+        if skip:
+            skip = False
+        elif arg in PLACES:
+            skip = True
+        elif not arg.startswith(tuple(f"{place}=" for place in PLACES if place.startswith("--"))):
+            kept.append(arg)
+    return kept
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables that llama.cpp reads its options from."""
+    wanted = ("LLAMA_ARG_", "GGML_", "CUDA_VISIBLE_DEVICES")
+    return {name: value for name, value in sorted(variables.items()) if name.startswith(wanted)}
+
+
+def key(*facts: object) -> str:
+    """A name for these facts, which JSON can write."""
+    return sha256(json.dumps([FORMAT, *facts], sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,491 @@
+"""The prompts of one running engine: places requests in its slots, restores what is saved, saves what it will lose.
+
+Any trouble means that the engine reads the prompt itself: nothing here fails a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from gateway.errors import GatewayError
+from gateway.prompts import folder
+from gateway.prompts import key as keys
+from gateway.prompts.blocks import Chain, chain, shared
+from gateway.prompts.doctor import Doctor
+from gateway.prompts.folder import Damaged
+from gateway.prompts.index import Match, Saved
+from gateway.prompts.saved import SavedPrompts
+from gateway.prompts.slots import MOST_HOSTED, Choice, Hosted, Slot, blocks_of, choose, spare, tokens_of
+
+log = logging.getLogger("ctxgate")
+
+SAVE_SECONDS = RESTORE_SECONDS = 30.0
+"""How long an engine may take for one file."""
+STOP_SECONDS = 60.0
+"""For all files of an engine that ends."""
+RECALL_SECONDS = 2.0
+"""To bring a prompt back from the engine's cache; reading it anew takes longer."""
+LEAST_BYTES_PER_TOKEN = 2
+"""Of a request's messages. Those with fewer bytes have fewer than `min_tokens` tokens."""
+LINE_SECONDS = 30.0
+"""How long a request waits for a slot before it waits in the engine's own queue."""
+TOLERANCE = 8
+"""Tokens by which an engine's counts may differ: the last one, drafts."""
+RATE_TOKENS = 64
+"""As many tokens must be read to learn how long reading takes."""
+IN_VAIN = 0.5
+"""The share of a restored beginning that an engine must report as cached."""
+MOST_IN_VAIN = 2
+"""As many restores in a row without effect show that this engine can't do it with this model."""
+WORTH = 200
+"""A prompt is saved again once it has grown by a 200th."""
+TROUBLE = (GatewayError, OSError, TimeoutError, Damaged, ValueError)
+
+
+class Build(Struct, frozen=True):
+    """What an engine says of itself once it runs. facts: what shapes its cache, for the key."""
+
+    slots: int
+    facts: object
+
+
+class SlotServer(Protocol):
+    """How to handle the slots of an engine's server. All methods raise GatewayError."""
+
+    async def build(self) -> Build | None:
+        """None if its slots can't be saved."""
+        ...
+
+    async def save(self, slot: int, file: str) -> tuple[int, int]:
+        """Writes a slot to a file in the engine's folder; returns its tokens and bytes."""
+        ...
+
+    async def restore(self, slot: int, file: str) -> int:
+        """Reads a file into a slot; returns its tokens."""
+        ...
+
+    async def held(self) -> list[tuple[int, int]]:
+        """The idle slots, each with its count of tokens; the one that was used last comes first."""
+        ...
+
+    async def recall(self, prompt: str) -> None:
+        """Brings a prompt back into a slot from the engine's cache in memory."""
+        ...
+
+
+class Turn:
+    """A request's place in an engine. Call `leave` once its answer has ended, then `answered` if it is complete.
+
+    slot: its number for the engine; None leaves the choice to it. restored: tokens of the file that it got.
+    """
+
+    __slots__ = (
+        "_before",
+        "_live",
+        "_slot",
+        "asked",
+        "chain",
+        "left",
+        "prompt",
+        "restored",
+        "server",
+        "shared",
+        "since",
+    )
+
+    def __init__(self, live: LivePrompts, server: SlotServer, slot: Slot | None, prompt: str, chain: Chain) -> None:
+        self._live = live
+        self._slot = slot
+        self._before = (slot.chain, slot.tokens, slot.unsaved, slot.prompt) if slot is not None else None
+        self.server = server
+        self.prompt = prompt
+        self.chain = chain
+        self.restored: Saved | None = None
+        self.shared = 0
+        self.asked: tuple[bytes, bytes] | None = None
+        """The request's tools and messages, if the doctor should see them."""
+        self.left = False
+        self.since = 0.0
+
+    @property
+    def slot(self) -> int | None:
+        return self._slot.number if self._slot is not None else None
+
+    def leave(self) -> None:
+        """The engine is done with the request. Idempotent."""
+        if not self.left:
+            self.left = True
+            if self._slot is not None:
+                self._slot.busy -= 1
+                self._live.freed()
+
+    def __enter__(self) -> None:
+        """Around sending the request: if that raises, the engine did not take it, and its slot holds what it held."""
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return
+        self.leave()
+        slot = self._slot
+        if slot is not None and self._before is not None and self.restored is None:
+            slot.chain, slot.tokens, slot.unsaved, slot.prompt = self._before
+
+    def answered(self, usage: Mapping[str, Any], began: float, first: float) -> Mapping[str, Any]:
+        """The answer is complete; returns its usage for the request log. began, first: of the run, by time.monotonic.
+
+        Adds `restored_tokens` and `seconds_saved` if a file helped, and `prefix`: where the request differs from the
+        turn before, if it doesn't just go on.
+        """
+        told = self._live.answered(self, self._slot, usage, began, first)
+        found = self._live.doctor.look(*self.asked) if self.asked is not None else []
+        return {**told, "prefix": [str(each) for each in found]} if found else told
+
+
+class LivePrompts:
+    """Of one engine process. prints: what its key depends on, taken before it started and again now."""
+
+    def __init__(self, saved: SavedPrompts, model: str, prints: Callable[[], list[str]], began_with: list[str]) -> None:
+        self.saved = saved
+        self.doctor = Doctor()
+        self._model = model
+        self._prints = prints
+        self._began_with = began_with
+        self._key: str | None = None
+        self._asked = asyncio.Lock()
+        self._known = False
+        self._slots: list[Slot] = []
+        self._hosted: list[Hosted] = []
+        self._uses = 0
+        self._seconds_per_token = 0.0
+        self._in_vain = 0
+        self._line: deque[asyncio.Future[None]] = deque()
+        """Requests that wait for a slot, the oldest first."""
+        self._saving = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # A request
+
+    async def place(
+        self, server: SlotServer, size: int, render: Callable[[], Awaitable[str | None]], *, private: bool
+    ) -> Turn | None:
+        """A place for a request of `size` bytes; None if none of this concerns it.
+
+        render: its prompt as the model's template makes it. private: leave nothing of it behind.
+        """
+        settings = self.saved.settings
+        if settings.save == "off" or (self._known and self._key is None):
+            return None
+        try:
+            if size < LEAST_BYTES_PER_TOKEN * settings.min_tokens or private:
+                await self._any_idle()
+                return self._spare(server, private=private)
+            if not self._known:
+                await self._find_key(server)
+            prompt = await render() if self._key is not None else None
+            await self._any_idle()
+            if self._key is None or prompt is None:
+                return self._spare(server, private=True)
+            return await self._place(server, self._key, prompt)
+        except TROUBLE as error:
+            log.debug("model %s: no place for a prompt: %s", self._model, error)
+            self.freed()
+            return None
+
+    async def _any_idle(self) -> None:
+        """Waits here for a slot instead of in the engine's queue, which would not say which slot it took.
+
+        Whoever returns from here must take a place without waiting, or call `freed`. After LINE_SECONDS the engine's
+        queue it is.
+        """
+        if not self._slots or (self._has_idle() and not self._line):
+            return
+        end = time.monotonic() + LINE_SECONDS
+        line, ahead = self._line, False
+        while True:
+            turn = asyncio.get_running_loop().create_future()
+            line.appendleft(turn) if ahead else line.append(turn)
+            try:
+                async with asyncio.timeout(end - time.monotonic()):
+                    await turn
+            except TimeoutError:
+                return
+            except asyncio.CancelledError:
+                if turn.done() and not turn.cancelled():
+                    self.freed()
+                raise
+            finally:
+                if turn in line:
+                    line.remove(turn)
+            if self._has_idle():
+                return
+            # Another request came between.
+            ahead = True
+
+    def _has_idle(self) -> bool:
+        return any(not slot.busy for slot in self._slots)
+
+    def freed(self) -> None:
+        """A slot became idle, or stayed so: the next request in line may have it."""
+        while self._line and self._has_idle():
+            turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _spare(self, server: SlotServer, *, private: bool) -> Turn | None:
+        """For a request that shall not overwrite what may be saved, and is not saved itself."""
+        if not self._slots:
+            return None
+        slot = spare(self._slots)
+        if slot is None and private:
+            # It may get any slot: save none of them.
+            for each in self._slots:
+                self._move(each)
+        return self._turn(server, slot, "", ())
+
+    def _turn(self, server: SlotServer, slot: Slot | None, prompt: str, chain: Chain) -> Turn:
+        turn = Turn(self, server, slot, prompt, chain)
+        turn.since = time.monotonic()
+        if slot is not None:
+            self._uses += 1
+            slot.busy += 1
+            slot.used = self._uses
+        # Another slot may be idle, too.
+        self.freed()
+        return turn
+
+    async def _place(self, server: SlotServer, key: str, prompt: str) -> Turn:
+        begins = chain(prompt)
+        match = self.saved.best(key, begins)
+        worth = blocks_of(self.saved.settings.min_tokens)
+        choice = choose(self._slots, self._hosted, begins, match, worth)
+        turn = self._turn(server, choice.slot, prompt, begins)
+        try:
+            if choice.slot is not None:
+                await self._prepare(turn, choice.slot, choice, match)
+                choice.slot.chain, choice.slot.prompt, choice.slot.tokens = begins, prompt, None
+                choice.slot.sure = True
+        except BaseException:
+            turn.leave()
+            if choice.slot is not None:
+                choice.slot.forget()
+            raise
+        return turn
+
+    async def _prepare(self, turn: Turn, slot: Slot, choice: Choice, match: Match | None) -> None:
+        """Saves what the slot is about to lose, then fills it from a file."""
+        if choice.rescue:
+            await self._save(turn.server, slot)
+        if choice.restore is None or match is None:
+            return
+        file = await self.saved.file(choice.restore)
+        if file is None:
+            return
+        slot.forget()
+        try:
+            async with asyncio.timeout(RESTORE_SECONDS):
+                tokens = await turn.server.restore(slot.number, file)
+        except TROUBLE:
+            # A file that an engine can't read must not be tried again: it may be what ended the engine.
+            await self.saved.drop(choice.restore)
+            raise
+        if tokens != choice.restore.tokens:
+            await self.saved.drop(choice.restore)
+            return
+        self.saved.restores += 1
+        turn.restored, turn.shared = choice.restore, match.blocks
+        slot.chain = choice.restore.chain
+
+    def disturb(self) -> None:
+        """A request went to the engine that may have taken any slot."""
+        for slot in self._slots:
+            self._move(slot)
+
+    def answered(
+        self, turn: Turn, slot: Slot | None, usage: Mapping[str, Any], began: float, first: float
+    ) -> Mapping[str, Any]:
+        counts = _counts(usage)
+        if counts is None:
+            return usage
+        prompt, cached, completion = counts
+        if slot is None:
+            self._find_slot(turn, prompt + completion)
+            return usage
+        if not turn.chain:
+            return usage
+        slot.tokens = prompt + completion
+        slot.unsaved += max(0, prompt - cached) + completion
+        if first and prompt - cached >= RATE_TOKENS:
+            self._seconds_per_token = (first - max(began, turn.since)) / (prompt - cached)
+        if self.saved.settings.save == "each_turn":
+            self._later(self._save_turn(turn.server, slot))
+        return self._check(turn, usage, prompt, cached)
+
+    def _check(self, turn: Turn, usage: Mapping[str, Any], prompt: int, cached: int) -> Mapping[str, Any]:
+        """Compares what the engine read with what it should have found in the file."""
+        restored = turn.restored
+        if restored is None or not turn.chain:
+            return usage
+        expected = min(int(prompt * turn.shared / len(turn.chain)), restored.tokens)
+        if cached < expected * IN_VAIN:
+            self._in_vain += 1
+            if not restored.sure:
+                self._in_vain = 0
+            if self._in_vain >= MOST_IN_VAIN and self._key is not None:
+                self._later(self.saved.unsupported(self._key, self._model))
+                self._key = None
+            else:
+                self._later(self.saved.drop(restored))
+            return usage
+        self._in_vain = 0
+        helped = min(cached, restored.tokens)
+        return {**usage, "restored_tokens": helped, "seconds_saved": round(helped * self._seconds_per_token, 3)}
+
+    def _find_slot(self, turn: Turn, tokens: int) -> None:
+        """The engine chose the slot of this request: finds out which."""
+        if len(self._slots) == 1:
+            self._took(self._slots[0], turn, tokens)
+        else:
+            self._later(self._look_for(turn, tokens))
+
+    async def _look_for(self, turn: Turn, tokens: int) -> None:
+        found = [number for number, held in await turn.server.held() if abs(held - tokens) <= 1]
+        if found and not self._slots[found[0]].busy:
+            self._took(self._slots[found[0]], turn, tokens)
+            return
+        for slot in self._slots:
+            if not slot.busy:
+                self._move(slot)
+
+    def _took(self, slot: Slot, turn: Turn, tokens: int) -> None:
+        if shared(slot.chain, turn.chain) < len(slot.chain) - 1 or not turn.chain:
+            self._move(slot)
+        self._hosted = [each for each in self._hosted if shared(each.chain, turn.chain) < len(each.chain) - 1]
+        slot.sure = len(self._slots) == 1
+        if turn.chain:
+            slot.chain, slot.prompt, slot.tokens, slot.unsaved = turn.chain, turn.prompt, tokens, tokens
+
+    def _move(self, slot: Slot) -> None:
+        """Another prompt took the slot: the engine moved what it held to its cache."""
+        if slot.chain:
+            self._hosted = [*self._hosted, Hosted(slot.chain, slot.unsaved, slot.prompt)][-MOST_HOSTED:]
+        slot.forget()
+
+    # Saving
+
+    async def settled(self) -> None:
+        """Returns once everything that answers left to do is done."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def save_all(self, server: SlotServer) -> None:
+        """Saves what the engine holds and no file does, before it ends. Raises nothing, takes STOP_SECONDS at most."""
+        if self.saved.settings.save == "off" or self._key is None:
+            return
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.settled()
+                for slot in self._slots:
+                    # Saving waits for the answer in a slot; what is cut off now is not worth that.
+                    if not slot.busy:
+                        await self._save(server, slot)
+                for hosted in self._hosted:
+                    if hosted.unsaved:
+                        await self._save_hosted(server, hosted)
+        except TROUBLE as error:
+            log.debug("model %s: its prompts were not all saved: %s", self._model, error)
+
+    async def _save_hosted(self, server: SlotServer, hosted: Hosted) -> None:
+        """Brings a prompt back from the engine's cache, if it is still there, and saves it."""
+        try:
+            async with asyncio.timeout(RECALL_SECONDS):
+                await server.recall(hosted.prompt)
+        except TimeoutError:
+            return
+        number, tokens = next(iter(await server.held()), (0, 0))
+        slot = self._slots[number]
+        slot.sure = len(self._slots) == 1
+        slot.chain, slot.prompt, slot.tokens, slot.unsaved = hosted.chain, hosted.prompt, tokens, tokens
+        await self._save(server, slot)
+        slot.forget()
+
+    async def _save_turn(self, server: SlotServer, slot: Slot) -> None:
+        if not slot.busy:
+            await self._save(server, slot)
+
+    async def _save(self, server: SlotServer, slot: Slot) -> None:
+        """Saves one slot if it is worth a file. Raises nothing."""
+        key, tokens, begins, unsaved = self._key, slot.tokens, slot.chain, slot.unsaved
+        if key is None or not begins or (tokens is not None and unsaved <= tokens // WORTH):
+            return
+        saved = self.saved
+        if saved.refuses(key, tokens if tokens is not None else tokens_of(len(begins))):
+            return
+        fresh = saved.fresh()
+        try:
+            async with self._saving, asyncio.timeout(SAVE_SECONDS):
+                count, size = await server.save(slot.number, fresh)
+            expected = tokens if tokens is not None else max(count, saved.settings.min_tokens)
+            if abs(count - expected) > TOLERANCE or slot.chain != begins:
+                # Another prompt has the slot by now, or its answer was cut off early.
+                await saved.discard(fresh)
+                return
+            now = time.time()
+            description = Saved(
+                name=folder.name(), key=key, model=self._model, size=size, sha256="", tokens=count, chain=begins,
+                sure=slot.sure, saved=now, used=now,
+            )  # fmt: skip
+            await saved.keep(fresh, description)
+            slot.unsaved, slot.tokens = max(0, slot.unsaved - unsaved), count
+        except TROUBLE as error:
+            saved.failed(error)
+            await saved.discard(fresh)
+
+    # The engine
+
+    async def _find_key(self, server: SlotServer) -> None:
+        """Learns what the engine is; without a key nothing is saved or restored."""
+        async with self._asked:
+            if self._known:
+                return
+            try:
+                await self.saved.open()
+                build = await server.build()
+                prints = await asyncio.to_thread(self._prints)
+            except TROUBLE as error:
+                self.saved.failed(error)
+                self._known = True
+                return
+            if build is not None and prints == self._began_with:
+                key = keys.key(self._began_with, build.slots, build.facts)
+                if self.saved.supports(key):
+                    self._key = key
+                    self._slots = [Slot(number) for number in range(build.slots)]
+            self._known = True
+
+    def _later(self, work: Any) -> None:
+        task = asyncio.create_task(self._quietly(work), name=f"prompts of {self._model}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _quietly(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except TROUBLE as error:
+            log.debug("model %s: its prompts: %s", self._model, error)
+
+
+def _counts(usage: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    """Tokens of the prompt, of its cached part and of the answer; None if the engine did not count."""
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+    counts = usage.get("prompt_tokens"), cached, usage.get("completion_tokens")
+    prompt, cached, completion = (count if isinstance(count, int) else None for count in counts)
+    return None if prompt is None or cached is None or completion is None else (prompt, cached, completion)

@@ -1,0 +1,110 @@
+"""What each slot of an engine holds, and which one a request should use. No I/O.
+
+The gateway alone asks its engines, so it knows. Where it is wrong, the engine reads more of the prompt than it would
+have to: it compares the tokens itself, so no answer depends on what is believed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
+
+from gateway.prompts.blocks import BLOCK_BYTES, Chain, shared
+from gateway.prompts.index import Match, Saved
+
+BYTES_PER_TOKEN = 4
+"""Of rendered text, roughly."""
+MOST_HOSTED = 64
+
+
+@dataclass(eq=False)
+class Slot:
+    """chain: of the prompt that it holds; () if nothing is known, or nobody may save it. tokens: how many it holds;
+    None if the answer was cut off. unsaved: how many of them no file holds. prompt: the text behind `chain`. sure: the
+    gateway chose this slot for it; otherwise it was found by its length. busy: answers on their way in it. used: by a
+    counter of uses."""
+
+    number: int
+    chain: Chain = ()
+    tokens: int | None = 0
+    unsaved: int = 0
+    prompt: str = ""
+    sure: bool = False
+    busy: int = 0
+    used: int = 0
+
+    def forget(self) -> None:
+        self.chain, self.tokens, self.unsaved, self.prompt = (), 0, 0, ""
+
+    def loses(self, chain: Chain) -> int:
+        """How many blocks of its own a request with another prompt overwrites."""
+        return len(self.chain) - shared(self.chain, chain)
+
+
+class Hosted(Struct, frozen=True):
+    """A prompt that the engine has moved from a slot to its cache in the machine's memory."""
+
+    chain: Chain
+    unsaved: int
+    prompt: str
+
+
+class Choice(Struct, frozen=True):
+    """slot: None leaves the choice to the engine. rescue: save what the slot holds first. restore: into the slot."""
+
+    slot: Slot | None = None
+    rescue: bool = False
+    restore: Saved | None = None
+
+
+def blocks_of(tokens: int) -> int:
+    """About as many blocks as that many tokens fill, at least one."""
+    return max(1, tokens * BYTES_PER_TOKEN // BLOCK_BYTES)
+
+
+def tokens_of(blocks: int) -> int:
+    return blocks * BLOCK_BYTES // BYTES_PER_TOKEN
+
+
+def choose(slots: Sequence[Slot], hosted: Sequence[Hosted], chain: Chain, match: Match | None, worth: int) -> Choice:
+    """Where a request with the prompt `chain` loses least and gains most.
+
+    match: the best saved prompt. worth: blocks that are worth a file.
+    """
+    idle = [slot for slot in slots if not slot.busy]
+    if not idle:
+        return Choice()
+    live = max(idle, key=lambda slot: (shared(slot.chain, chain), -len(slot.chain), -slot.used))
+    in_slot = shared(live.chain, chain)
+    in_cache = max((shared(each.chain, chain) for each in hosted), default=0)
+    on_disk = match.blocks if match is not None else 0
+    if match is not None and on_disk - max(in_slot, in_cache) >= worth:
+        return _into(_least(idle), chain, worth, match.saved)
+    if in_cache > in_slot:
+        return Choice()
+    if live.loses(chain) >= worth:
+        # The request shares a beginning with another conversation, such as its tools: leave that one alone if possible.
+        other = _least(idle)
+        if not other.chain and (on_disk >= in_slot or in_slot < worth):
+            return Choice(other, restore=match.saved if match is not None and on_disk >= worth else None)
+        if in_slot < worth:
+            return _into(other, chain, worth)
+    return _into(live, chain, worth)
+
+
+def _into(slot: Slot, chain: Chain, worth: int, restore: Saved | None = None) -> Choice:
+    # A restored file replaces all that the slot holds.
+    lost = len(slot.chain) if restore is not None else slot.loses(chain)
+    return Choice(slot, rescue=bool(slot.unsaved) and lost >= worth, restore=restore)
+
+
+def spare(slots: Sequence[Slot]) -> Slot | None:
+    """An idle slot for a short prompt, which overwrites nothing there; None leaves the choice to the engine."""
+    return next((slot for slot in slots if not slot.busy and not slot.chain), None)
+
+
+def _least(idle: Sequence[Slot]) -> Slot:
+    """The slot whose loss costs least: an empty one, then a saved one, then the one that was used longest ago."""
+    return min(idle, key=lambda slot: (bool(slot.chain), bool(slot.unsaved), slot.used))

@@ -1,0 +1,96 @@
+"""Bounds of request bodies: the length of one, the time that it may take, and the memory of all together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.server.asgi import ClientGone, Headers, Receive, Scope, check_head, too_large
+
+BODY_SECONDS = 60.0
+"""For each further piece of a body, and for all of it, plus a second for every BYTES_PER_SECOND that came."""
+BYTES_PER_SECOND = 128 * 1024
+SMALL = 64 * 1024
+"""Shorter bodies aren't counted: the bound on connections bounds them."""
+
+SCOPE_KEY = "ctxgate.body"
+"""Where a `Body` is in an ASGI scope."""
+
+
+class Bodies:
+    """The bodies in memory, at most `most` bytes together. held: how many there are."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.held = 0
+
+
+class Body:
+    """One request's body, from its first piece until the request is answered; then `close` it."""
+
+    __slots__ = ("_began", "_bodies", "_held", "_limit", "_size")
+
+    def __init__(self, bodies: Bodies, limit: int) -> None:
+        self._bodies = bodies
+        self._limit = limit
+        self._began = asyncio.get_running_loop().time()
+        self._size = self._held = 0
+
+    def announced(self, headers: Headers) -> None:
+        """Raises what `check_head` raises."""
+        check_head(headers, self._limit)
+
+    def has(self, size: int) -> None:
+        """So much of it has come. Raises ProviderInvalidRequest (413) if that is too much for one body, and
+        ProviderUnavailable if it is for all together."""
+        if size > self._limit:
+            raise too_large(self._limit)
+        self._size = size
+        if size > SMALL:
+            bodies, more = self._bodies, size - self._held
+            if bodies.held + more > bodies.most:
+                raise ProviderUnavailable(
+                    f"the request bodies in memory exceed {bodies.most} bytes (server.max_bodies_bytes)",
+                    code="too_many_bodies",
+                    retry_after=1,
+                )
+            bodies.held += more
+            self._held = size
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._bodies.held -= self._held
+        self._held = 0
+
+    @asynccontextmanager
+    async def patience(self) -> AsyncIterator[None]:
+        """Raises ProviderInvalidRequest (408) if the next piece doesn't come in time."""
+        gone = asyncio.get_running_loop().time() - self._began
+        left = min(BODY_SECONDS, BODY_SECONDS + self._size / BYTES_PER_SECOND - gone)
+        try:
+            async with asyncio.timeout(left):
+                yield
+        except TimeoutError:
+            message = f"the request body comes too slowly: {self._size} bytes within {gone + left:.0f} s"
+            raise ProviderInvalidRequest(message, code="request_timeout", status=408) from None
+
+
+async def read_body(scope: Scope, receive: Receive) -> bytes:
+    """The whole body. Raises what the `Body` of the scope raises, and ClientGone."""
+    body: Body = scope[SCOPE_KEY]
+    body.announced(scope["headers"])
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        async with body.patience():
+            message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part = message.get("body", b"")
+        size += len(part)
+        body.has(size)
+        parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts)

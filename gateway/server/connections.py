@@ -1,0 +1,49 @@
+"""How many connections there may be, and which one gives way to a new one."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import select
+from collections.abc import Iterable
+from typing import Protocol
+
+OTHER_FILES = 64
+"""Files that the process needs besides its connections."""
+_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+
+class Connection(Protocol):
+    """spare: how easily it can be closed: the lower, the easier; None while a request is answered on it."""
+
+    @property
+    def spare(self) -> tuple[int, float] | None: ...
+
+    def evict(self) -> None:
+        """Closes it at once. It counts as a connection until its client is told, but can't be spared again."""
+        ...
+
+
+def most(wanted: int) -> int:
+    """`wanted`, or fewer where the system allows fewer open files: each connection may need one to an engine, too."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return wanted if files == resource.RLIM_INFINITY else min(wanted, max(1, (files - OTHER_FILES) // 2))
+
+
+def make_room(connections: Iterable[Connection]) -> bool:
+    """Closes the one that is spared most easily; whether there is any."""
+    ranked = [(spare, id(each), each) for each in connections if (spare := each.spare) is not None]
+    if not ranked:
+        return False
+    min(ranked)[2].evict()
+    return True
+
+
+def has_left(transport: asyncio.Transport) -> bool:
+    """Whether the client has closed the connection. Reading tells that too late: after what was sent before."""
+    number = transport.get_extra_info("socket").fileno()
+    if number < 0:
+        return True
+    poll = select.poll()
+    poll.register(number, select.POLLIN | _GONE)
+    return any(event & _GONE for _, event in poll.poll(0))

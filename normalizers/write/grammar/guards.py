@@ -1,0 +1,254 @@
+"""Answers in text with calls that are sure to be read: what may follow each mark that begins a region of calls.
+
+The text stays free up to such a mark. From there on the model writes calls of declared tools, in any spelling that
+the format's reader takes; after the region the text is free again. A strict tool's calls fit all of its schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from normalizers.read import ARGUMENT_KEYS, NAME_KEYS
+from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
+from normalizers.write.grammar.formats import parameter_tag, plain
+from normalizers.write.grammar.gbnf import either, literal, none_of
+from normalizers.write.grammar.schemas import Schema, items, not_strings, parameters, properties, strings
+from normalizers.write.grammar.values import Values, open_ended
+
+START = "free"
+"""The rule of an answer."""
+
+REASONING = "reasoning"
+"""The rule of an answer that begins within the model's reasoning."""
+
+_WORD = re.compile(r"[^\W\d][\w.\-]*")
+_NAME = re.compile(r"(?!functions\.)(?=.*[^\W\d])[\w.\-]+")
+_FIELD = re.compile(r"(\{\w+\}| )")
+_ANY_ID = "[a-zA-Z0-9_-]{1,40}"
+
+
+def guard(
+    rules: Values, spec: FormatSpec, functions: Sequence[Schema], *, several: bool, any_mark: bool = False
+) -> bool:
+    """Adds the rules START and, if the format has reasoning, REASONING. several: more than one call may come. any_mark:
+    a mark may be a word that prose could hold.
+
+    False if the format, or the name of a tool or parameter, is nothing to be sure of.
+    """
+    regions = _REGIONS.get(spec.dialect)
+    if regions is None or not (any_mark or all(map(_is_mark, (*spec.open, *spec.begins)))):
+        return False
+    rules.exact = False
+    bodies = regions(rules, spec, functions, several)
+    if not bodies:
+        return False
+    rest = START
+    dead: tuple[str, ...] = ()
+    if not several:
+        rest, dead = "rest", tuple(bodies)
+    reasoning = {opening: f"{REASONING}-{number}" for number, (opening, _) in enumerate(spec.think)}
+    ws = rules.shared("ws")
+    after = _after(spec, rest, bodies if several else {}, ws)
+    rules.free(START, {mark: f"{body} {ws}? {after}" for mark, body in bodies.items()} | reasoning)
+    if not several:
+        rules.free(rest, {mark: f"{name}-rest" for mark, name in reasoning.items()}, dead)
+    for number, (_, closing) in enumerate(spec.think):
+        rules.free(f"{REASONING}-{number}", {closing: START})
+        if not several:
+            rules.free(f"{REASONING}-{number}-rest", {closing: rest})
+    if spec.think:
+        rules.add(REASONING, f"{REASONING}-0")
+    return True
+
+
+def _is_mark(text: str) -> bool:
+    """Whether it is no word that prose could hold."""
+    return not text[0].isalnum()
+
+
+def _after(spec: FormatSpec, rest: str, bodies: Mapping[str, str], ws: str) -> str:
+    """What may follow a region's body: its end, or that of the answer."""
+    if spec.close:
+        return f"({either([literal(mark) for mark in spec.close])} {rest})?"
+    # No mark ends the region, so the text after it must not look like more of it.
+    marks = [f"{literal(mark)} {body} {ws}?" for mark, body in bodies.items() if mark in spec.open]
+    again = f"({' | '.join(marks)})* " if marks else ""
+    other = none_of(",;`<>{}[]", r"\x00-\x20\x7f")
+    return f"{again}({other} {rest})?"
+
+
+# -- one function for each dialect: a region's body after each mark that may begin it
+
+
+def _pythonic(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several: bool) -> dict[str, str]:
+    ws = rules.shared("ws")
+
+    def member(key: str, value: str) -> str:
+        if _WORD.fullmatch(key):
+            return f'{literal(key)} {ws}? "=" {ws}? {value}'
+        return f'"**{{" {ws}? {rules.json_member(key, value)} {ws}? "}}"'
+
+    def call(function: Schema) -> str:
+        schema = parameters(function)
+        if not rules.exact and open_ended(schema):
+            one = rules.rule("any", f'[a-zA-Z_] [a-zA-Z0-9_]{{0,40}} {ws}? "=" {ws}? {rules.shared("value")}')
+            body = f"({one} ({rules.shared('comma')} {one})*)?"
+        else:
+            body = rules.members(schema, schema, function["name"], member)
+        return f'{literal(function["name"])} "(" {ws}? {body} {ws}? ")"'
+
+    if not all(_WORD.fullmatch(function["name"]) for function in functions):
+        return {}
+    one = _calls(rules, functions, call)
+    listed = f'{one} ({ws}? [,;] {ws}? {one} | {ws} {one})* ({ws}? ",")?' if several else one
+    body = rules.rule("body", f'{ws}? ("[" {ws}? {listed} {ws}? "]" | {listed})')
+    return dict.fromkeys(spec.open, body)
+
+
+def _json(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several: bool) -> dict[str, str]:
+    return dict.fromkeys(spec.open, _json_body(rules, functions, _by_tool(rules, functions, rules.arguments), several))
+
+
+def _json_body(rules: Values, functions: Sequence[Schema], arguments: Sequence[str], several: bool) -> str:
+    ws, comma = rules.shared("ws"), rules.shared("comma")
+    one = _json_call(rules, functions, arguments)
+    more, listed = (f"({ws}? [,;]? {ws}? {one})*", f"({comma} {one})*") if several else ("", "")
+    return rules.rule("body", f'{ws}? ({one} {more} | "[" {ws}? {one} {listed} {ws}? "]")')
+
+
+def _json_call(rules: Values, functions: Sequence[Schema], arguments: Sequence[str]) -> str:
+    ws, comma, colon = rules.shared("ws"), rules.shared("comma"), rules.shared("colon")
+    name = rules.rule("name", f"{_word(rules, sorted(NAME_KEYS))} {colon}")
+    key = rules.rule("key", f"{_word(rules, sorted(ARGUMENT_KEYS))} {colon}")
+    further = rules.rule("further", f"({_word(rules, ['id', 'type'])} {colon} {rules.shared('string')} {comma})")
+
+    def call(function: Schema, values: str) -> str:
+        named, given = f"{name} {rules.constant(function['name'])}", f"{key} {values}"
+        needed = properties(parameters(function)) or items(parameters(function), "required")
+        first = f"{named} {comma} {given}" if needed else f"{named} ({comma} {given})?"
+        return rules.rule(function["name"], f"{first} | {given} {comma} {named}")
+
+    calls = [call(*pair) for pair in zip(functions, arguments, strict=True)]
+    inner = rules.rule("inner", f"{either(calls)} {ws}?")
+    nested = rules.rule("nested", f'{_word(rules, ["function"])} {colon} "{{" {ws}? {inner} "}}" {ws}?')
+    return rules.rule("object", f'"{{" {ws}? {further}{{0,2}} ({inner} | {nested}) "}}"')
+
+
+def _word(rules: Values, words: Sequence[str]) -> str:
+    return either([rules.constant(word) for word in words])
+
+
+def _named(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several: bool) -> dict[str, str]:
+    syntax = spec.syntax
+    if not isinstance(syntax, NamedSyntax) or syntax.quotes or syntax.bare_keys:
+        return {}
+    if not all(_NAME.fullmatch(function["name"]) for function in functions):
+        return {}
+    ws = rules.shared("ws")
+    objects = _by_tool(rules, functions, rules.arguments)
+    tail = "".join(f" ({ws}? {literal(text)})?" for text in syntax.tail)
+
+    def calls(heads: Sequence[str]) -> str:
+        each = []
+        for function, given in zip(functions, objects, strict=True):
+            written = either([_head(head, function["name"], ws) for head in heads])
+            each.append(rules.rule(function["name"], f"{written} {ws}? {given}{tail}"))
+        return rules.rule("call", either(each))
+
+    marked = [head for head in syntax.head if not head.startswith("{")]
+    more = f" ({ws}? {calls(marked)})*" if several and marked else ""
+    first = f"{ws}? {calls(syntax.head)}{more}"
+    if not spec.close:
+        first = f"{first} | {_json_body(rules, functions, objects, several)}"
+    bodies = dict.fromkeys(spec.open, rules.rule("body", first))
+    for mark in spec.begins:
+        begun = [head.removeprefix(mark) for head in marked if head.startswith(mark)]
+        bodies[mark] = rules.rule("body", f"{calls(begun)}{more}")
+    return bodies
+
+
+def _head(template: str, name: str, ws: str) -> str:
+    """What a head stands for, for one tool."""
+    # Without a field for the name the id holds it.
+    call_id = _ANY_ID if "{name}" in template else f"{literal(f'functions.{name}:')} [0-9]{{1,4}}"
+    fields = {"{name}": f"{literal(name)} {ws}?", "{id}": f"{call_id} {ws}?", " ": ws}
+    return " ".join(fields.get(piece, literal(piece)) for piece in _FIELD.split(template) if piece)
+
+
+def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several: bool) -> dict[str, str]:
+    syntax = spec.syntax
+    if not isinstance(syntax, TagSyntax):
+        return {}
+    keys = [key for function in functions for key in properties(parameters(function))]
+    if not all(_NAME.fullmatch(word) for word in (*(function["name"] for function in functions), *keys)):
+        return {}
+    ws = rules.shared("ws")
+    leads = [template.partition("{")[0] for template in (*syntax.call, *syntax.parameter)]
+    dead = [*syntax.call_end, *spec.close, *spec.open, *(lead for lead in leads if lead)]
+    text = rules.until("text", syntax.parameter_end, dead)
+    end = literal(syntax.parameter_end)
+    asks = "{string}" in syntax.parameter[0]
+
+    def arguments(function: Schema) -> str:
+        schema = parameters(function)
+
+        def member(key: str, value: str) -> str:
+            found = properties(schema).get(key)
+            forms = []
+            for part in strings(found, schema):
+                spelled = plain(part, "")
+                # One line break on either side is layout; more white space would be part of the value.
+                forms.append(("true", f'({spelled} | "\\x0a" {spelled} "\\x0a") {end}' if spelled else text))
+            rest = not_strings(found, schema)
+            if rest is not None and (asks or not any(form == text for _, form in forms)):
+                other = rules.value(rest, schema, f"{function['name']}-{key}") if forms else value
+                forms.append(("false", f"{ws}? {other} {ws}? {end}"))
+            return either([f"{_layout(parameter_tag(syntax, key, string), ws)} {form}" for string, form in forms])
+
+        return rules.members(schema, schema, function["name"], member, separator="")
+
+    given = _by_tool(rules, functions, arguments)
+    closing = f" {ws}? {either([literal(mark) for mark in syntax.call_end])}" if syntax.call_end else ""
+
+    def calls(begun: str = "") -> str:
+        each = []
+        for function, body in zip(functions, given, strict=True):
+            heads = [template.removeprefix(begun) for template in syntax.call if template.startswith(begun)]
+            written = either([_head(head, function["name"], ws) for head in heads])
+            each.append(rules.rule(function["name"], f"{written} {ws}? {body}{closing}"))
+        return rules.rule("call", either(each))
+
+    more = f" ({ws}? {calls()})*" if several and syntax.call_end else ""
+    bodies = dict.fromkeys(spec.open, rules.rule("body", f"{ws}? {calls()}{more}"))
+    for mark in spec.begins:
+        bodies[mark] = rules.rule("body", f"{calls(mark)}{more}")
+    return bodies
+
+
+def _layout(template: str, ws: str) -> str:
+    """A tag whose line breaks may be any white space."""
+    return f" {ws}? ".join(literal(piece) for piece in re.split(r"\s*\n\s*", template) if piece)
+
+
+_REGIONS: dict[str, Callable[[Values, FormatSpec, Sequence[Schema], bool], dict[str, str]]] = {
+    "pythonic": _pythonic,
+    "json": _json,
+    "named": _named,
+    "tags": _tags,
+}
+
+
+def _calls(rules: Values, functions: Sequence[Schema], call: Callable[[Schema], str]) -> str:
+    """A rule for one call of any of the tools."""
+    return rules.rule("call", either(_by_tool(rules, functions, call)))
+
+
+def _by_tool(rules: Values, functions: Sequence[Schema], write: Callable[[Schema], str]) -> list[str]:
+    """A rule for each tool; the values of strict ones are exact."""
+    each = []
+    for function in functions:
+        rules.exact = function.get("strict") is True
+        each.append(rules.rule(function["name"], write(function)))
+        rules.exact = False
+    return each

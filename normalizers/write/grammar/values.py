@@ -1,0 +1,293 @@
+"""From schemas to rules: expressions for the values of a schema, in JSON or in Python's spelling of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from normalizers.write.grammar.gbnf import INT_DIGITS, either, grouped, integers, literal, none_of, times
+from normalizers.write.grammar.rules import MAX_TEXT, NO_CONTROL, Rules
+from normalizers.write.grammar.schemas import (
+    ANY,
+    COMPOSED,
+    Schema,
+    bound,
+    count,
+    items,
+    merged,
+    parameters,
+    properties,
+    resolved,
+    target,
+    without,
+)
+
+MAX_SIZE, MAX_DEPTH = 4000, 40
+"""Schemas read for one grammar, and within each other. Beyond these bounds any value is accepted: a schema can
+refer to itself without end."""
+
+FREE_ORDER = 4
+"""Keys of an object that may come in any order, each once. The rules grow as 2 to that power."""
+
+_TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
+_NOTES = ("title", "description", "default", "examples", "deprecated")
+
+
+class Values(Rules):
+    """Rules for values by their schemas.
+
+    With `exact` a value fits all of its schema; otherwise its types and enums, and its objects' keys. free_order: as
+    FREE_ORDER.
+    """
+
+    def __init__(
+        self, *, python: bool, marks: Iterable[str] = (), limit: int = MAX_TEXT, free_order: int = FREE_ORDER
+    ) -> None:
+        super().__init__(python=python, marks=marks, limit=limit)
+        self._rare = frozenset(map(_rarest, self.marks))
+        self._free_order = free_order
+        self._refs: dict[tuple[int, str, bool], str] = {}
+        self._size = 0
+        self._depth = 0
+
+    def constant(self, value: object) -> str:
+        spelled = {_spelled(value, python=self.python)}
+        if not self.exact and (value is None or isinstance(value, str | bool)):
+            spelled = {_spelled(value, python=True), _spelled(value, python=False)}
+            if isinstance(value, str) and not any(char in "'\\" or char < " " for char in value):
+                spelled.add(f"'{value}'")
+        self._spend(sum(map(len, spelled)))
+        return either([literal(text) for text in sorted(spelled)])
+
+    def value(self, schema: object, root: Schema, hint: str) -> str:
+        """An expression for the values of a schema."""
+        self._size += 1
+        if not isinstance(schema, Mapping) or self._size > MAX_SIZE or self._depth > MAX_DEPTH:
+            return self.shared("value")
+        self._depth += 1
+        try:
+            return self._value(schema, root, hint)
+        finally:
+            self._depth -= 1
+
+    def _value(self, schema: Schema, root: Schema, hint: str) -> str:
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            return self._reference(reference, root, hint)
+        if "const" in schema:
+            return self.constant(schema["const"])
+        if values := items(schema, "enum"):
+            return either([self.constant(value) for value in values])
+        if parts := items(schema, "allOf"):
+            return self.value(merged(without(schema, "allOf"), *(target(part, root) for part in parts)), root, hint)
+        for keyword in COMPOSED:
+            if branches := items(schema, keyword):
+                return self._branches(without(schema, keyword, *_NOTES), branches, root, hint)
+        if kinds := items(schema, "type"):
+            return either([self.value({**schema, "type": one}, root, hint) for one in kinds])
+        return self._typed(schema, root, hint)
+
+    def _typed(self, schema: Schema, root: Schema, hint: str) -> str:
+        """The values of a schema with one type, or with none that is known."""
+        match _type(schema):
+            case None:
+                return self.shared("value")
+            case "string":
+                return self._string(schema)
+            case "integer" | "number" as kind:
+                return self._number(schema, whole=kind == "integer")
+            case "array":
+                return self._array(schema, root, hint)
+            case "object":
+                return self._object(schema, root, hint)
+            case kind:
+                return self.shared(kind)
+
+    def _reference(self, reference: str, root: Schema, hint: str) -> str:
+        key = (id(root), reference, self.exact)
+        if key not in self._refs:
+            name = self._refs[key] = self.rule(reference, "")  # reserves the name: the schema may refer to itself
+            self.add(name, self.value(resolved(reference, root), root, hint))
+        return self._refs[key]
+
+    def _branches(self, base: Schema, branches: Sequence[Any], root: Schema, hint: str) -> str:
+        """A choice of the branches; the keywords beside them apply to each."""
+        each = branches if not base else [merged(base, target(branch, root)) for branch in branches]
+        return either([self.value(branch, root, hint) for branch in each])
+
+    def _string(self, schema: Schema) -> str:
+        low, high = count(schema, "minLength"), count(schema, "maxLength")
+        if not self.exact or (not low and high is None):
+            return self.shared("string")
+        # A repetition can't count and look out for marks: it leaves out one character of each.
+        plain = none_of(("\\", '"', *self._rare), NO_CONTROL)
+        char = f"({plain} | {self.shared('escape')})"
+        return rf'"\"" {char}{times(low or 0, high)} "\""'
+
+    def _number(self, schema: Schema, *, whole: bool) -> str:
+        low, high = bound(schema, "minimum", 1), bound(schema, "maximum", -1)
+        if not self.exact or (low is None and high is None):
+            return self.shared("integer" if whole else "number")
+        least = None if low is None else math.ceil(low[0])
+        most = None if high is None else math.floor(high[0])
+        # The first and the last whole number; an exclusive bound is neither.
+        first = least if low is None or least is None else least + (low[1] and least == low[0])
+        last = most if high is None or most is None else most - (high[1] and most == high[0])
+        found = integers(first, last)
+        if not whole:
+            # The fraction leads away from 0, by less than 1.
+            positive = integers(max(first or 0, 0), None if most is None else most - 1)
+            negative = integers(None if least is None else least + 1, -1 if last is None else min(last, -1))
+            found += [f'({text}) "." [0-9]{{1,{INT_DIGITS}}}' for text in (*positive, *negative)]
+        if found:
+            return either(found)
+        # No whole number fits, so there are two bounds: any number between them does.
+        between = [limit[0] for limit in (low, high) if limit is not None]
+        return literal(json.dumps(sum(between) / len(between)))
+
+    def _array(self, schema: Schema, root: Schema, hint: str) -> str:
+        if not self.exact:
+            parts = [*items(schema, "prefixItems"), schema.get("items", ANY)]
+            item = self.rule(f"{hint}-item", either([self.value(part, root, hint) for part in parts]))
+            comma, ws = self.shared("comma"), self.shared("ws")
+            return f'"[" {ws}? ({item} ({comma} {item})* {comma}?)? {ws}? "]"'
+        low, high = count(schema, "minItems") or 0, count(schema, "maxItems")
+        first = [self.value(item, root, hint) for item in items(schema, "prefixItems")[:high]]
+        rest = schema.get("items", ANY)
+        if high == 0 or (rest is False and not first):
+            return '"[]"'
+        item = self.rule(f"{hint}-item", self.value(rest, root, hint)) if rest is not False else ""
+        if first:
+            head = ' ", " '.join(f"({one})" for one in first)
+            more = f' (", " {item}){times(max(low - len(first), 0), _less(high, len(first)))}' if item else ""
+            return f'"[" {head}{more} "]"'
+        more = f'{item} (", " {item}){times(max(low - 1, 0), _less(high, 1))}'
+        return f'"[" {more} "]"' if low else f'"[" ({more})? "]"'
+
+    def _object(self, schema: Schema, root: Schema, hint: str) -> str:
+        if not properties(schema):
+            further = schema.get("additionalProperties")
+            if further is False and self.exact:
+                return '"{}"'
+            if not isinstance(further, Mapping) or not self.exact:
+                return self.shared("object")
+            member = self.rule(f"{hint}-any", f'{self.shared("string")} ": " {self.value(further, root, hint)}')
+            return f'"{{" ({member} (", " {member})*)? "}}"'
+        return self._braced(self.members(schema, root, hint, self.json_member))
+
+    # -- members -----------------------------------------------------------------------------------
+
+    def json_member(self, key: str, value: str) -> str:
+        if self.exact:
+            return f"{literal(json.dumps(key, ensure_ascii=False) + ': ')} {value}"
+        return f"{self.constant(key)} {self.shared('colon')} {value}"
+
+    def members(
+        self, schema: Schema, root: Schema, hint: str, write: Callable[[str, str], str], separator: str = ", "
+    ) -> str:
+        """The members of an object, each at most once; with `exact` all of the required ones.
+
+        Many exact members come in the schema's order, the required ones first. Many others may repeat.
+        """
+        known = properties(schema)
+        wanted = dict.fromkeys(key for key in items(schema, "required") if isinstance(key, str))
+        required = [*(key for key in known if key in wanted), *(key for key in wanted if key not in known)]
+        keys = [*required, *(key for key in known if key not in wanted)]
+        written = [
+            self.rule(f"{hint}-{key}", write(key, grouped(self.value(known.get(key, ANY), root, f"{hint}-{key}"))))
+            for key in keys
+        ]
+        if not written:
+            return '""'
+        if self.exact:
+            between, last = literal(separator) if separator else "", ""
+        else:
+            between, last = (self.shared("comma"),) * 2 if separator else (f"{self.shared('ws')}?", "")
+        if len(written) <= self._free_order:
+            return self._in_any_order(written, len(required) if self.exact else 0, between, last)
+        if self.exact:
+            return self._in_order(written, len(required), between, hint)
+        any_member = self.rule(f"{hint}-any", either(written))
+        more = f"({between} {any_member})*"
+        return f"({any_member} {more}{f' {last}?' if last else ''})?"
+
+    def _in_any_order(self, members: Sequence[str], required: int, between: str, last: str) -> str:
+        """Each member at most once, the first `required` ones surely. last: what may follow the last one."""
+        needed, every = (1 << required) - 1, (1 << len(members)) - 1
+
+        def after(taken: int) -> str:
+            """An expression for the rest once the members with these bits are written."""
+            if taken == every:
+                return f"{last}?" if last else ""
+            left = [at for at in range(len(members)) if not taken >> at & 1]
+            choices = [f"{members[at]} {rests[taken | 1 << at]}".rstrip() for at in left]
+            more = f"{between} {either(choices)}".strip() if taken else either(choices)
+            if needed & ~taken:
+                return more
+            return f"({more} | {last})?" if last and taken else f"({more})?"
+
+        rests: dict[int, str] = {every: after(every)}
+        for taken in range(every - 1, 0, -1):
+            rests[taken] = self.rule("o", after(taken))
+        return after(0)
+
+    def _in_order(self, members: Sequence[str], required: int, between: str, hint: str) -> str:
+        first, optional = members[:required], members[required:]
+        rest, alternatives = "", []
+        for member in reversed(optional):
+            alternatives.append(f"{member} {rest}".strip())
+            rest = self.rule(f"{hint}-rest", f"({between} {member})? {rest}".strip())
+        if first:
+            return f"{f' {between} '.join(first)} {rest}".strip()
+        return f"({' | '.join(reversed(alternatives))})?"
+
+    def arguments(self, function: Schema) -> str:
+        """A tool's arguments as one JSON object."""
+        schema = parameters(function)
+        if not self.exact and open_ended(schema):
+            return self.shared("object")
+        return self._braced(self.members(schema, schema, function["name"], self.json_member))
+
+    def _braced(self, members: str) -> str:
+        if self.exact:
+            return f'"{{" {members} "}}"'
+        return f'"{{" {self.shared("ws")}? {members} {self.shared("ws")}? "}}"'
+
+
+def open_ended(schema: Schema) -> bool:
+    """Whether the schema names no property and says that any may come."""
+    return not properties(schema) and bool(schema.get("additionalProperties") or schema.get("patternProperties"))
+
+
+def _rarest(mark: str) -> str:
+    """The character of a mark that values need least."""
+    return next((char for char in mark if char not in "<>[]/" and not char.isascii()), "") or next(
+        (char for char in "|<[" if char in mark), mark[0]
+    )
+
+
+def _type(schema: Schema) -> str | None:
+    """The schema's type, or the one that its keywords imply."""
+    kind = schema.get("type")
+    if isinstance(kind, str) and kind in _TYPES:
+        return kind
+    return "object" if "properties" in schema else "array" if "items" in schema else None
+
+
+def _less(limit: int | None, taken: int) -> int | None:
+    return None if limit is None else max(limit - taken, 0)
+
+
+def _spelled(value: object, *, python: bool) -> str:
+    match value:
+        case None | bool() if python:
+            return repr(value)
+        case Mapping():
+            members = (f"{json.dumps(k, ensure_ascii=False)}: {_spelled(v, python=python)}" for k, v in value.items())
+            return "{" + ", ".join(members) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(_spelled(one, python=python) for one in value) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)

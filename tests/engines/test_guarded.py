@@ -1,0 +1,153 @@
+"""Calls that the model decides on, guarded by a grammar on real engines: each that begins can be read, or is cut."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from gateway.config import Model
+from gateway.core import Gateway
+from normalizers import FormatSpec, registry
+from tests.conftest import ROOT
+from tests.formats.asking import ASK, WEATHER, Json, Said, chat_request, from_stream, tool
+from tests.formats.conftest import config
+from tests.formats.schemas import random_tool
+from tests.patience import PATIENCE
+from tests.ports import free_port
+
+ANSWERS = int(os.environ.get("CTXGATE_GUARDED_ANSWERS", "40"))
+"""Answers at temperature 1.5 of each engine; the whole is 1000."""
+
+TOGETHER = 4
+QUESTIONS = (
+    ASK,
+    {"role": "user", "content": "What is the weather in Paris and in Rome?"},
+    {"role": "user", "content": "Remind me to call Anna in three days."},
+    {"role": "user", "content": "Say hello."},
+)
+MARKS = {"open": ["<|tool_call_start|>"], "close": ["<|tool_call_end|>"]}
+FORMATS: tuple[FormatSpec, ...] = (
+    registry.get("pythonic"),
+    # What the model never learnt, behind the marks that it writes.
+    registry.define({"like": "hermes", "name": "json", **MARKS}),
+    registry.define({"like": "qwen3_coder", "name": "tags", **MARKS}),
+    registry.define({"like": "mistral", "name": "named", **MARKS}),
+)
+
+
+@contextmanager
+def running(*argv: str) -> Iterator[str]:
+    """The base URL of an engine's server."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(
+        [*argv, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    urllib.request.urlopen(f"{url}/health", timeout=PATIENCE).close()
+                    break
+                except OSError:  # urllib's own among them
+                    assert process.poll() is None, "the server ended"
+                    assert time.monotonic() < deadline, "the server did not come up"
+                    time.sleep(0.05)
+            yield url
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def llama_cpp(test_model: Path) -> Iterator[str]:
+    pytest.importorskip("xllamacpp")
+    script = str(ROOT / "gateway/engines/xllamacpp_server.py")
+    slots = ("--ctx-size", "4096", "--parallel", str(TOGETHER), "--threads", "1")
+    with running(sys.executable, "-P", script, "--model", str(test_model), "--alias", "m", *slots) as url:
+        yield url
+
+
+@pytest.fixture
+def mlx(mlx_python: str, mlx_model: Path) -> Iterator[str]:
+    found = subprocess.run([mlx_python, "-c", "import llguidance"], capture_output=True, timeout=PATIENCE)
+    if found.returncode:
+        pytest.skip("the Python that has mlx-lm has no llguidance")
+    script = str(ROOT / "gateway/engines/mlx_server.py")
+    options = ("--context-window", "1024", "--decode-concurrency", str(TOGETHER), "--log-level", "WARNING")
+    with running(mlx_python, "-P", script, "--model", str(mlx_model), *options) as url:
+        yield url
+
+
+async def streamed(gateway: Gateway, *messages: Json, **fields: Any) -> tuple[Said, int]:
+    """The answer, and how many times more of a call came."""
+    chunks: list[Json] = []
+    times = 0
+    with await gateway.chat(chat_request(*messages, stream=True, **fields)) as run:
+        while payloads := await run.payloads():
+            came = [json.loads(payload) for payload in payloads]
+            times += any(choice["delta"].get("tool_calls") for chunk in came for choice in chunk["choices"])
+            chunks += came
+    return from_stream(chunks), times
+
+
+async def ask(gateways: list[Gateway], seed: int, *, seeded: bool) -> Counter[str]:
+    """One answer to random tools, and what is to count of it."""
+    random = Random(seed)
+    tools = [tool(WEATHER), random_tool(random, "remind"), random_tool(random, "a.b-c")][: random.randint(1, 3)]
+    fields: Json = {"seed": seed} if seeded else {}
+    said, times = await streamed(
+        gateways[seed % len(gateways)],
+        random.choice(QUESTIONS),
+        tools=tools,
+        temperature=1.5,
+        max_tokens=200,
+        **fields,
+    )
+    cut = said.finish_reason == "length"
+    if not cut:
+        codes = {warning["code"] for warning in said.ctxgate.get("warnings", ())} - {"stray_marker", "echo_dropped"}
+        assert not codes, (seed, said)
+        assert {name for name, _ in said.parsed} <= {each["function"]["name"] for each in tools}, (seed, said)
+        assert said.finish_reason == ("tool_calls" if said.calls else "stop")
+    return Counter({"cut": cut, "with calls": bool(said.calls), "in pieces": times > 1, "not UTF-8": "�" in repr(said)})
+
+
+async def every_call_is_read(runtime: str, url: str, record_property: Any, *, seeded: bool) -> None:
+    models = [
+        Model(name="m", runtime=runtime, base_url=url, tool_call_format="auto", custom_format=spec) for spec in FORMATS
+    ]
+    gateways = [Gateway(config(model)) for model in models]
+    counts: Counter[str] = Counter()
+    for first in range(0, ANSWERS, TOGETHER):
+        for one in await asyncio.gather(*(ask(gateways, first + at, seeded=seeded) for at in range(TOGETHER))):
+            counts.update(one)
+    for gateway in gateways:
+        await gateway.aclose()
+    print(runtime, dict(counts))
+    record_property("counts", dict(counts))
+    assert counts["with calls"] > ANSWERS // 4
+    assert counts["in pieces"] > counts["with calls"] // 2
+
+
+@pytest.mark.timeout(3600)
+async def test_every_call_that_llama_cpp_begins_can_be_read(llama_cpp: str, record_property: Any) -> None:
+    await every_call_is_read("llama.cpp", llama_cpp, record_property, seeded=True)
+
+
+@pytest.mark.timeout(3600)
+async def test_every_call_that_mlx_begins_can_be_read(mlx: str, record_property: Any) -> None:
+    """In batches, which mlx_lm.server makes of requests without a seed."""
+    await every_call_is_read("mlx", mlx, record_property, seeded=False)

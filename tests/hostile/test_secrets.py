@@ -1,0 +1,169 @@
+"""What came from a variable reaches its engine, and no file, no other process, no log and no answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gateway.config.build import PUBLIC
+from tests.conftest import ROOT
+from tests.gateway.double import Exchange, completion
+from tests.hostile.running import Gateway, Upstream, configuration, started
+
+Json = dict[str, Any]
+
+KEY = "planted-key-of-callers"
+PLACES = (
+    *("api_key", "extra_body", "force_params", "strip_params", "stop", "args", "base_url", "replicas", "providers"),
+    *("api_keys", "store", "url", "object"),
+)
+"""Keys of the file where a secret is planted below, by a variable of its own."""
+
+OTHERS = {
+    **dict.fromkeys(("tool_prompt", "enforcement", "session"), "one of a few words"),
+    **dict.fromkeys(("excludes", "aliases", "public_hosts", "users"), "names"),
+    "models": "names",
+    "model_path": "another spelling of path",
+    "groups": "names",
+    "runtimes": "names",
+    "enabled": "yes or no",
+}
+"""Keys whose values no secret can be, and why."""
+
+
+def planted(place: str) -> str:
+    return f"planted-secret-{place}"
+
+
+def configured(upstream: Upstream, folder: Path, test_model: Path) -> Json:
+    config = configuration(upstream, folder, test_model)
+    address = config["models"]["m"]["base_url"]
+    models = config["models"]
+    models["m"] |= {
+        "api_key": "${PLANTED_API_KEY}",
+        "extra_body": {"provider": {"headers": {"Authorization": "Bearer ${PLANTED_EXTRA_BODY}"}}, "seen": [1]},
+        "force_params": {"user": {"is": ["${PLANTED_FORCE_PARAMS}"]}},
+        "strip_params": ["${PLANTED_STRIP_PARAMS}"],
+        "stop": ["${PLANTED_STOP}"],
+        "base_url": f"{address}/${{PLANTED_BASE_URL}}",
+    }
+    models["gone"] = {"runtime": "openai", "base_url": "http://127.0.0.1:9/${PLANTED_BASE_URL}"}
+    models["many"] = {"runtime": "openai", "replicas": [f"{address}/${{PLANTED_REPLICAS}}", "http://127.0.0.1:9/b"]}
+    models["broken"] = {"runtime": "llama.cpp", "path": str(test_model), "args": ["--${PLANTED_ARGS}"]}
+    models["tiny"] |= {"pass_env": ["WANTED"]}
+    config["server"] = {"api_keys": ["${PLANTED_API_KEYS}"]}
+    config["rooms"] = {"providers": {"p": "http://127.0.0.1:9/${PLANTED_PROVIDERS}"}}
+    config["store"] = f"sqlite:///{folder}/state/store.db?${{PLANTED_STORE}}=1"
+    config["ctx"] = {"enabled": True, "root": str(folder / "ctx")}
+    config["log"] = {"bodies": False, "level": "debug"}
+    return config
+
+
+@pytest.fixture(scope="module")
+def gateway(scripted: Upstream, test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    pytest.importorskip("xllamacpp")
+    folder = tmp_path_factory.mktemp("g")
+    variables = {f"PLANTED_{place.upper()}": planted(place) for place in PLACES}
+    variables |= {"PLANTED_API_KEYS": KEY, "PLANTED_STORE": "timeout", "WANTED": "passed on"}
+    variables |= {"OPENAI_API_KEY": planted("unrelated"), "HF_TOKEN": planted("unrelated")}
+    with started(folder, configured(scripted, folder, test_model), **variables) as running:
+        yield running
+
+
+async def indiscreet(exchange: Exchange) -> None:
+    """A script: refuses, and quotes all that it got."""
+    if not exchange.body or "refuse" not in exchange.body.decode():
+        await exchange.whole(completion())
+        return
+    said = json.dumps({"path": exchange.path, "headers": exchange.headers, "body": exchange.json})
+    if exchange.json.get("stream"):
+        await exchange.start()
+        await exchange.event({"error": {"message": said}})
+        await exchange.end()
+    else:
+        await exchange.whole({"error": {"message": said}}, 401)
+
+
+def files(folder: Path) -> Iterator[tuple[Path, bytes]]:
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            yield path, path.read_bytes()
+
+
+def test_secrets_stay_where_they_belong(gateway: Gateway, upstream: Upstream) -> None:
+    upstream.script = indiscreet
+    auth = {"Authorization": f"Bearer {KEY}"}
+    said = [gateway.chat("Hi", auth)]
+    sent = upstream.double.requests[-1]
+    assert sent.headers["authorization"] == f"Bearer {planted('api_key')}"
+    assert sent.path.startswith(f"/{planted('base_url')}/")
+    assert sent.json["provider"]["headers"]["Authorization"] == f"Bearer {planted('extra_body')}"
+    assert sent.json["user"] == {"is": [planted("force_params")]}
+
+    for model in ("m", "gone", "many", "broken", "tiny", "echo"):
+        said.append(gateway.chat("Please refuse", auth, model=model))
+        said.append(gateway.chat("Please refuse", auth, model=model, stream=True))
+        said.append(gateway.ask("POST", "/api/show", {"model": model}, auth))
+        said.append(gateway.ask("GET", f"/v1/models/{model}", None, auth))
+    assert b"[secret]" in gateway.chat("Hi", auth, model="broken").body
+    paths = gateway.ask("GET", "/openapi.json", None, auth).json["paths"]
+    said += [gateway.ask("GET", path, None, auth) for path, ways in paths.items() if "get" in ways and "{" not in path]
+    said += [gateway.ask("GET", path, None, auth) for path in ("/-/status", "/-/requests", "/metrics", "/api/tags")]
+    file = gateway.folder / "config.yaml"
+    file.write_text(file.read_text("utf-8").replace('"seen": [1]', '"seen": [2]'), "utf-8")
+    said += [gateway.ask("POST", f"/-/reload{ask}", None, auth) for ask in ("?dry_run=true", "")]
+    assert said[-1].status == 200, said[-1]
+
+    secrets = [planted(place).encode() for place in (*PLACES, "unrelated")]
+    for answer in said:
+        assert not any(secret in answer.body for secret in secrets), answer
+        assert not any(secret.decode() in str(answer.headers) for secret in secrets), answer
+    assert (gateway.folder / "ctx/model").is_dir()
+    for path, content in files(gateway.folder):
+        assert not any(secret in content or KEY.encode() in content for secret in secrets), path
+    assert KEY not in gateway.log()
+
+
+def test_child_processes_get_no_secrets(gateway: Gateway) -> None:
+    assert gateway.chat("Hi", {"Authorization": f"Bearer {KEY}"}, model="tiny").status == 200
+    checked = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+    assert gateway.chat("Hi", {"Authorization": f"Bearer {KEY}"}, response_format=checked).status == 422
+    children = psutil.Process(gateway.pid).children(recursive=True)
+    named = {" ".join(child.cmdline()): child for child in children}
+    assert any("gateway.schema.worker" in line for line in named)
+    engines = [child for line, child in named.items() if "xllamacpp_server.py" in line]
+    for child in children:
+        environ = child.environ()
+        assert not any("planted" in value for value in environ.values()), (child.cmdline(), environ)
+        assert not any("KEY" in name or "TOKEN" in name for name in environ), child.cmdline()
+        assert Path(child.cwd()) != Path(psutil.Process(gateway.pid).cwd())
+    assert engines
+    for engine in engines:
+        assert engine.environ()["WANTED"] == "passed on"
+        assert engine.environ()["PATH"] == os.environ["PATH"]
+        assert Path(engine.cwd()).is_relative_to(gateway.folder / "state")
+
+
+def names(schema: Any) -> Iterator[str]:
+    """The keys whose values may be any text."""
+    if isinstance(schema, dict):
+        for name, inner in schema.get("properties", {}).items():
+            kinds = {kind for kind in ("string", "integer", "number", "boolean") if f'"{kind}"' in json.dumps(inner)}
+            if "string" in kinds and not kinds & {"integer", "number", "boolean"}:
+                yield name
+        for inner in schema.values():
+            yield from names(inner)
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from names(inner)
+
+
+def test_every_key_of_the_file_is_considered() -> None:
+    schema = json.loads((ROOT / "_models/config.schema.json").read_text("utf-8"))
+    assert sorted({*names(schema)} - PUBLIC - {*PLACES} - OTHERS.keys()) == []

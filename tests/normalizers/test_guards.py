@@ -1,0 +1,270 @@
+"""Whatever a guard's grammar accepts behind a mark, our reader reads as one call, in both notations."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+
+from normalizers import FormatSpec, fold, normalizer, registry
+from normalizers.events import ToolCall
+from normalizers.spec import TagSyntax
+from normalizers.write.grammar import MAX_GUARD, guarded
+from normalizers.write.render import render_calls
+from tests.normalizers.gbnf import Machine
+
+Json = dict[str, Any]
+
+TEXTS = int(os.environ.get("CTXGATE_GUARD_TEXTS", "12"))
+"""For each mark of each format."""
+
+TOOLS: list[Json] = [
+    {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "city": {"type": "string"},
+                "unit": {"type": "string", "enum": ["celsius", "it's"]},
+                "days": {"type": "integer"},
+            },
+            "required": ["city"],
+        },
+    },
+    {"name": "now", "parameters": {}},
+    {
+        "name": "save.all",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "items": {"type": "array", "items": {"type": ["number", "null"]}},
+                "options": {"type": "object"},
+                "any": {},
+                "flag": {"type": "boolean"},
+                "either": {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"a": {"const": 1}}}]},
+            },
+        },
+    },
+    {
+        "name": "book",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"title": {"type": "string", "maxLength": 9}, "days": {"type": "integer", "maximum": 9}},
+            "required": ["title", "days"],
+        },
+    },
+]
+NAMES = {tool["name"] for tool in TOOLS}
+GUARDED = [name for name in registry.names() if guarded(registry.get(name), TOOLS) is not None]
+
+
+def test_the_formats_with_a_guard() -> None:
+    without = {"native_json", "functiongemma", "gemma4", "tool_lines", "harmony", "auto"}
+    assert {name for name in registry.names() if name not in GUARDED} == without
+    # Its mark is a word of prose, which only a strict tool is worth.
+    assert guarded(registry.get("phi4"), TOOLS[:3]) is None
+
+
+def read_once(spec: FormatSpec, text: str) -> None:
+    """The text holds one call, which fits what the guard promises."""
+    reader = normalizer(spec, TOOLS)
+    said = fold([*reader.feed(text), *reader.finish("stop")])
+    ((name, arguments),) = [(call.name, json.loads(call.arguments)) for call in said.tool_calls]
+    assert name in NAMES
+    if name == "book":
+        assert len(arguments["title"]) <= 9
+        assert arguments["days"] <= 9
+    assert not {warning.code for warning in said.warnings} - {"stray_marker", "echo_dropped"}
+
+
+@pytest.mark.parametrize("format", GUARDED)
+def test_every_text_of_the_grammar_is_read(format: str) -> None:
+    spec = registry.get(format)
+    guard = guarded(spec, TOOLS, calls=1)
+    assert guard is not None
+    machine = Machine(guard.text)
+    for mark in (*spec.open, *spec.begins):
+        for seed in range(TEXTS):
+            random = Random(seed)
+            text = machine.made_up(random, "Well: " + mark, random.choice([5, 40, 150]))
+            read_once(spec, text)
+
+
+@pytest.mark.parametrize("format", GUARDED)
+def test_every_text_of_the_grammar_in_lark_is_read(format: str) -> None:
+    spec = registry.get(format)
+    guard = guarded(spec, TOOLS, calls=1, notation="lark")
+    assert guard is not None
+    begin = matcher(guard.text)
+    syntax = spec.syntax
+    tags = (syntax.parameter_end, *syntax.call_end) if isinstance(syntax, TagSyntax) else ()
+    ends = ('"', "'", "}", "]", ")", *tags, *spec.close)
+    for mark in (*spec.open, *spec.begins):
+        for seed in range(TEXTS):
+            random = Random(seed)
+            read_once(spec, sampled(begin(), random, "Well: " + mark, random.choice([5, 40, 150]), ends))
+
+
+@cache
+def llguidance_bytes() -> Any:
+    """A tokenizer with one token for each byte, and one for the end."""
+    llguidance = pytest.importorskip("llguidance")
+    wrapper = pytest.importorskip("llguidance._tokenizer").TokenizerWrapper
+
+    class Bytes:
+        def __init__(self) -> None:
+            self.tokens = [bytes([code]) for code in range(256)] + [b"<end>"]
+            self.eos_token_id = 256
+            self.bos_token_id = None
+            self.special_token_ids = [256]
+
+        def __call__(self, text: bytes | str) -> list[int]:
+            return list(text if isinstance(text, bytes) else text.encode())
+
+    return llguidance.LLTokenizer(wrapper(Bytes()))
+
+
+def matcher(grammar: str) -> Callable[[], Any]:
+    llguidance = pytest.importorskip("llguidance")
+    first = llguidance.LLMatcher(llguidance_bytes(), grammar)
+    assert not first.is_error(), first.get_error()
+    return lambda: first.deep_copy()
+
+
+def sampled(matching: Any, random: Random, begin: str, size: int, ends: Sequence[str]) -> str:
+    """Bytes that the matcher allows, at random; after `size` of them what may end a value, a call or a region."""
+    text = bytearray(begin.encode())
+    assert matching.consume_tokens(list(text))
+    while True:
+        mask = matching.compute_bitmask()
+        over = len(text) - len(begin) >= size
+        if mask[32] & 1 and (over or random.random() < 0.02):
+            return text.decode()
+        allowed = [code for code in range(256) if mask[code >> 3] >> (code & 7) & 1]
+        plain = [code for code in allowed if 32 <= code < 127] or allowed
+        piece = bytes([random.choice(plain)])
+        if over:
+            assert len(text) < 20_000
+            fitting = [
+                end.encode() for end in ends if matching.validate_tokens(list(end.encode())) == len(end.encode())
+            ]
+            piece = random.choice(fitting) if fitting else piece
+        text += piece
+        assert matching.consume_tokens(list(piece))
+
+
+@pytest.mark.parametrize("format", GUARDED)
+def test_usual_spellings_are_allowed(format: str) -> None:
+    """A guard never stands in the way of a model that writes its own format well."""
+    spec = registry.get(format)
+    guard = guarded(spec, TOOLS)
+    assert guard is not None
+    machine = Machine(guard.text)
+    one = ToolCall("", "get_weather", json.dumps({"unit": "celsius", "city": 'A "b" <c> [d] it\'s \\ é', "days": 3}))
+    two = ToolCall("", "now", "{}")
+    for calls in ([one], [two], [one, two]):
+        written = render_calls(spec, calls)
+        for text in (written, f"Sure.\n{written}", f"{written}\n\nDone. Is 1 < 2?", f"{written}\n{written}"):
+            assert machine.accepts(text), text
+    if spec.think:
+        opening, closing = spec.think[0]
+        assert machine.accepts(f"{opening}I could write {spec.open[0]}call.{closing}{render_calls(spec, [one])}")
+        assert Machine(guard.in_reasoning or "").accepts(f"Hm.{closing}\n{render_calls(spec, [one])}")
+
+
+SPELLINGS: dict[str, Sequence[str]] = {
+    "pythonic": (
+        "[get_weather(days=3, city='Rome')]",
+        'get_weather(city = "Rome", unit="celsius",)',
+        '[\n    get_weather(\n        city="Rome",\n    ),\n    now(),\n]',
+        'save.all(flag=true, any=None, options={"a": [1, {"b": null}]})',
+        '[save.all(either="""two\n"lines\'""", items=[1, 2.5, None,])]',
+        "[now()]\n",
+    ),
+    "hermes": (
+        '{"name":"get_weather","arguments":{"days":3,"city":"Rome"}}',
+        '\n{\n  "name": "get_weather",\n  "arguments": {\n    "city": "Rome"\n  }\n}\n',
+        "{'name': 'save.all', 'arguments': {'flag': True, 'any': None,}}",
+        '{"arguments": {"city": "Rome"}, "name": "get_weather"}',
+        '{"id": "x", "type": "function", "function": {"name": "now", "parameters": {}}}',
+        '[{"name": "now", "arguments": {}}, {"name": "now"}]',
+    ),
+    "qwen3_coder": (
+        "\n<function=get_weather>\n<parameter=days>\n3\n</parameter>\n<parameter=city>Rome</parameter>\n</function>\n",
+        "<function=save.all><parameter=any>a </b> c\n\n</parameter></function><function=now></function>",
+        "<function=save.all>\n<parameter=items>\n[1,\n 2]\n</parameter>\n</function>",
+    ),
+}
+
+
+@pytest.mark.parametrize(("format", "body"), [(name, body) for name, bodies in SPELLINGS.items() for body in bodies])
+def test_other_spellings_are_allowed(format: str, body: str) -> None:
+    spec = registry.get(format)
+    guard = guarded(spec, TOOLS)
+    assert guard is not None
+    assert Machine(guard.text).accepts(f"{spec.open[0]}{body}{spec.close[0]}")
+
+
+@pytest.mark.parametrize("format", ["pythonic", "hermes", "mistral", "qwen3_coder"])
+@pytest.mark.parametrize("value", ["a<|tool_call_end|>", "a</tool_call>", "[TOOL_CALLS]"])
+def test_no_string_swallows_a_mark(format: str, value: str) -> None:
+    spec = registry.get(format)
+    if value[1:] not in (*spec.close,) and value not in spec.open:
+        return
+    call = render_calls(spec, [ToolCall("", "get_weather", json.dumps({"city": value}))])
+    guard = guarded(spec, TOOLS)
+    assert guard is not None
+    assert not Machine(guard.text).accepts(call)
+
+
+def test_one_call_alone() -> None:
+    spec = registry.get("pythonic")
+    guard = guarded(spec, TOOLS, calls=1)
+    assert guard is not None
+    machine = Machine(guard.text)
+    one = "<|tool_call_start|>[now()]<|tool_call_end|>"
+    assert machine.accepts(f"Well. {one} Done: <|tool_call_en")
+    assert not machine.accepts(f"{one} {one}")
+    assert not machine.accepts("<|tool_call_start|>[now(), now()]<|tool_call_end|>")
+
+
+def many(tools: int, **parameter: Json) -> list[Json]:
+    properties = {f"key_{number}": {"type": ["string", "integer"][number % 2]} for number in range(6)} | parameter
+    return [
+        {"name": f"tool_{number}", "parameters": {"type": "object", "properties": properties}}
+        for number in range(tools)
+    ]
+
+
+@pytest.mark.parametrize("format", [name for name in GUARDED if name != "phi4"])
+def test_many_tools_make_no_large_grammar(format: str) -> None:
+    guard = guarded(registry.get(format), many(40))
+    assert guard is not None
+    assert len(guard.text) <= MAX_GUARD + 100
+
+
+def nested(depth: int) -> Json:
+    return {"items": nested(depth - 1)} if depth else {}
+
+
+HOSTILE: dict[str, list[Json]] = {
+    "many tools": many(5000),
+    "a long enum": many(1, key={"enum": [f"value {number}" for number in range(20_000)]}),
+    "deep": many(1, key=nested(80)),
+    "a name that no reader reads": [{"name": "a b(", "parameters": {}}],
+    "no function": [{"type": "custom", "custom": {"name": "f"}}],
+    "a name that is none": [{"name": 5}],
+}
+
+
+@pytest.mark.parametrize("format", ["pythonic", "qwen3_coder"])
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_has_no_grammar_goes_without(format: str, name: str) -> None:
+    guard = guarded(registry.get(format), HOSTILE[name])
+    assert (guard is not None) is (name == "deep")

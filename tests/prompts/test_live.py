@@ -1,0 +1,164 @@
+"""Engines that restore in vain, hang or refuse, as a double, since real ones don't on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config import Prompts
+from gateway.errors import ProviderUnavailable
+from gateway.prompts.folder import Folder
+from gateway.prompts.live import Build, LivePrompts, Turn
+from gateway.prompts.saved import UNSUPPORTED, SavedPrompts
+from tests.prompts.conftest import names
+
+TOKENS = 1000
+PROMPTS = [f"Prompt {number}. " + "word " * 800 for number in range(3)]
+
+
+class Double:
+    """Saves and restores as an engine does, but reads every prompt again if `in_vain`."""
+
+    def __init__(self, folder: Path, slots: int = 1) -> None:
+        self.folder = folder
+        self.slots = slots
+        self.restored: list[int] = []
+        self.saved: list[int] = []
+        self.trouble: Exception | None = None
+
+    async def build(self) -> Build | None:
+        return Build(self.slots, "double")
+
+    async def save(self, slot: int, file: str) -> tuple[int, int]:
+        if self.trouble is not None:
+            raise self.trouble
+        self.saved.append(slot)
+        (self.folder / file).write_bytes(b"tokens")
+        return TOKENS, 6
+
+    async def restore(self, slot: int, file: str) -> int:
+        if self.trouble is not None:
+            raise self.trouble
+        self.restored.append(slot)
+        return TOKENS
+
+    async def held(self) -> list[tuple[int, int]]:
+        return []
+
+    async def recall(self, prompt: str) -> None:
+        raise ProviderUnavailable("gone")
+
+
+def live(saved: SavedPrompts) -> LivePrompts:
+    return LivePrompts(saved, "m", lambda: ["weights"], ["weights"])
+
+
+def rendering(prompt: str | None) -> Callable[[], Awaitable[str | None]]:
+    async def render() -> str | None:
+        return prompt
+
+    return render
+
+
+async def turn(prompts: LivePrompts, server: Double, prompt: str, *, cached: int = 0) -> Turn:
+    placed = await prompts.place(server, len(prompt), rendering(prompt), private=False)
+    assert placed is not None
+    placed.leave()
+    usage = {"prompt_tokens": TOKENS, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": cached}}
+    placed.answered(usage, 0.0, 0.0)
+    await prompts.settled()
+    return placed
+
+
+@pytest.fixture
+async def saved(tmp_path: Path) -> SavedPrompts:
+    return SavedPrompts(Prompts(min_tokens=64), tmp_path / "prompts")
+
+
+async def test_an_engine_that_restores_in_vain_is_told_once_and_not_tried_again(
+    saved: SavedPrompts, caplog: Any
+) -> None:
+    server = Double(saved.path)
+    prompts = live(saved)
+    for prompt in PROMPTS:
+        await turn(prompts, server, prompt)
+    await prompts.save_all(server)
+    assert (len(saved), saved.saves) == (3, 3)
+    with caplog.at_level(logging.WARNING, "ctxgate"):
+        prompts = live(saved)
+        for prompt in PROMPTS:
+            await turn(prompts, server, prompt) if len(server.restored) < 2 else None
+    assert len(server.restored) == 2
+    assert [record.message for record in caplog.records if "without effect" in record.message]
+    assert (len(saved), names(saved.path, "*.prompt")) == (0, [])
+    # Neither this gateway nor the next one tries again.
+    saves = len(server.saved)
+    again = SavedPrompts(saved.settings, saved.path)
+    for store in (saved, again):
+        prompts = live(store)
+        assert await prompts.place(server, 4000, rendering(PROMPTS[0]), private=False) is None
+        await prompts.save_all(server)
+    assert len(server.saved) == saves
+    assert (saved.path / UNSUPPORTED).exists()
+
+
+async def test_a_file_that_an_engine_refuses_is_removed(saved: SavedPrompts) -> None:
+    server, prompts = Double(saved.path), live(saved)
+    await turn(prompts, server, PROMPTS[0])
+    await prompts.save_all(server)
+    server.trouble = ProviderUnavailable("died")
+    prompts = live(saved)
+    assert await prompts.place(server, 4000, rendering(PROMPTS[0]), private=False) is None
+    assert len(saved) == 0
+    # The slot is free for the next one.
+    server.trouble = None
+    assert (await turn(prompts, server, PROMPTS[0])).slot == 0
+
+
+async def test_requests_wait_for_a_slot_in_order(saved: SavedPrompts) -> None:
+    server, prompts = Double(saved.path), live(saved)
+    await turn(prompts, server, PROMPTS[0])
+    first = await prompts.place(server, 4000, rendering(PROMPTS[0]), private=False)
+    waiting = [
+        asyncio.create_task(prompts.place(server, 4000, rendering(prompt), private=False)) for prompt in PROMPTS[1:]
+    ]
+    gone = asyncio.create_task(prompts.place(server, 10, rendering(None), private=False))
+    await asyncio.sleep(0)
+    assert first is not None
+    gone.cancel()
+    first.leave()
+    second = await waiting[0]
+    assert second is not None
+    assert second.slot == 0
+    assert not waiting[1].done()
+    second.leave()
+    third = await waiting[1]
+    assert third is not None
+    assert third.slot == 0
+
+
+async def test_what_an_engine_wrote_late_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.prompts.folder.ABANDONED_SECONDS", -1.0)
+    saved = SavedPrompts(Prompts(min_tokens=64), tmp_path / "prompts")
+    server, prompts = Double(saved.path), live(saved)
+    Folder(saved.path).make()
+    (saved.path / saved.fresh()).write_bytes(b"late")
+    await turn(prompts, server, PROMPTS[0])
+    await prompts.save_all(server)
+    assert len(saved) == 1
+    assert names(saved.path, "new-*") == []
+
+
+async def test_the_bounds_hold(tmp_path: Path) -> None:
+    saved = SavedPrompts(Prompts(min_tokens=64, max_bytes=13), tmp_path / "prompts")
+    server, prompts = Double(saved.path), live(saved)
+    for prompt in PROMPTS:
+        await turn(prompts, server, prompt)
+    await prompts.save_all(server)
+    assert (len(saved), saved.size) == (2, 12)
+    assert len(names(saved.path, "*.prompt")) == 2

@@ -1,0 +1,118 @@
+"""Chains, the choice of a saved prompt, of a slot, and of what has to go."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.prompts import key
+from gateway.prompts.blocks import BLOCK_BYTES, chain, shared
+from gateway.prompts.index import DAY, Saved, best, excess, superseded
+from gateway.prompts.slots import Choice, Hosted, Slot, choose, spare
+
+WORTH = 4
+
+
+def saved(name: str, text: str, **more: object) -> Saved:
+    begins = chain(text)
+    settings = {"key": "k", "model": "m", "size": 10, "sha256": "", "saved": 0.0, "used": 0.0, "sure": True, **more}
+    return Saved(name=name, tokens=len(text) // 4, chain=begins, **settings)  # type: ignore[arg-type]
+
+
+@given(st.text(max_size=2000), st.text(max_size=2000), st.text(max_size=2000))
+def test_chains_share_what_the_texts_share(start: str, one: str, other: str) -> None:
+    left, right = (start + one).encode("utf-8", "surrogatepass"), (start + other).encode("utf-8", "surrogatepass")
+    same = next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+    assert shared(chain(start + one), chain(start + other)) == same // BLOCK_BYTES
+
+
+def test_a_lone_surrogate_is_text_too() -> None:
+    assert len(chain("\ud800" * BLOCK_BYTES)) == 3
+
+
+def test_the_best_is_the_longest_beginning_with_the_least_beyond() -> None:
+    text = "".join(f"{number} " for number in range(4000))
+    entries = [
+        saved("short", text[:2000]),
+        saved("beyond", text[:8000] + "x" * 9000),
+        saved("right", text[:8000]),
+        saved("foreign", text[:9000], key="other"),
+        saved("unlike", "y" * 5000),
+    ]
+    found = best(entries, "k", chain(text[:8500]))
+    assert found is not None
+    assert (found.saved.name, found.blocks) == ("right", 8000 // BLOCK_BYTES)
+    assert best(entries, "k", chain("z" * 9000)) is None
+
+
+def test_a_longer_turn_takes_the_place_of_a_shorter_one() -> None:
+    text = "".join(f"{number} " for number in range(4000))
+    entries = [saved("early", text[:2000]), saved("branch", text[:2000] + "x" * 900), saved("other", "y" * 900)]
+    assert [entry.name for entry in superseded(entries, saved("late", text[:8000]))] == ["early"]
+
+
+def test_what_has_to_go() -> None:
+    now = 100 * DAY
+    entries = {
+        name: saved(name, name * 300, used=now - days * DAY, size=size)
+        for name, days, size in (("new", 0, 50), ("older", 2, 50), ("oldest", 3, 50), ("stale", 9, 1))
+    }
+    gone = excess(entries, max_bytes=100, max_age_days=7, now=now)
+    assert [entry.name for entry in gone] == ["stale", "oldest"]
+
+
+def slots(*texts: str) -> list[Slot]:
+    return [
+        Slot(number, chain(text), len(text) // 4, unsaved=len(text) // 4, used=number)
+        for number, text in enumerate(texts)
+    ]
+
+
+A, B, C = ("".join(f"{letter}{number} " for number in range(1000)) for letter in "abc")
+
+
+def test_a_conversation_goes_on_in_its_slot() -> None:
+    two = slots(A, B)
+    assert choose(two, [], chain(A + "more"), None, WORTH) == Choice(two[0])
+
+
+def test_a_new_conversation_takes_the_empty_slot_then_the_oldest() -> None:
+    two = slots(A, "")
+    assert choose(two, [], chain(B), None, WORTH) == Choice(two[1])
+    two = slots(A, B)
+    assert choose(two, [], chain(C), None, WORTH) == Choice(two[0], rescue=True)
+    two[0].unsaved = 0
+    assert choose(two, [], chain(C), None, WORTH) == Choice(two[0])
+
+
+def test_a_saved_prompt_comes_back_where_least_is_lost() -> None:
+    two, entry = slots(A, ""), saved("b", B)
+    match = best([entry], "k", chain(B))
+    assert choose(two, [], chain(B), match, WORTH) == Choice(two[1], restore=entry)
+
+
+def test_a_shared_beginning_leaves_the_other_conversation_alone() -> None:
+    two, entry = slots(C + A, ""), saved("a", C + A)
+    match = best([entry], "k", chain(C + B))
+    assert choose(two, [], chain(C + B), match, WORTH) == Choice(two[1], restore=entry)
+
+
+def test_what_the_engine_holds_in_memory_is_its_own_affair() -> None:
+    two = slots(A, B)
+    assert choose(two, [Hosted(chain(C), 0, C)], chain(C), best([saved("c", C)], "k", chain(C)), WORTH) == Choice()
+
+
+def test_busy_slots_are_left_alone() -> None:
+    two = slots(A, "")
+    two[0].busy = two[1].busy = 1
+    assert choose(two, [], chain(A), None, WORTH) == Choice()
+    assert spare(two) is None
+    two[1].busy = 0
+    assert spare(two) is two[1]
+
+
+def test_a_key_leaves_out_where_the_engine_is() -> None:
+    shaping = ["--threads", "2", "--lora", "x.gguf"]
+    places = ["--port", "1", "--alias", "a", "--slot-save-path=/x/", "--host", "h"]
+    assert key.options([*places, *shaping]) == shaping
+    assert key.key(["a"], 1) != key.key(["a"], 2)
