@@ -1,4 +1,4 @@
-"""The kinds of faults: cosmic-ray's operators, and three of our own."""
+"""The kinds of faults: cosmic-ray's operators, and some of our own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import cosmic_ray.plugins
 import parso
 from cosmic_ray.operators.operator import Example, Operator
-from parso.python.tree import Keyword
+from parso.python.tree import Keyword, Name
 
 Position = tuple[tuple[int, int], tuple[int, int]]
 
@@ -75,7 +75,26 @@ class ReturnNone(Operator):
         return (Example("def f() -> int | None: return 1", "def f() -> int | None: return None"),)
 
 
-OURS = {operator.__name__: operator for operator in (RemoveStatement, SwapMembership, ReturnNone)}
+class ExceptionReplacer(Operator):
+    """An exception is no longer caught. cosmic-ray's own operator fails on dotted names."""
+
+    def mutation_positions(self, node: Any) -> Iterator[Position]:
+        if node.type == "except_clause":
+            for parent, at in _caught(node):
+                yield parent.children[at].start_pos, parent.children[at].end_pos
+
+    def mutate(self, node: Any, index: int) -> Any:
+        parent, at = list(_caught(node))[index]
+        old = parent.children[at]
+        parent.children[at] = Name("CosmicRayTestingException", old.start_pos, old.get_first_leaf().prefix)
+        return node
+
+    @classmethod
+    def examples(cls) -> tuple[Example, ...]:
+        return (Example("try: pass\nexcept a.b: pass", "try: pass\nexcept CosmicRayTestingException: pass"),)
+
+
+OURS = {operator.__name__: operator for operator in (ExceptionReplacer, RemoveStatement, SwapMembership, ReturnNone)}
 
 # The nodes of parso that each family reads: to ask all 240 operators about each node would take a minute.
 NODES: dict[str, tuple[str, ...]] = {
@@ -110,6 +129,17 @@ def _words(node: Any) -> str:
     return " ".join(node.get_code().split())
 
 
+def _caught(clause: Any) -> Iterator[tuple[Any, int]]:
+    """Each exception of an `except`, as its parent node and its place there."""
+    one = clause.children[1]
+    if one.type != "atom":
+        yield clause, 1
+    elif one.children[1].type == "testlist_comp":
+        yield from ((one.children[1], at) for at in range(0, len(one.children[1].children), 2))
+    else:
+        yield one, 1
+
+
 def _has_effect(statement: Any) -> bool:
     kind = statement.type
     if kind == "expr_stmt":
@@ -134,7 +164,7 @@ def operators() -> dict[str, Operator]:
         operator, short = cosmic_ray.plugins.get_operator(name), name.partition("/")[2]
         family, _, rest = short.partition("_")
         change = tuple(rest.split("_"))
-        if operator.arguments() or (family == "ReplaceComparisonOperator" and change in _COMPARISONS):
+        if short in OURS or operator.arguments() or (family == "ReplaceComparisonOperator" and change in _COMPARISONS):
             continue
         if family == "ReplaceComparisonOperator" and change[0].startswith("Is") and not change[1].startswith("Is"):
             continue  # `<` between what is compared by identity fails at any call, and `==` says the same
