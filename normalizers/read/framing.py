@@ -58,8 +58,6 @@ class Dialect(Protocol):
 
     quoted: bool
     """What was read last is content as it is, and so is the white space after it."""
-    room: int
-    """How many characters `more` takes."""
 
     def __init__(
         self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str
@@ -72,8 +70,8 @@ class Dialect(Protocol):
     stop: Search | None
     """In an open string whose text needs no change, the search for any character that isn't plain text."""
 
-    def more(self, text: str) -> Event | None:
-        """The event for more of that string; None if it is held back."""
+    def more(self, text: str) -> list[Event] | None:
+        """The event for more of that string, none if it is held back. None: `step` must read the text."""
         ...
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
@@ -175,9 +173,8 @@ class Framing(Normalizer):
         if self._held:
             text = self._held + text
             self._held = ""
-        elif dialect.stop is not None and len(text) < dialect.room and dialect.stop(text) is None:
-            event = dialect.more(text)
-            return [] if event is None else [event]
+        elif dialect.stop is not None and dialect.stop(text) is None and (more := dialect.more(text)) is not None:
+            return more
         out: list[Event] = []
         self._writer.out = out
         pos = dialect.step(text, 0, None)

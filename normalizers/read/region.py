@@ -99,16 +99,20 @@ class Region:
     def source(self) -> str:
         return "".join(self._taken or ())
 
-    def more(self, text: str) -> Event | None:
-        self._span.append(text)
+    def more(self, text: str) -> list[Event] | None:
+        if self._index >= 0:
+            self._span.append(text)
+            return [ToolArgs(self._index, text)]
         self.room -= len(text)
-        if self._index < 0:
-            self._arguments.string(text)
+        if self.room < 1:
+            self.room += len(text)
             return None
-        return ToolArgs(self._index, text)
+        self._span.append(text)
+        self._arguments.string(text)
+        return []
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
-        while len(text) - pos > self.room:
+        while len(text) - pos > self.room and not self._calls.guarded:
             # Stops at the same character in every split, so that all give the same events.
             limit = pos + self.room
             pos = self._step(text[:limit], pos, None)
