@@ -28,7 +28,7 @@ from tests.formats.schemas import random_tool
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
-ANSWERS = int(os.environ.get("CTXGATE_GUARDED_ANSWERS", "40"))
+ANSWERS = int(os.environ.get("CTXGATE_GUARDED_ANSWERS", "24"))
 """Answers at temperature 1.5 of each engine; the whole is 1000."""
 
 TOGETHER = 4
