@@ -96,6 +96,7 @@ class Framing(Normalizer):
         "_echo",
         "_fenced",
         "_gap",
+        "_guarded",
         "_heads",
         "_held",
         "_lines",
@@ -134,6 +135,7 @@ class Framing(Normalizer):
         self._schemas = tools if isinstance(tools, SchemaIndex) else SchemaIndex(tools)
         self._names = self._schemas.names if spec.bare else frozenset[str]()
         self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel, guarded=guarded)
+        self._guarded = guarded
         calls = bool(self._schemas.names) or spec.unknown_tools == "forward"
         table = _scanner(spec, calls, bool(self._names))
         self._literals, self._longest, self._scan, self._trigger, self._heads = table
@@ -425,6 +427,8 @@ class Framing(Normalizer):
     # -- calls ---------------------------------------------------------------------------------
 
     def _enter(self, *, bare: bool, pos: int) -> int:
+        # No grammar sees a call without a mark begin.
+        self._writer.guarded = self._guarded and not bare
         dialect = self._dialect_of(self._spec)
         self._dialect = dialect(self._spec, self._writer, self._schemas, bare=bare, opener=self._space)
         self._switch(self._read_calls)
