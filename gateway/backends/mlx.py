@@ -56,8 +56,8 @@ class MLXReply(HTTPReply):
 
     def __init__(self, response: Response, fixup: Fixup | None) -> None:
         super().__init__(response, fixup)
-        self.by_grammar = b"x-ctxgate-grammar" in response.headers
-        self.reasoning_open = b"x-ctxgate-reasoning" in response.headers
+        self.by_grammar = b"ctxgate-grammar" in response.headers
+        self.reasoning_open = b"ctxgate-reasoning" in response.headers
 
 
 class MLXBackend(OpenAIBackend):

@@ -35,7 +35,7 @@ KEPT_GRAMMARS = 32
 
 KEPT_VOCABULARIES = 4
 
-GRAMMAR_HEADER, REASONING_HEADER = "x-ctxgate-grammar", "x-ctxgate-reasoning"
+GRAMMAR_HEADER, REASONING_HEADER = "ctxgate-grammar", "ctxgate-reasoning"
 """Set on a response whose text the grammar holds, and on one whose text begins within reasoning."""
 
 

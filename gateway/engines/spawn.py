@@ -51,7 +51,7 @@ async def spawn(
         process = await Process.start(
             recipe.argv,
             {**inherited(recipe.pass_env), **recipe.env},
-            cwd=_folder(state_dir, model) if state_dir is not None else None,
+            cwd=_folder(state_dir, model),
             grace=grace,
             hide=hide,
             wrote=wrote,
@@ -63,9 +63,16 @@ async def spawn(
     return process
 
 
-def _folder(state_dir: Path, model: str) -> Path:
-    folder = state_dir / "engines" / model
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _folder(state_dir: Path | None, model: str) -> Path | None:
+    """The engine's working folder; None, the gateway's own, if there is no place for one."""
+    if state_dir is None:
+        return None
+    folder = state_dir / "work" / model
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        log.warning("model %s's engine works in the gateway's folder: %s", model, error)
+        return None
     return folder
 
 

@@ -77,7 +77,7 @@ async def test_a_request_as_it_is_sent() -> None:
     ("address", "host", "shown"),
     [
         (Address("::1", 8080), b"Host: [::1]:8080", "http://[::1]:8080"),
-        (Address.parse("http://[::1]/x"), b"Host: [::1]", "http://[::1]:80/x"),
+        (Address.parse("http://[::1]/x"), b"Host: [::1]", "http://[::1]:80"),
         (Address("localhost", 80), b"Host: localhost", "http://localhost:80"),
         (Address(uds="/run/x"), b"Host: localhost", "unix:/run/x"),
     ],
