@@ -10,13 +10,13 @@ import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict, StringConstraints, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from gateway.config.source import Filled
-from gateway.config.values import DEFAULT, PLACEHOLDERS
+from gateway.config.values import DEFAULT, PLACEHOLDERS, PromptSaving
 
 if TYPE_CHECKING:
     from normalizers import FormatSpec
@@ -213,6 +213,12 @@ Memory = Annotated[
     WithJsonSchema(
         {"anyOf": [{"type": "integer", "minimum": LEAST_MEMORY}, {"type": "string", "pattern": f"^{_SIZE}$"}]}
     ),
+]
+Saving = Annotated[
+    PromptSaving,
+    # YAML reads a bare `off` as false.
+    BeforeValidator(lambda value: "off" if value is False else value),
+    WithJsonSchema({"enum": [*get_args(PromptSaving), False]}),
 ]
 Port = Annotated[int, Field(ge=1, le=65535), NUMBER]
 Text = Annotated[str, StringConstraints(min_length=1)]

@@ -33,6 +33,7 @@ from gateway.config.fields import (
     Port,
     ProviderURL,
     Runtime,
+    Saving,
     Seconds,
     Secret,
     ServedHost,
@@ -49,7 +50,6 @@ from gateway.config.values import (
     Enforcement,
     LogFormat,
     LogLevel,
-    PromptSaving,
     Role,
     ToolPrompt,
     UseCase,
@@ -265,7 +265,7 @@ class LogEntry(Entry):
 class PromptsEntry(Entry):
     """What the gateway's engines have read, saved on disk. The files hold conversations."""
 
-    save: PromptSaving | None = Field(
+    save: Saving | None = Field(
         default=None,
         description="When to save: on_stop (of an engine), each_turn (survives a crash too), or off.",
     )

@@ -22,7 +22,7 @@ from gateway.prompts.doctor import Doctor
 from gateway.prompts.folder import Damaged
 from gateway.prompts.index import Match, Saved
 from gateway.prompts.saved import SavedPrompts
-from gateway.prompts.slots import MOST_HOSTED, Choice, Hosted, Slot, blocks_of, choose, spare, tokens_of
+from gateway.prompts.slots import MOST_HOSTED, Choice, Hosted, Slot, choose, spare, tokens_of, worth
 
 log = logging.getLogger("ctxgate")
 
@@ -264,8 +264,7 @@ class LivePrompts:
     async def _place(self, server: SlotServer, key: str, prompt: str) -> Turn:
         begins = chain(prompt)
         match = self.saved.best(key, begins)
-        worth = blocks_of(self.saved.settings.min_tokens)
-        choice = choose(self._slots, self._hosted, begins, match, worth)
+        choice = choose(self._slots, self._hosted, begins, match, worth(len(begins)))
         turn = self._turn(server, choice.slot, prompt, begins)
         try:
             if choice.slot is not None:

@@ -17,6 +17,8 @@ from gateway.prompts.index import Match, Saved
 BYTES_PER_TOKEN = 4
 """Of rendered text, roughly."""
 MOST_HOSTED = 64
+LEAST_WORTH, WORTH = 2, 32
+"""Of a prompt at least 2 blocks and a 32nd."""
 
 
 @dataclass(eq=False)
@@ -59,19 +61,19 @@ class Choice(Struct, frozen=True):
     restore: Saved | None = None
 
 
-def blocks_of(tokens: int) -> int:
-    """About as many blocks as that many tokens fill, at least one."""
-    return max(1, tokens * BYTES_PER_TOKEN // BLOCK_BYTES)
+def worth(blocks: int) -> int:
+    """How many blocks of a prompt are worth saving or restoring it: both cost as much as the prompt is long."""
+    return max(LEAST_WORTH, blocks // WORTH)
 
 
 def tokens_of(blocks: int) -> int:
     return blocks * BLOCK_BYTES // BYTES_PER_TOKEN
 
 
-def choose(slots: Sequence[Slot], hosted: Sequence[Hosted], chain: Chain, match: Match | None, worth: int) -> Choice:
+def choose(slots: Sequence[Slot], hosted: Sequence[Hosted], chain: Chain, match: Match | None, least: int) -> Choice:
     """Where a request with the prompt `chain` loses least and gains most.
 
-    match: the best saved prompt. worth: blocks that are worth a file.
+    match: the best saved prompt. least: blocks that are worth a file.
     """
     idle = [slot for slot in slots if not slot.busy]
     if not idle:
@@ -80,24 +82,24 @@ def choose(slots: Sequence[Slot], hosted: Sequence[Hosted], chain: Chain, match:
     in_slot = shared(live.chain, chain)
     in_cache = max((shared(each.chain, chain) for each in hosted), default=0)
     on_disk = match.blocks if match is not None else 0
-    if match is not None and on_disk - max(in_slot, in_cache) >= worth:
-        return _into(_least(idle), chain, worth, match.saved)
+    if match is not None and on_disk - max(in_slot, in_cache) >= least:
+        return _into(_least(idle), chain, least, match.saved)
     if in_cache > in_slot:
         return Choice()
-    if live.loses(chain) >= worth:
+    if live.loses(chain) >= least:
         # The request shares a beginning with another conversation, such as its tools: leave that one alone if possible.
         other = _least(idle)
-        if not other.chain and (on_disk >= in_slot or in_slot < worth):
-            return Choice(other, restore=match.saved if match is not None and on_disk >= worth else None)
-        if in_slot < worth:
-            return _into(other, chain, worth)
-    return _into(live, chain, worth)
+        if not other.chain and (on_disk >= in_slot or in_slot < least):
+            return Choice(other, restore=match.saved if match is not None and on_disk >= least else None)
+        if in_slot < least:
+            return _into(other, chain, least)
+    return _into(live, chain, least)
 
 
-def _into(slot: Slot, chain: Chain, worth: int, restore: Saved | None = None) -> Choice:
+def _into(slot: Slot, chain: Chain, least: int, restore: Saved | None = None) -> Choice:
     # A restored file replaces all that the slot holds.
     lost = len(slot.chain) if restore is not None else slot.loses(chain)
-    return Choice(slot, rescue=bool(slot.unsaved) and lost >= worth, restore=restore)
+    return Choice(slot, rescue=bool(slot.unsaved) and lost >= least, restore=restore)
 
 
 def spare(slots: Sequence[Slot]) -> Slot | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.config import Model, Prompts, Runtime
+from gateway.config import Model, Prompts, Runtime, load
 from gateway.engines import Residency
 from gateway.engines.memory import MB, Budget, Footprint, estimate, window_bytes
 from gateway.engines.recipe import Machine, recipe
@@ -55,3 +55,12 @@ def test_the_engine_is_told(model: Model, tmp_path: Path) -> None:
     assert plan.env["LLAMA_ARG_CACHE_IDLE_SLOTS"] == "0"
     assert "--slot-save-path" not in recipe(model, MACHINE, None).argv
     assert "--slot-save-path" not in recipe(replace(model, role="embedding"), MACHINE, None).argv
+
+
+@pytest.mark.parametrize("written", ["off", "'off'"])
+def test_off_is_what_yaml_takes_for_false(written: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        f"active_model: a\nmodels:\n  a: {{runtime: echo}}\nprompts: {{save: {written}, max_bytes: 2 GB}}\n"
+    )
+    assert load(file, {}).prompts == Prompts(save="off", max_bytes=2_000_000_000)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.prompts import key
 from gateway.prompts.blocks import BLOCK_BYTES, chain, shared
 from gateway.prompts.index import DAY, Saved, best, excess, superseded
-from gateway.prompts.slots import Choice, Hosted, Slot, choose, spare
+from gateway.prompts.slots import Choice, Hosted, Slot, choose, spare, worth
 
 WORTH = 4
 
@@ -100,6 +100,14 @@ def test_a_shared_beginning_leaves_the_other_conversation_alone() -> None:
 def test_what_the_engine_holds_in_memory_is_its_own_affair() -> None:
     two = slots(A, B)
     assert choose(two, [Hosted(chain(C), 0, C)], chain(C), best([saved("c", C)], "k", chain(C)), WORTH) == Choice()
+
+
+def test_a_short_part_of_its_own_is_worth_saving_in_a_short_prompt() -> None:
+    """Half of the prompt is what all agents share."""
+    one = slots(A[:1100] + B[:1100])
+    chosen = choose(one, [], chain(A[:1100] + C[:1100]), None, worth(8))
+    assert chosen == Choice(one[0], rescue=True)
+    assert (worth(8), worth(1000)) == (2, 31)
 
 
 def test_busy_slots_are_left_alone() -> None:
