@@ -25,6 +25,8 @@ REASONING = "reasoning"
 _WORD = re.compile(r"[^\W\d][\w.\-]*")
 _NAME = re.compile(r"(?!functions\.)(?=.*[^\W\d])[\w.\-]+")
 _FIELD = re.compile(r"(\{\w+\}| )")
+_ANY_KEY = "ANY_KEY"
+"""Stands for the name of a parameter in a tag."""
 _ANY_ID = "[a-zA-Z0-9_-]{1,40}"
 
 
@@ -192,6 +194,9 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
 
     def arguments(function: Schema) -> str:
         schema = parameters(function)
+        if not rules.exact and open_ended(schema):
+            before, _, behind = parameter_tag(syntax, _ANY_KEY, "true").partition(_ANY_KEY)
+            return f"({_layout(before, ws)} [a-zA-Z_] [a-zA-Z0-9_]{{0,40}} {_layout(behind, ws)} {text} {ws}?)*"
 
         def member(key: str, value: str) -> str:
             found = properties(schema).get(key)

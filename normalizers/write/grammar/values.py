@@ -257,8 +257,11 @@ class Values(Rules):
 
 
 def open_ended(schema: Schema) -> bool:
-    """Whether the schema names no property and says that any may come."""
-    return not properties(schema) and bool(schema.get("additionalProperties") or schema.get("patternProperties"))
+    """Whether the schema names no property, and any may come: it says so, or leaves `properties` out."""
+    if properties(schema):
+        return False
+    further = schema.get("additionalProperties", "properties" not in schema)
+    return bool(further or schema.get("patternProperties"))
 
 
 def _rarest(mark: str) -> str:
