@@ -33,8 +33,8 @@ EXPECTED = {
 DIFFERS: Mapping[str, Mapping[str, str]] = {
     "xllamacpp": {"streamed tool call": "in pieces"},
     "llama-server": {"streamed tool call": "in pieces"},
-    "llama_cpp.server": {"streamed tool call": "in pieces", "streamed usage": "never"},
-    "mlx_lm.server": {"streamed tool call": "at once"},
+    "llama_cpp.server": {"streamed tool call": "at once", "streamed usage": "never"},
+    "mlx_lm.server": {"streamed tool call": "in pieces"},
     "Ollama (double)": {"streamed tool call": "at once"},
 }
 """What remains of the engines' differences."""
