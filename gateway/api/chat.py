@@ -61,7 +61,7 @@ WHOLE_HEADERS: dict[str, Headers] = {
 def _headers(run: Run) -> Headers:
     """The headers of a whole answer. A stream has the same facts in the `ctxgate` field of its last chunk."""
     answer = run.answer
-    headers = WHOLE_HEADERS[answer.mended]
+    headers = WHOLE_HEADERS[answer.mended if answer.choices else "none"]
     if run.fallback is not None:
         headers = (*headers, *stand_in(run))
     if run.enforced is not None:

@@ -61,7 +61,7 @@ class Settings(Struct, frozen=True, eq=False):
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """The fields that the engine gets for those that the caller gave."""
-        fields = {**self.defaults, **given} if self.defaults else dict(given)
+        fields = {**self.defaults, **given}
         if "max_completion_tokens" in fields and "max_tokens" not in given:
             fields.pop("max_tokens", None)
         if not self.strip and not self.force:
@@ -148,8 +148,11 @@ class TermsCache:
 
     def get(self, request: ChatRequest, can: Capabilities) -> Terms | None:
         """None if `work_out` has to find them."""
-        plain = request.plain and can.guard is None
-        return Terms(can.reader) if plain else self._kept.get(_key(request, can))
+        if request.plain and can.guard is None:
+            return Terms(can.reader)
+        if request.constrained or request.tool_choice is not None:
+            return self._kept.get(_key(request, can))
+        return self._kept.get((can, request.tools, request.parallel_tool_calls))
 
     def keep(self, request: ChatRequest, can: Capabilities, terms: Terms) -> None:
         """Forgets the oldest if there are too many. Keeps no long ones, so that all together stay small."""
@@ -176,7 +179,8 @@ def blocks(request: ChatRequest, can: Capabilities) -> bool:
 
 def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: Terms) -> Prepared:
     """What to send. terms: of `work_out`, or kept from a request with the same tools and constraint."""
-    fields = settings.fields(request.fields)
+    edits = settings.defaults or settings.strip or settings.force
+    fields = settings.fields(request.fields) if edits else dict(request.fields)
     if can.guard is not None:
         fields["messages"] = Raw(guard_messages(bytes(fields["messages"]), can.guard, can.reader))
     if terms.drop or terms.replace:
