@@ -47,7 +47,7 @@ _NO_TOOLS = SchemaIndex(())
 _NOTHING: Mapping[str, int] = {}
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _kept_tools(raw: bytes) -> SchemaIndex:
     return SchemaIndex(decode(raw))
 

@@ -22,7 +22,7 @@ from gateway.wire.engine import Notation, RawText
 from normalizers import FormatSpec
 from normalizers.write.grammar import grammar
 
-MAX_KEPT = 16
+MAX_KEPT = 8
 
 
 class Settings(Struct, frozen=True, eq=False):

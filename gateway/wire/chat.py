@@ -210,7 +210,7 @@ def _invalid(error: msgspec.ValidationError, root: str = "") -> ProviderInvalidR
     return ProviderInvalidRequest(f"{place}{reason[:1].lower()}{reason[1:]}", param=param)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _checked_tools(given: bytes) -> bytes | None:
     """The array of tools to send, None for an empty one. Agents repeat the same bytes with every turn.
 
