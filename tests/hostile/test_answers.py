@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,7 @@ def test_trailers_of_an_engine_are_bounded(reading: Gateway, upstream: Upstream,
         await exchange.send(chunked(b'data: {"choices":[]}\n\n') + b"0\r\n")
         while not exchange.gone.done():
             await exchange.send(b"X-More: " + b"x" * 4096 + b"\r\n")
+            await asyncio.sleep(0)
 
     upstream.script = endless
     with unharmed(reading):
