@@ -41,6 +41,7 @@ def text(out: str) -> str:
 
 def test_a_terminal_gets_a_bar_per_label(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")  # rich draws no bars for a dumb one
     out = Terminal()
     with progress_on(out) as progress:
         progress("a[b]", 1_000_000, 4_000_000)
