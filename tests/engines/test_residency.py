@@ -196,6 +196,22 @@ async def test_a_claim_that_was_given_up_drains_nobody(
         assert not gateway.residency.claims
 
 
+async def test_a_larger_budget_helps_those_that_wait_already(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(model, {"one": sized(), "two": sized()}, ONE, xllamacpp, tmp_path) as (gateway, _):
+        one = engine_of(gateway, "one")
+        with await gateway.chat(asked("one", **LONG, top_logprobs=600, logprobs=True)) as run:
+            assert await run.payloads()
+            pid = one.pid
+            other = asyncio.create_task(whole(gateway, "two"))
+            while one.state != "draining":
+                await one.changed()
+            gateway.apply(replace(gateway.config, engines=Engines(memory_budget=3 * EACH)))
+            assert b"chat.completion" in await other
+            assert (one.state, one.pid, one.in_flight) == ("ready", pid, 1)
+
+
 async def test_three_where_two_fit_the_least_worthy_goes(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
 ) -> None:

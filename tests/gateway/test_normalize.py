@@ -483,6 +483,23 @@ def test_two_choices_in_one_chunk() -> None:
     assert [(c.content, c.reason) for _, c in sorted(choices.items())] == [("a", "stop"), ("b", "length")]
 
 
+def test_choices_begin_in_order_whatever_the_engine_sends_first() -> None:
+    """Several of one chunk as several of their own: clients build their list of choices as they come."""
+    together = chunk("c", index=2)
+    together["choices"] += chunk("b", index=1)["choices"]
+    alone = [payload("c", index=2), payload("b", index=1)]
+    for came in ([json.dumps(together).encode()], alone):
+        clean = [json.loads(each)["choices"][0] for each in fed(answer(n=3), *came)]
+        assert [(frame["index"], frame["delta"].get("content")) for frame in clean] == [
+            *((0, None), (1, None)),
+            *((2, "c"), (1, "b")),
+        ]
+    # A choice that has begun, and one that nobody asked for, open no other.
+    one = answer(n=2)
+    begun = fed(one, payload("a"), payload("b", index=1), json.dumps(together).encode())
+    assert [json.loads(each)["choices"][0]["index"] for each in begun] == [0, 1, 2, 1]
+
+
 def test_warnings_cover_every_choice() -> None:
     body = completion("A")
     text = '<|tool_call_start|>[get_weather(city="Paris")]<|tool_call_end|>'

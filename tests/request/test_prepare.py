@@ -82,6 +82,26 @@ def test_past_calls_become_text_with_the_tools() -> None:
     assert (result["role"], "noon" in result["content"]) == ("user", True)
 
 
+def test_a_result_in_text_names_its_tool() -> None:
+    """By the id of its call, or by its own name; several calls of one message are told apart."""
+    can = Capabilities(PLAIN := registry.get("mistral"), PLAIN, tools_in_prompt=True, takes_tools=False)
+    assert not PLAIN.result, "a format without its own form of results"
+    other = {"id": "call_2", "type": "function", "function": {"name": "later", "arguments": "{}"}}
+    messages = [
+        USER,
+        {"role": "assistant", "content": "", "tool_calls": [CALL, other]},
+        {"role": "tool", "tool_call_id": "call_2", "content": "soon"},
+        {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
+        {"role": "tool", "tool_call_id": "call_2", "name": "renamed", "content": {"at": 5}},
+    ]
+    *_, first, second, third = sent(prepared(can, messages=messages, tools=[tool("now")]))["messages"]
+    assert [first["content"], second["content"], third["content"]] == [
+        "Result of later:\nsoon",
+        "Result of now:\nnoon",
+        'Result of renamed:\n{"at": 5}',
+    ]
+
+
 @pytest.mark.parametrize(
     ("keeps_calls", "takes_tools", "roles"),
     [
