@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +53,18 @@ def sample(root: Path, packages: list[str], size: int, seed: int) -> list[Mutati
     for index, package in enumerate(packages):
         share = size // len(packages) + (index < size % len(packages))
         ranked = sorted(places(root, PACKAGES[package]), key=lambda place: _hash(f"{seed} {place.key}"))
-        for place in ranked[:share]:
-            drawn.append(min(place.specs, key=lambda spec: _hash(f"{seed} {place.key} {_variant(spec)}")))
+        sound = (spec for place in ranked if (spec := _sound(root, place, seed)) is not None)
+        drawn += islice(sound, share)
     return drawn
+
+
+def _sound(root: Path, place: Place, seed: int) -> MutationSpec | None:
+    """The fault drawn at a place; None if each that fits is no Python, as `not` before a `:=`."""
+    for spec in sorted(place.specs, key=lambda spec: _hash(f"{seed} {place.key} {_variant(spec)}")):
+        with suppress(SyntaxError):
+            compile(mutated((root / spec.module_path).read_text("utf-8"), spec), spec.module_path, "exec")
+            return spec
+    return None
 
 
 def places(root: Path, folder: str) -> Iterator[Place]:

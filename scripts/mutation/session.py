@@ -71,9 +71,9 @@ class Session:
             console.print(f"recording which lines {len(stale)} test files run; all of them take minutes")
             for failed in recording.record(copy(folder / "recording", self.tools), stale, PROCESSES):
                 console.print(f"didn't pass without a mutant: {failed}", markup=False, soft_wrap=True)
-        free = SimpleQueue[Trials]()
+        free, passing = SimpleQueue[Trials](), dict[str, bool]()
         for worker in range(PROCESSES):
-            free.put(Trials(copy(folder / str(worker), self.tools), recording, worker, self.budget))
+            free.put(Trials(copy(folder / str(worker), self.tools), recording, worker, self.budget, passing))
 
         def attempt(spec: MutationSpec) -> WorkResult:
             trials = free.get()
