@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.backends import Backend
@@ -16,6 +19,8 @@ from gateway.errors import ProviderModelNotLoaded
 from gateway.observe.request_log import RequestLog
 from gateway.schema.pool import Pool, Threads
 from gateway.upstream import EngineGone
+from gateway.wire.chat import ChatRequest
+from tests.gateway.test_run import GONE, Scripted
 
 MODEL = Model(name="m", runtime="echo")
 
@@ -80,6 +85,52 @@ async def test_an_engine_that_goes_during_any_request_counts_as_lost() -> None:
     async with used.use():
         pass
     assert (engine.losses, engine.in_flight, used.in_flight) == (1, 0, 0)
+
+
+class Lost(Counted):
+    """Its engine goes before the first answer, and again within the second."""
+
+    opened = 0
+
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Scripted:
+        self.opened += 1
+        if self.opened == 1:
+            raise GONE
+        return Scripted(error=GONE)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_engine_is_asked_once_more_and_no_third_time(stream: bool) -> None:
+    engine = CountedEngine()
+    engine.backend = backend = Lost(MODEL, None)
+    used = route(engine)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+    with await used.open(ChatRequest.parse(json.dumps(body).encode())) as run, pytest.raises(EngineGone):
+        await (run.payloads() if stream else run.whole())
+    assert (backend.opened, engine.losses) == (2, 2)
+    assert (used.in_flight, engine.in_flight) == (0, 0)
+
+
+class Unclosable(Counted):
+    async def aclose(self) -> None:
+        raise ZeroDivisionError("its own bug")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(Counted, ""), (Unclosable, "the former engine of model m did not end: its own bug")],
+    ids=["it ends", "it fails"],
+)
+async def test_only_what_fails_while_a_route_leaves_is_logged(
+    kind: type[Counted], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(source=Path("config.yaml"), active_model="m", models={"m": MODEL})
+    async with Gateway(config) as gateway:
+        gateway.routes["m"]._backend = kind(MODEL, None)
+        gateway.apply(replace(config, active_model="n", models={"n": replace(MODEL, name="n")}))
+        while gateway.leaving:
+            await asyncio.wait([*gateway.leaving])
+    assert [record.getMessage() for record in caplog.records] == ([said] if said else [])
 
 
 async def test_a_replaced_route_closes_its_old_connections_and_leaves_the_engine() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import monotonic
 from typing import Any, cast
 
 import pytest
@@ -143,6 +144,22 @@ async def test_a_client_that_has_a_part_is_told_of_the_end() -> None:
         with pytest.raises(EngineGone):
             await run.payloads()
     assert len(route.replies) == 1, "never asked again"
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["read", "begun before"])
+async def test_when_the_first_payload_came(begun: bool) -> None:
+    """For the request log: 0 until then, and the first moment ever after."""
+    route = Route(good(True))
+    with await route.run(stream=True) as run:
+        before = monotonic()
+        assert run.first == 0.0
+        if begun:
+            await run.begin()
+        assert await run.payloads()
+        first = run.first
+        assert before <= first <= monotonic()
+        assert await text(run, True) == ""
+        assert run.first == first
 
 
 async def test_what_begin_has_read_can_still_be_asked_again_elsewhere() -> None:

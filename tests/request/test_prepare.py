@@ -322,3 +322,56 @@ def test_a_past_call_is_written_behind_what_the_model_said() -> None:
         else:
             assert called["content"][0] == parts[0]
             assert '"now"' in called["content"][1]["text"]
+
+
+# Bounds
+
+
+def of_length(size: int) -> Json:
+    """A JSON Schema of so many bytes."""
+    bare: Json = {"type": "object", "description": ""}
+    return {**bare, "description": "x" * (size - len(json.dumps(bare, separators=(",", ":"))))}
+
+
+@pytest.mark.parametrize(("more", "taken"), [(0, True), (1, False)], ids=["at the bound", "beyond"])
+def test_a_schema_may_have_a_megabyte(more: int, taken: bool) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": of_length(2**20 + more)}}
+    body = {"messages": [USER], "response_format": schema}
+    request = ChatRequest.parse(json.dumps(body, separators=(",", ":")).encode())
+    settings = Settings.of("ollama", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
+    can = Capabilities(NATIVE, NATIVE)
+    if taken:
+        assert work_out(request, settings, can).method == "engine"
+        return
+    with pytest.raises(ProviderInvalidRequest, match="longer than 1048576 bytes") as caught:
+        work_out(request, settings, can)
+    assert caught.value.param == "response_format.json_schema.schema"
+
+
+@pytest.mark.parametrize(
+    ("choice", "strict", "more", "expected"),
+    [
+        pytest.param("auto", False, 0, "grammar", id="at the bound"),
+        pytest.param("auto", False, 1, "no grammar", id="beyond"),
+        pytest.param("auto", True, 0, "grammar", id="strict, at the bound"),
+        pytest.param("auto", True, 1, "refused", id="strict, beyond"),
+        pytest.param("required", False, 0, "grammar", id="forced, at the bound"),
+        pytest.param("required", False, 1, "refused", id="forced, beyond"),
+    ],
+)
+def test_the_schemas_of_tools_may_have_a_megabyte(choice: str, strict: bool, more: int, expected: str) -> None:
+    function: Json = {"name": "now", **({"strict": True} if strict else {}), "parameters": {}}
+    around = len(json.dumps([{"type": "function", "function": function}], separators=(",", ":"))) - len("{}")
+    function["parameters"] = of_length(2**20 + more - around)
+    body = {"messages": [USER], "tools": [{"type": "function", "function": function}], "tool_choice": choice}
+    request = ChatRequest.parse(json.dumps(body, separators=(",", ":")).encode())
+    settings = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
+    can = Capabilities(HERMES, HERMES, notation="gbnf")
+    if expected == "refused":
+        with pytest.raises(ProviderInvalidRequest, match="longer than 1048576 bytes") as caught:
+            work_out(request, settings, can)
+        assert caught.value.param == "tools"
+        return
+    raw = work_out(request, settings, can).raw
+    assert raw is not None
+    assert (raw.grammar is not None) is (expected == "grammar")
