@@ -86,7 +86,8 @@ class Session:
         times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
         with Progress(*columns, *times, console=console) as progress, ThreadPoolExecutor(PROCESSES) as pool:
             task, survived = progress.add_task("0 survived", total=done + len(left), completed=done), 0
-            jobs = {pool.submit(attempt, spec): job for job, spec in left.items()}
+            # By their ids, which are hashes: a run that is interrupted has seen something of every package.
+            jobs = {pool.submit(attempt, spec): job for job, spec in sorted(left.items(), key=lambda item: item[0])}
             try:
                 for future in as_completed(jobs):
                     result = future.result()
