@@ -187,15 +187,14 @@ def moved(before: str, after: str) -> dict[int, range]:
     return found
 
 
-def choose(
-    recording: Recording, lines: dict[int, set[str]], source: str, package: str, first: int, last: int
-) -> list[Timed]:
-    """The tests that ran the code at these lines, the likeliest first; none if tests ran the code around it alone.
+def choose(recording: Recording, lines: dict[int, set[str]], source: str, package: str, line: int) -> list[Timed]:
+    """The tests that ran the code at this line, the likeliest first; none if tests ran the code around it alone.
 
     What runs at import (a table, a default, a decorator, a class's fields) counts as run by those that run its
     function, class or module. Code that ran in no process that coverage sees falls to the folders of its package.
     """
     tree = ast.parse(source)
+    first, last = statement(source, line)
     found = set[str]()
     for scope in _scopes(tree, first, last):
         span = range(first, last + 1) if scope is None else _body(scope)
@@ -210,8 +209,8 @@ def choose(
             (test for test in recording.tests.values() if test.id.split("/")[1] in folders),
             key=lambda test: (folders.index(test.id.split("/")[1]), test.seconds),
         )
-    words = _words("\n".join(source.splitlines()[first - 1 : last]))
-    return _likeliest([recording.tests[test] for test in sorted(found)], lines, recording.kinship(words))
+    kinship = recording.kinship(_words(source.splitlines()[line - 1]))
+    return _likeliest([recording.tests[test] for test in sorted(found)], lines, kinship)
 
 
 def batches(tests: list[Timed], budget: float) -> list[list[Timed]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkResult
 
-from scripts.mutation.choice import Recording, Timed, batches, choose, statement
+from scripts.mutation.choice import Recording, Timed, batches, choose
 from scripts.mutation.draw import PACKAGES, mutated
 from scripts.mutation.trees import Tree
 
@@ -63,7 +63,7 @@ class Trials:
             )
         )
         lines = self._recording.lines(spec.module_path.as_posix())
-        tests = choose(self._recording, lines, source, package_of(spec), *statement(source, spec.start_pos[0]))
+        tests = choose(self._recording, lines, source, package_of(spec), spec.start_pos[0])
         outcome, output = self._judge(tests, lambda: _planted(path, code))
         return WorkResult(WorkerOutcome.NORMAL, output, outcome, diff)
 
