@@ -186,6 +186,23 @@ def test_a_whole_answer_that_needs_nothing_goes_out_as_the_object_that_came(form
     assert answer(format).whole(came) is came
 
 
+WHOLE_ANSWERS: dict[str, dict[str, Any]] = {
+    "cut by a filter": completion("Hi", reason="content_filter"),
+    "brackets": completion("See [1] and <b>: {x}."),
+    "reasoning": completion("Hi", reasoning_content="hm", reasoning="hm"),
+    "two choices": {**completion("Hi"), "choices": [{**completion(text)["choices"][0], "index": at}
+                                                    for at, text in enumerate(("[Hi]", "{you}"))]},
+    "no calls": completion("Hi", tool_calls=None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format", registry.names())
+@pytest.mark.parametrize("name", WHOLE_ANSWERS)
+def test_a_whole_answer_is_only_written_anew_where_it_changes(format: str, name: str) -> None:
+    came = json.dumps(WHOLE_ANSWERS[name], indent=1).encode()
+    assert answer(format, n=2).whole(came) is came
+
+
 # Calls that the engine read itself
 
 
