@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from gateway.config import Config, Engines, Model, Residence, load
 from gateway.core import Gateway, Run
-from gateway.engines import Engine, memory
+from gateway.engines import Engine, Residency, memory
 from gateway.engines.memory import Footprint
 from gateway.engines.recipe import Machine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit
@@ -370,3 +371,21 @@ async def test_the_measured_need_is_saved(model: Model, xllamacpp: Callable[[], 
     ((key, peak),) = kept.items()
     assert str(model.path) in key
     assert 10 * memory.MB < peak["ram"] < 200 * memory.MB
+
+
+async def test_a_process_that_is_gone_teaches_nothing(model: Model, tmp_path: Path) -> None:
+    residency = Residency(state_dir=tmp_path)
+    engine = Engine(model, residency=residency)
+    await residency.measure(engine, 2**22 + 1, with_gpu=True)
+    assert residency.learnt.peak(model) is None
+    assert not os.listdir(tmp_path)
+
+
+async def test_weights_that_are_gone_teach_nothing(model: Model, tmp_path: Path) -> None:
+    residency = Residency(state_dir=tmp_path)
+    engine = Engine(replace(model, path=tmp_path / "gone.gguf"), residency=residency)
+    engine._lifecycle.to("admit")
+    engine._lifecycle.to("came")
+    await residency.measure(engine, os.getpid(), with_gpu=True)
+    assert engine.held == Footprint()
+    assert not os.listdir(tmp_path)

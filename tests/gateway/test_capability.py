@@ -138,4 +138,4 @@ async def test_a_long_search_for_control_tokens_lets_others_run(end: str, refuse
         assert await finder.guarding(asked, backend, can) is can
     found.set()
     await other
-    assert turns >= 10
+    assert turns > 5
