@@ -20,7 +20,9 @@ from gateway.observe.request_log import RequestLog
 from gateway.schema.pool import Pool, Threads
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest
+from tests.gateway.double import completion
 from tests.gateway.test_run import GONE, Scripted
+from tests.patience import PATIENCE
 
 MODEL = Model(name="m", runtime="echo")
 
@@ -155,3 +157,49 @@ async def test_ready_asks_the_engine_that_runs() -> None:
             await gateway.ready("m")
         assert engine.in_flight == 0
         gateway.routes["m"].engine = None
+
+
+class Refusing(Counted):
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Scripted:
+        raise ProviderModelNotLoaded("still loads")
+
+
+async def test_a_request_that_no_engine_takes_is_over() -> None:
+    engine = CountedEngine()
+    engine.backend = Refusing(MODEL, None)
+    used = route(engine)
+    with pytest.raises(ProviderModelNotLoaded):
+        await used.open(ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Hi"}]}'))
+    assert (used.in_flight, engine.in_flight, engine.losses) == (0, 0, 0)
+    async with asyncio.timeout(PATIENCE):
+        await used.retire(PATIENCE)
+
+
+class Answering(Counted):
+    """Answers with a call as a model writes it."""
+
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Scripted:
+        return Scripted(
+            json.dumps(completion('<tool_call>{"name": "f", "arguments": {"a": True,}}</tool_call>')).encode()
+        )
+
+
+@pytest.mark.parametrize(
+    ("said", "healed"),
+    [
+        pytest.param([{"role": "user", "content": "Hi"}], {}, id="the answer alone"),
+        pytest.param([{"role": "tool", "content": "noon"}], {"orphan_results": 1}, id="and the past"),
+    ],
+)
+async def test_repairs_are_booked(said: list[dict[str, str]], healed: dict[str, int]) -> None:
+    log = RequestLog()
+    model = replace(MODEL, tool_call_format="hermes")
+    engine = CountedEngine()
+    engine.backend = Answering(model, None)
+    used = Route(model, log, Threads(Pool()), cast("Engine", engine))
+    body = {"messages": said, "tools": [{"type": "function", "function": {"name": "f"}}]}
+    with await used.open(ChatRequest.parse(json.dumps(body).encode())) as run:
+        await run.whole()
+    (row,) = log.rows
+    assert row[8] is not None
+    assert (row[8].mended, dict(row[8].healed), row[8].warnings) == ("lexical", healed, [])

@@ -130,7 +130,7 @@ def test_tools_that_are_looked_up() -> None:
     assert index.names == {"f", "g", "i"}
     assert "f" in index
     assert "h" not in index
-    assert (index.types("f", "a"), index.item_types("f", "a")) == ({"array"}, {"integer"})
+    assert (index.types("f", "a"), index.item_types("f", "a")) == (frozenset({"array"}), frozenset({"integer"}))
     assert (index.types("f", "b"), index.item_types("f", "b"), index.types("i", "a")) == (None, None, None)
     assert (index.positional("f", 0), index.positional("f", 1), index.positional("g", 0)) == ("a", None, None)
 
@@ -149,7 +149,7 @@ def test_tools_that_are_looked_up() -> None:
 def test_arguments_without_keys_go_by_the_order_that_all_agree_on(
     required: list[str] | None, order: list[str | None]
 ) -> None:
-    parameters = {"properties": {"a": {}, "b": {}, "c": {}}, "required": required}
+    parameters: Json = {"properties": {"a": {}, "b": {}, "c": {}}, "required": required}
     index = SchemaIndex([{"name": "f", "parameters": parameters}])
     assert [index.positional("f", at) for at in range(3)] == order
 

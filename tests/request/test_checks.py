@@ -261,3 +261,34 @@ def test_a_stream_is_held_back_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) ->
 )
 def test_what_a_model_said_is_quoted_to_it(message: Json, said: str) -> None:
     assert check().again(message, "it is not JSON")[0] == {"role": "assistant", "content": said}
+
+
+SCHEMA = b'{"type":"object"}'
+NOTHING_ELSE = "and with nothing else: no words around it, no code fence."
+WORDS: dict[str, tuple[Constraint, str]] = {
+    "any tool": (Constraint("call"), "Call one of the tools now, whatever is said, and write nothing else."),
+    "these tools": (Constraint("call", ("a", "b")), "Call a or b now, whatever is said, and write nothing else."),
+    "an object": (Constraint("json"), f"Answer with one JSON object, {NOTHING_ELSE}"),
+    "a schema": (
+        Constraint("json", schema=SCHEMA),
+        f"Answer with one JSON value, {NOTHING_ELSE} It has to conform to this JSON Schema: {SCHEMA.decode()}",
+    ),
+    "an object, or a call": (
+        Constraint("json or call"),
+        f"Answer with one JSON object, {NOTHING_ELSE} This is about an answer in text: calling a tool stays allowed.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_constraint_in_words(name: str) -> None:
+    of, words = WORDS[name]
+    assert of.words() == words
+
+
+@pytest.mark.parametrize(
+    ("of", "schema"),
+    [(Constraint("call"), None), (Constraint("json"), b'{"type":"object"}'), (Constraint("json", schema=b"{}"), b"{}")],
+)
+def test_the_schema_of_a_text(of: Constraint, schema: bytes | None) -> None:
+    assert of.text_schema == schema

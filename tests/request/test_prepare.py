@@ -197,9 +197,27 @@ def test_calls_that_the_model_decides_on_get_a_grammar() -> None:
     assert raw.in_reasoning is not None
     assert raw.starts == ("<tool_call>",)
     harmony = registry.get("harmony")
-    without = prepared(Capabilities(harmony, harmony, notation="gbnf"), tools=[tool("now")]).terms.raw
-    assert without is not None
-    assert without.grammar is None
+    terms = prepared(Capabilities(harmony, harmony, notation="gbnf"), tools=[tool("now")]).terms
+    assert terms.raw is not None
+    assert terms.raw.grammar is None
+
+
+@pytest.mark.parametrize(
+    ("format", "wanted", "by_grammar", "piecewise"),
+    [
+        ("hermes", "guarded", True, True),
+        ("hermes", "guarded", False, False),
+        ("harmony", "guarded", True, False),
+        ("harmony", "always", False, True),
+        ("hermes", "never", True, False),
+    ],
+)
+def test_calls_leave_in_pieces_if_a_grammar_holds_them(
+    format: str, wanted: Any, by_grammar: bool, piecewise: bool
+) -> None:
+    spec = registry.get(format)
+    terms = prepared(Capabilities(spec, spec, notation="gbnf"), tools=[tool("now")]).terms
+    assert terms.piecewise(wanted, by_grammar) is piecewise
 
 
 def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
