@@ -213,6 +213,23 @@ async def test_a_larger_budget_helps_those_that_wait_already(
             assert (one.state, one.pid, one.in_flight) == ("ready", pid, 1)
 
 
+async def test_an_engine_that_waits_for_memory_can_be_stopped(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(model, {"one": sized(), "two": sized()}, ONE, xllamacpp, tmp_path) as (gateway, _):
+        one, two = engine_of(gateway, "one"), engine_of(gateway, "two")
+        with await gateway.chat(asked("one", **LONG, top_logprobs=600, logprobs=True)) as run:
+            assert await run.payloads()
+            waiting = asyncio.create_task(refused(gateway, "two"))
+            while one.state != "draining":
+                await one.changed()
+            await two.stop()
+            assert "was stopped while it started" in str(await waiting)
+            while gateway.residency.claims:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert (one.state, two.state, two.starts) == ("ready", "stopped", 0)
+
+
 async def test_three_where_two_fit_the_least_worthy_goes(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
 ) -> None:
