@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -184,7 +185,7 @@ def test_an_edit_elsewhere_keeps_the_sample(drawing: Any, tmp_path: Path) -> Non
     assert drawn[0] == drawn[1]
 
 
-FAST, OTHER, LONG = Timed("fast", 0.1), Timed("other", 0.1), Timed("long", 9.0)
+BROKEN, FAST, OTHER, LONG = Timed("broken", 0.1), Timed("fast", 0.1), Timed("other", 0.1), Timed("long", 9.0)
 LATE = None
 Verdicts = dict[tuple[str, bool], list[int | None]]
 
@@ -194,7 +195,8 @@ Verdicts = dict[tuple[str, bool], list[int | None]]
     [
         pytest.param({}, None, id="nothing fails"),
         pytest.param({("other", True): [1]}, "other", id="a test fails"),
-        pytest.param({("fast", True): [1], ("fast", False): [1], ("other", True): [1]}, "other", id="it always fails"),
+        pytest.param({("broken", True): [1], ("other", True): [1]}, "other", id="one that is known to fail always"),
+        pytest.param({("long", True): [1, 1], ("long", False): [1]}, None, id="a long test fails always"),
         pytest.param({("long", True): [1, 1]}, "long", id="a long test fails twice"),
         pytest.param({("long", True): [1, 0]}, None, id="a long test fails once"),
         pytest.param({("fast", True): [LATE]}, "time limit", id="past the limit"),
@@ -224,6 +226,24 @@ def test_what_counts_as_noticed(verdicts: Verdicts, found: str | None) -> None:
         yield
         there[0] = False
 
-    trials = Scripted(cast(Any, None), cast(Any, None), 0, 20.0, {})
-    assert trials._noticed([FAST, OTHER, LONG], planted) == found
+    trials = Scripted(cast(Any, None), cast(Any, None), 0, 20.0, {"broken": False})
+    assert trials._noticed([FAST, BROKEN, OTHER, LONG], planted) == found
     assert not any(left.values()), "each verdict was asked for"
+
+
+@pytest.mark.usefixtures("drawing")
+def test_a_test_that_fails_without_a_mutant_is_found() -> None:
+    from scripts.mutation.trial import Trials
+
+    class Failing(Trials):
+        def _run(self, tests: list[Timed]) -> tuple[int | None, str | None]:
+            failed = next((test.id for test in tests if test.id in ("a", "c")), None)
+            return int(failed is not None), failed
+
+    known = SimpleNamespace(tests={id: Timed(id, 0.1) for id in "abcde"})
+    passing = {"d": False}
+    trials = Failing(cast(Any, None), cast(Any, known), 0, 20.0, passing)
+    noticed = {"a", "b", "c", "d", "time limit"}
+    assert trials.failing(noticed) == {"a", "c"}
+    assert passing == {"a": False, "b": True, "c": False, "d": False}
+    assert trials.failing(noticed) == set(), "asked once"

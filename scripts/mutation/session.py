@@ -97,6 +97,18 @@ class Session:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+            self._confirm(database, free.get())
+
+    def _confirm(self, database: WorkDB, trials: Trials) -> None:
+        """Tries the mutants again whose test fails without them, too: a source may have changed since it passed."""
+        specs = {_id(spec): spec for spec in self.specs}
+        while True:
+            caught = {job: result.output for job, result in database.results if job in specs and result.is_killed}
+            failing = trials.failing({str(output) for output in caught.values()})
+            if not failing:
+                return
+            for job in [job for job, output in caught.items() if output in failing]:
+                database.set_result(job, trials.attempt(specs[job]))
 
 
 def _id(spec: MutationSpec) -> str:

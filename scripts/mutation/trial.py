@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -35,12 +35,10 @@ class Trials:
     """Tries mutants in one tree, one after the other. Not for two threads at once.
 
     budget: a mutant that so many seconds of tests miss counts as a survivor. passing: whether each test that noticed
-    one passes without, for all trials together.
+    one passes without, for all trials together; who tries them asks `failing` about those that it doesn't know.
     """
 
-    def __init__(
-        self, tree: Tree, recording: Recording, worker: int, budget: float, passing: MutableMapping[str, bool]
-    ) -> None:
+    def __init__(self, tree: Tree, recording: Recording, worker: int, budget: float, passing: dict[str, bool]) -> None:
         self._budget = budget
         self._tree = tree
         self._recording = recording
@@ -102,9 +100,23 @@ class Trials:
             with planted():
                 if self._run([test])[0] == 0:
                     return False
-        if test.id not in self._passing:
-            self._passing[test.id] = self._run([test])[0] == 0
-        return self._passing[test.id]
+            if test.id not in self._passing:
+                self._passing[test.id] = self._run([test])[0] == 0
+        return self._passing.get(test.id, True)
+
+    def failing(self, noticed: set[str]) -> set[str]:
+        """Those of the tests that fail without a mutant, so that they say nothing of one."""
+        tests = [test for id, test in self._recording.tests.items() if id in noticed and id not in self._passing]
+        self._passing |= dict.fromkeys((test.id for test in tests), True)
+        found = set[str]()
+        while tests:
+            _, failed = self._run(tests)
+            if failed is None:
+                break
+            found.add(failed)
+            tests = tests[[test.id for test in tests].index(failed) + 1 :]
+        self._passing |= dict.fromkeys(found, False)
+        return found
 
     def _run(self, tests: list[Timed]) -> tuple[int | None, str | None]:
         """pytest's exit status, None past the limit; and the test that failed."""
