@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.config import Model, Residence
+from gateway.config import Model, Prompts, Residence
 from gateway.engines import Engine, Residency, gpu, learnt, memory
 from gateway.engines.learnt import Learnt
 from gateway.engines.memory import MB, Budget, Footprint
+from gateway.errors import ProviderModelNotLoaded
+from gateway.prompts.saved import SavedPrompts
 
 GB = 1024 * MB
 
@@ -195,10 +197,11 @@ def tool(folder: Path, name: str, answers: dict[str, str]) -> None:
             "rocm-smi",
             {
                 "--showmeminfo": ROCM["--showmeminfo"],
-                "--showpids": '{"system": {"PID7": "idle, 1", "PID8": "x, 1, no", "PIDs": "x, 1, 5", "9": "x, 1, 5"}}',
+                "--showpids": '{"system": {"PID6": "x, 1, 5", "PID7": "idle, 1", "PID8": "x, 1, no", "PIDs": "x, 1, 5",'
+                ' "9": "x, 1, 5"}}',
             },
             17163091968,
-            {},
+            {6: 5},
         ),
         ("nvidia-smi", {}, None, {}),
         ("rocm-smi", {"--showmeminfo": "no json", "--showpids": "no json"}, None, {}),
@@ -339,3 +342,13 @@ async def test_what_a_process_holds_of_the_gpu(
     assert peak is not None
     assert peak.gpu == seen
     residency.close()
+
+
+async def test_weights_that_go_before_they_are_measured(tmp_path: Path, model: Model) -> None:
+    gone = replace(model, path=tmp_path / "gone.gguf")
+    saved = SavedPrompts(Prompts(), tmp_path / "prompts")
+    residency = Residency(prompts=saved)
+    for asked in (residency.admit(Engine(gone, residency=residency), 0.0), residency.cache_ram(gone)):
+        with pytest.raises(ProviderModelNotLoaded, match="its weights can't be read") as caught:
+            await asked
+        assert caught.value.code == "weights_missing"

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from gateway.backends import Backend
 from gateway.config import Config, Model
 from gateway.core import Gateway, Route
+from gateway.core.fallbacks import open_with_fallbacks
 from gateway.engines import Engine
 from gateway.errors import ProviderModelNotLoaded
 from gateway.observe.request_log import RequestLog
@@ -203,3 +204,20 @@ async def test_repairs_are_booked(said: list[dict[str, str]], healed: dict[str, 
     (row,) = log.rows
     assert row[8] is not None
     assert (row[8].mended, dict(row[8].healed), row[8].warnings) == ("lexical", healed, [])
+
+
+async def test_one_route_that_can_t_be_closed_keeps_no_other_open() -> None:
+    models = {name: replace(MODEL, name=name) for name in ("m", "n")}
+    gateway = Gateway(Config(source=Path("config.yaml"), active_model="m", models=models))
+    gateway.routes["m"]._backend = Unclosable(MODEL, None)
+    gateway.routes["n"]._backend = other = Counted(MODEL, None)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await gateway.aclose()
+    assert [str(each) for each in caught.value.exceptions] == ["its own bug"]
+    assert other.closed == 1
+
+
+async def test_a_model_that_a_reload_removes_meanwhile() -> None:
+    asked = ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Hi"}]}')
+    with pytest.raises(ProviderModelNotLoaded, match="model 'm' was just removed"):
+        await open_with_fallbacks(replace(MODEL, retries=1, fallbacks=("n",)), lambda name: None, asked)
