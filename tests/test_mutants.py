@@ -173,6 +173,17 @@ def test_what_is_no_python_is_not_drawn(drawing: Any, tmp_path: Path) -> None:
     assert drawn == {"NumberReplacer", "RemoveStatement"}
 
 
+def test_a_fault_stands_where_it_says(drawing: Any, tmp_path: Path) -> None:
+    """The stars of parameters and calls count when cosmic-ray looks for the n-th one."""
+    (tmp_path / "gateway/wire").mkdir(parents=True)
+    source = "def f(a, *, b, **c):\n    g(*a, **c)\n    return a * b\n"
+    (tmp_path / "gateway/wire/x.py").write_text(source, "utf-8")
+    stars = [place for place in drawing.places(tmp_path, "gateway") if "ReplaceBinaryOperator" in place.key]
+    assert [place.specs[0].start_pos for place in stars] == [(3, 13)]
+    for spec in stars[0].specs:
+        assert drawing.mutated(source, spec).splitlines()[:2] == source.splitlines()[:2]
+
+
 def test_an_edit_elsewhere_keeps_the_sample(drawing: Any, tmp_path: Path) -> None:
     path = tmp_path / "gateway/wire/x.py"
     path.parent.mkdir(parents=True)

@@ -76,15 +76,12 @@ def _places(source: str, path: Path) -> Iterator[Place]:
     lines, found = source.splitlines(), dict[tuple[str, tuple[int, int]], list[MutationSpec]]()
     nodes = list(ast_nodes(get_ast(source)))
     # In the order of the tree: a fault is the n-th of its operator there.
-    by_family = {
-        family: [node for node in nodes if node.type in kinds and can_change(family, node)]
-        for family, kinds in NODES.items()
-    }
+    by_family = {family: [node for node in nodes if node.type in kinds] for family, kinds in NODES.items()}
     for name, operator in operators().items():
         fitting = by_family[name.partition("_")[0]]
         positions = ((node, *position) for node in fitting for position in operator.mutation_positions(node))
         for occurrence, (node, start, end) in enumerate(positions):
-            if not equivalent(node, start, name):
+            if can_change(name.partition("_")[0], node) and not equivalent(node, start, name):
                 spec = MutationSpec(path, name, occurrence, start, end, definition_name=_definition(node))
                 found.setdefault((name.partition("_")[0], start), []).append(spec)
     again: dict[str, int] = {}
