@@ -20,7 +20,6 @@ from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, e
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Notation, RawText
 from normalizers import FormatSpec
-from normalizers.write.grammar import grammar
 
 MAX_KEPT = 8
 
@@ -39,7 +38,7 @@ class Settings(Struct, frozen=True, eq=False):
     force: Mapping[str, Raw]
     engine_enforces: bool
     compile: Compile
-    write: Write = grammar
+    write: Write
     call_deltas: CallDeltas = "guarded"
 
     @classmethod
@@ -52,7 +51,7 @@ class Settings(Struct, frozen=True, eq=False):
         force: Mapping[str, Any],
         engine_enforces: bool,
         compile: Compile,
-        write: Write = grammar,
+        write: Write,
         call_deltas: CallDeltas = "guarded",
     ) -> Self:
         """From plain values as the configuration has them."""
