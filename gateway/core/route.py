@@ -61,6 +61,7 @@ class Route:
             compile=schemas.pool.compile,
             write=schemas.pool.grammar,
             call_deltas=model.call_deltas,
+            measure=schemas.pool.measure,
         )
         self._terms = TermsCache()
         self._unused: asyncio.Event | None = None
