@@ -53,7 +53,8 @@ def main() -> None:
     pid, seconds = int(sys.argv[1]), float(sys.argv[2])
     for number in (*ENDINGS, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    first = deadline = None
+    first: float | None = None
+    deadline: float | None = None
     while deadline is None or time.monotonic() < deadline:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not select.select([0], [], [], left)[0]:
