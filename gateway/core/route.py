@@ -251,8 +251,9 @@ class Route:
         meter = self.count(api, stream=stream)
         try:
             async with self.use() as backend:
-                defaults = self._settings.defaults if endpoint == "completions" else {}
-                reply = await backend.post(endpoint, {**defaults, **fields})
+                if endpoint == "completions":
+                    fields = self._settings.fields(fields)
+                reply = await backend.post(endpoint, dict(fields))
                 try:
                     yield Passthrough(reply, backend, meter)
                 finally:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.hostile.conftest import Unharmed
-from tests.hostile.running import Gateway
+from tests.hostile.running import Gateway, Upstream, configuration, started, warm
 from tests.hostile.schemas import deep, doubling, generated, wide
 
 Json = dict[str, Any]
@@ -123,3 +124,25 @@ def test_generated_schemas_for_the_engine(tiny: Gateway, unharmed: Unharmed) -> 
     assert {200, 400} <= found.keys(), found
     assert pid(tiny) == engine
     assert "Traceback" not in tiny.log()
+
+
+def test_grammars_that_the_configuration_drops(
+    scripted: Upstream, tmp_path: Path, test_model: Path, unharmed: Unharmed
+) -> None:
+    """llama.cpp's own fields are for callers who are trusted."""
+    pytest.importorskip("xllamacpp")
+    rules = [f"{name}{n} ::= a{n + 1} | b{n + 1}" for n in range(40) for name in "ab"]
+    hostile = {
+        "grammar": "\n".join(["root ::= a0", *rules, 'a40 ::= "a"', 'b40 ::= "b"']),
+        "json_schema": branching(40),
+    }
+    config = configuration(scripted, tmp_path, test_model)
+    config["models"]["tiny"]["strip_params"] = [*hostile]
+    with started(tmp_path, config) as gateway:
+        warm(gateway)
+        assert gateway.chat(model="tiny").status == 200
+        with unharmed(gateway):
+            for name, value in hostile.items():
+                fields: Json = {"model": "tiny", "max_tokens": 4, name: value}
+                assert gateway.chat(**fields).status == 200
+                assert gateway.ask("POST", "/v1/completions", {"prompt": "Hi", **fields}).status == 200
