@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,24 +25,35 @@ from tests.patience import PATIENCE
 Json = dict[str, Any]
 
 
+@pytest.fixture(scope="module")
+def machine(scripted: Upstream, test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway with a small quota for stored responses, and a model `patient` that retries."""
+    folder = tmp_path_factory.mktemp("machine")
+    config = {**configuration(scripted, folder, test_model), "server": {"responses_max_bytes": 1_000_000}}
+    config["models"]["patient"] = {**config["models"]["m"], "retries": 1}
+    with started(folder, config) as running:
+        warm(running)
+        yield running
+
+
 # Files
 
 
 def test_a_reload_that_names_missing_weights_stops_no_engine(
-    upstream: Upstream, tmp_path: Path, test_model: Path, unharmed: Unharmed
+    machine: Gateway, test_model: Path, unharmed: Unharmed
 ) -> None:
     pytest.importorskip("xllamacpp")
-    config = configuration(upstream, tmp_path, test_model)
-    with started(tmp_path, config) as gateway:
-        warm(gateway)
-        assert gateway.chat(model="tiny").status == 200
-        with unharmed(gateway):
-            config["models"]["tiny"]["path"] = "/nowhere/else.gguf"
-            (tmp_path / "config.yaml").write_text(json.dumps(config), "utf-8")
-            refused = gateway.ask("POST", "/-/reload")
-            assert refused.status == 422
-            assert b"there is no file /nowhere/else.gguf" in refused.body
-            assert gateway.chat(model="tiny").status == 200
+    assert machine.chat(model="tiny").status == 200
+    file = machine.folder / "config.yaml"
+    before = file.read_text("utf-8")
+    with unharmed(machine):
+        file.write_text(before.replace(str(test_model), "/nowhere/else.gguf"), "utf-8")
+        refused = machine.ask("POST", "/-/reload")
+        assert refused.status == 422
+        assert b"there is no file /nowhere/else.gguf" in refused.body
+        assert machine.chat(model="tiny").status == 200
+    file.write_text(before, "utf-8")
+    assert machine.ask("POST", "/-/reload").status == 200
 
 
 def test_a_key_on_a_full_disk(upstream: Upstream, tmp_path: Path, test_model: Path, unharmed: Unharmed) -> None:
@@ -86,19 +98,14 @@ def store(gateway: Gateway, text: str) -> Answer:
     return gateway.ask("POST", "/v1/responses", {"input": text, "store": True})
 
 
-def test_stored_responses_have_a_quota(
-    upstream: Upstream, tmp_path: Path, test_model: Path, unharmed: Unharmed
-) -> None:
-    config = {**configuration(upstream, tmp_path, test_model), "server": {"responses_max_bytes": 1_000_000}}
-    with started(tmp_path, config) as gateway:
-        warm(gateway)
-        first = store(gateway, "Hi").json["id"]
-        with unharmed(gateway):
-            ids = [store(gateway, "x" * 200_000).json["id"] for _ in range(20)]
-        there = [gateway.ask("GET", f"/v1/responses/{id}").status for id in (first, *ids)]
-        assert there[0] == 404, "the oldest go first"
-        assert there[-1] == 200
-        assert 3 <= there.count(200) <= 5
+def test_stored_responses_have_a_quota(machine: Gateway, upstream: Upstream, unharmed: Unharmed) -> None:
+    first = store(machine, "Hi").json["id"]
+    with unharmed(machine):
+        ids = [store(machine, "x" * 200_000).json["id"] for _ in range(20)]
+    there = [machine.ask("GET", f"/v1/responses/{id}").status for id in (first, *ids)]
+    assert there[0] == 404, "the oldest go first"
+    assert there[-1] == 200
+    assert 3 <= there.count(200) <= 5
 
 
 JUMPS = """
@@ -170,27 +177,20 @@ def test_an_engine_for_another_processor_gives_way(
         assert note in told
 
 
-def test_what_an_engine_asks_for_is_waited_for(
-    upstream: Upstream, tmp_path: Path, test_model: Path, unharmed: Unharmed
-) -> None:
+def test_what_an_engine_asks_for_is_waited_for(machine: Gateway, upstream: Upstream, unharmed: Unharmed) -> None:
     """The chance in a retry's delay never shortens a Retry-After."""
     times: dict[str, list[float]] = {}
 
     async def busy(exchange: Exchange) -> None:
-        who = exchange.json["messages"][0]["content"] if exchange.body else ""
+        who = exchange.json["messages"][0]["content"]
         times.setdefault(who, []).append(time.monotonic())
-        if len(times[who]) == 1 and who.startswith("row"):
+        if len(times[who]) == 1:
             await answers({"error": {"message": "slow down"}}, 429, head=b"Retry-After: 1\r\n")(exchange)
         else:
             await exchange.whole(completion())
 
-    config = configuration(upstream, tmp_path, test_model)
-    config["models"]["m"]["retries"] = 1
-    with started(tmp_path, config) as gateway:
-        warm(gateway)
-        upstream.script = busy
-        with unharmed(gateway), ThreadPoolExecutor(20) as threads:
-            assert {*threads.map(lambda n: gateway.chat(f"row {n}").status, range(20))} == {200}
-    rows = [row for who, row in times.items() if who.startswith("row")]
-    assert len(rows) == 20
-    assert all(second - first >= 1 for first, second in rows)
+    upstream.script = busy
+    with unharmed(machine), ThreadPoolExecutor(20) as threads:
+        assert {*threads.map(lambda n: machine.chat(f"row {n}", model="patient").status, range(20))} == {200}
+    assert len(times) == 20
+    assert all(second - first >= 1 for first, second in times.values())
