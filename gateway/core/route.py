@@ -61,6 +61,7 @@ class Route:
             compile=schemas.pool.compile,
             write=schemas.pool.grammar,
             call_deltas=model.call_deltas,
+            measure=schemas.pool.measure,
         )
         self._terms = TermsCache()
         self._unused: asyncio.Event | None = None
@@ -250,8 +251,9 @@ class Route:
         meter = self.count(api, stream=stream)
         try:
             async with self.use() as backend:
-                defaults = self._settings.defaults if endpoint == "completions" else {}
-                reply = await backend.post(endpoint, {**defaults, **fields})
+                if endpoint == "completions":
+                    fields = self._settings.fields(fields)
+                reply = await backend.post(endpoint, dict(fields))
                 try:
                     yield Passthrough(reply, backend, meter)
                 finally:

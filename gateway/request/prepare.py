@@ -9,12 +9,12 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace as replaced
 
 from gateway.request.checks import Check, Enforced
-from gateway.request.constraints import NEED_WORDS, Constraint, Method, allowed_tools, constraint, refused
+from gateway.request.constraints import NEED_WORDS, Constraint, Method, allowed_tools, constraint, measured, refused
 from gateway.request.grammars import forced_tools, free_text, raw_text
 from gateway.request.guarded import guard_messages
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
-from gateway.schema.fault import Compile, Write
+from gateway.schema.fault import Compile, Measure, Write
 from gateway.wire import control_tokens
 from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens
@@ -29,7 +29,8 @@ class Settings(Struct, frozen=True, eq=False):
 
     defaults: fields for requests that leave them out. strip: fields that callers may not set. force: fields that we
     set whatever the caller says. engine_enforces: trust the engine with every constraint. compile: makes the checkers
-    of JSON Schemas. write: writes grammars. call_deltas: for requests that don't say it.
+    of JSON Schemas. write: writes grammars. measure: bounds the schemas of which engines make grammars; None trusts
+    them. call_deltas: for requests that don't say it.
     """
 
     runtime: str
@@ -40,6 +41,7 @@ class Settings(Struct, frozen=True, eq=False):
     compile: Compile
     write: Write
     call_deltas: CallDeltas = "guarded"
+    measure: Measure | None = None
 
     @classmethod
     def of(
@@ -53,10 +55,12 @@ class Settings(Struct, frozen=True, eq=False):
         compile: Compile,
         write: Write,
         call_deltas: CallDeltas = "guarded",
+        measure: Measure | None = None,
     ) -> Self:
         """From plain values as the configuration has them."""
         defaults, force = _raw(defaults), _raw(force)
-        return cls(runtime, defaults, _with_twins(strip), force, engine_enforces, compile, write, call_deltas)
+        strip = _with_twins(strip)
+        return cls(runtime, defaults, strip, force, engine_enforces, compile, write, call_deltas, measure)
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """The fields that the engine gets for those that the caller gave."""
@@ -257,6 +261,8 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     request = _without_the_rest(request)
     wanted = constraint(request) if request.constrained else None
     method = _method(wanted, settings)
+    if settings.measure is not None:
+        measured(request, wanted if method in ("engine", "grammar") else None, can.notation, settings.measure)
     reader = can.dialect if method == "grammar" else can.reader
     raw = _raw_text(request, wanted, method, settings, can, reader)
     if method == "grammar" and raw is None and settings.runtime in NEED_WORDS:
