@@ -335,7 +335,7 @@ def spelled_json(draw: st.DrawFn) -> tuple[str, Calls]:
     value: dict[str, Any] = {}
     for key in draw(st.lists(st.sampled_from(["query", "mode", "limit", "tags"]), min_size=1, unique=True)):
         words = [draw(WORD) for _ in range(2)]
-        opening, closing = draw(st.sampled_from(["''", '""', "“”", "‘’", "„“"]))
+        opening, closing = draw(st.sampled_from([("'", "'"), ('"', '"'), ("“", "”"), ("‘", "’"), ("„", "“")]))
         written: dict[str, tuple[str, Any]] = {
             "query": (f"{opening}{' '.join(words)}{closing}", " ".join(words)),
             "mode": ("fast", "fast"),
