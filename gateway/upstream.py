@@ -66,6 +66,7 @@ class Response:
         self._size = 0
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        """Completes on the head, more body, the end or an error."""
 
     async def receive(self) -> bytes:
         """Returns the bytes that arrived since the last call, at least one; b"" after the end of the body.
@@ -78,7 +79,8 @@ class Response:
                 raise self._error
             if self.ended:
                 return b""
-            await self.wait()
+            self._waiter = waiter = asyncio.get_running_loop().create_future()
+            await waiter
         data = b"".join(self._parts)
         self._parts.clear()
         self._size = 0
@@ -121,11 +123,6 @@ class Response:
         connection, self._connection = self._connection, None
         if connection is not None and not self.ended:
             asyncio.get_running_loop().call_later(LINGER_SECONDS, connection.abort_if_serving, self)
-
-    def wait(self) -> asyncio.Future[None]:
-        """A future that completes on the head, more body, the end or an error. Supports one waiter at a time."""
-        self._waiter = waiter = asyncio.get_running_loop().create_future()
-        return waiter
 
     def _wake(self) -> None:
         waiter, self._waiter = self._waiter, None
@@ -266,20 +263,22 @@ class _Connection(asyncio.Protocol):
 
     # httptools callbacks
     def on_header(self, name: bytes, value: bytes) -> None:
-        assert self.response is not None
-        if not self.response.status:  # trailers are dropped
-            self.response.headers[name.lower()] = value
+        response = self.response
+        assert response is not None
+        if not response.status:  # trailers are dropped
+            response.headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        assert self.response is not None
+        response = self.response
+        assert response is not None
         status = self._parser.get_status_code()
         if status < 200:
             # The headers of an interim response don't apply to the final one.
-            self.response.headers.clear()
+            response.headers.clear()
             return
         self._head_bytes = 0
-        self.response.status = status
-        self.response._wake()
+        response.status = status
+        response._wake()
 
     def on_body(self, body: bytes) -> None:
         response = self.response
@@ -298,11 +297,12 @@ class _Connection(asyncio.Protocol):
         if self._paused:
             self._paused = False
             self.transport.resume_reading()
-        if self._parser.should_keep_alive():
-            self.upstream._release(self)
-        else:
-            self.upstream._forget(self)
+        upstream = self.upstream
+        if not self._parser.should_keep_alive() or upstream._closed or len(upstream._idle) >= MAX_IDLE:
+            upstream._forget(self)
             self.transport.close()
+        else:
+            upstream._idle.append(self)
         if response._waiter is not None:
             response._wake()
 
@@ -355,7 +355,8 @@ class Upstream:
             response = connection.send(data)
             try:
                 while not response.status and response._error is None:
-                    await response.wait()
+                    response._waiter = waiter = connection._loop.create_future()
+                    await waiter
             except BaseException:
                 response.close()
                 raise
@@ -412,13 +413,6 @@ class Upstream:
     def _busy(self) -> list[_Connection]:
         """The connections with an answer in flight."""
         return [connection for connection in self._open if connection.response is not None]
-
-    def _release(self, connection: _Connection) -> None:
-        if self._closed or len(self._idle) >= MAX_IDLE:
-            self._open.discard(connection)
-            connection.transport.close()
-        else:
-            self._idle.append(connection)
 
     def _forget(self, connection: _Connection) -> None:
         self._open.discard(connection)

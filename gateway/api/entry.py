@@ -126,7 +126,7 @@ class API:
     def _apply(self) -> None:
         """Applies the gateway's current configuration."""
         server = self.chat.gateway.config.server
-        self._keyring = self._keys()
+        self.keyring = self._keys()
         self._access = Access(
             None if server.uds is not None else (server.host, *server.allowed_hosts), server.cors_origins
         )
@@ -158,17 +158,17 @@ class API:
 
     def authenticate(self, headers: Headers, scope: str = "models") -> Principal:
         """The caller. Raises ProviderAuthentication without a valid key (401), or if the key lacks `scope` (403)."""
-        if (anybody := self._keyring.anybody()) is not None:
+        if (anybody := self.keyring.anybody()) is not None:
             return anybody
         given = next((value for name, value in headers if name == b"authorization"), b"")
         scheme, _, key = given.partition(b" ")
         try:
-            principal = self._keyring.principal(key.strip() if scheme.lower() == b"bearer" else None)
+            principal = self.keyring.principal(key.strip() if scheme.lower() == b"bearer" else None)
         except ProviderAuthentication:
             other = next((value for name, value in headers if name == b"x-api-key"), None)
             if given or other is None:
                 raise
-            principal = self._keyring.principal(other)
+            principal = self.keyring.principal(other)
         if not principal.allows(scope):
             raise ProviderAuthentication(f"this API key lacks the scope {scope}", code="insufficient_scope", status=403)
         return principal

@@ -23,8 +23,10 @@ class CompletionReply(HTTPReply):
         self.reasoning_open = reasoning_open
         self.by_grammar = by_grammar
 
-    async def _read(self) -> bytes:
-        body = json_object(await super()._read())
+    async def whole(self) -> bytes:
+        if self.collects and self._is_stream():
+            return await self._collected()
+        body = json_object(await self._response.read())
         if "error" in body:
             return encode(body)
         choices = []

@@ -69,9 +69,12 @@ class HTTPReply(DirectReply):
         self.done = False
 
     def whole(self) -> Awaitable[bytes]:
-        if not self.collects or b"event-stream" not in self._response.headers.get(b"content-type", b""):
-            return self._read()
-        return self._collected()
+        if self.collects and self._is_stream():
+            return self._collected()
+        return self._response.read()
+
+    def _is_stream(self) -> bool:
+        return b"event-stream" in self._response.headers.get(b"content-type", b"")
 
     async def _collected(self) -> bytes:
         collector = Collector()
@@ -80,10 +83,6 @@ class HTTPReply(DirectReply):
                 if not collector.feed(payload):
                     return payload
         return collector.body(done=self.done)
-
-    def _read(self) -> Awaitable[bytes]:
-        """Reads the body of an answer that isn't a stream."""
-        return self._response.read()
 
     @property
     def _events(self) -> SSEReader:

@@ -30,17 +30,12 @@ class CapabilityFinder:
         self.evidence = "the engine reads the calls" if self.reader.untouched else "config.yaml"
         if self._undetected:
             self.evidence = ""
-        self._known: dict[bool, Capabilities] = {}
-        """What `_asked` said: without, and with, what concerns past calls."""
-        self._asked: Backend | None = None
+        self.known: dict[tuple[Backend, bool], Capabilities] = {}
+        """What the backend said that was asked last: without, and with, what concerns past calls."""
         self._guarding: tuple[Backend | None, dict[tuple[bool, bool], Capabilities]] = (None, {})
         """What `guarding` said, by past calls and tools."""
         self.plain = None if self._undetected else Capabilities(self.reader, self.reader)
         """For plain requests (`ChatRequest.plain`): the reader alone. None until it is detected."""
-
-    def known(self, request: ChatRequest, backend: Backend) -> Capabilities | None:
-        """What the request needs, if this backend was asked for it already."""
-        return self._known.get(request.past_calls) if self._asked is backend else None
 
     async def find(self, request: ChatRequest, backend: Backend) -> Capabilities:
         """What the request needs. Raises a GatewayError if the engine has to be asked and doesn't answer."""
@@ -51,12 +46,13 @@ class CapabilityFinder:
             self.plain = Capabilities(self.reader, self.reader)
         if request.plain:
             return self.plain
-        known = self.known(request, backend)
+        key = backend, request.past_calls
+        known = self.known.get(key)
         if known is None:
             known = await self._ask(backend, past=request.past_calls)
-            if self._asked is not backend:
-                self._asked, self._known = backend, {}
-            self._known[request.past_calls] = known
+            if (backend, not request.past_calls) not in self.known:
+                self.known.clear()
+            self.known[key] = known
         return known
 
     async def guarding(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Capabilities:

@@ -143,7 +143,7 @@ class Route:
         if backend is None:
             backend = await self.backend()
         capability = self.capability
-        can = capability.plain if request.plain else capability.known(request, backend)
+        can = capability.plain if request.plain else capability.known.get((backend, request.past_calls))
         if can is None:
             can = await capability.find(request, backend)
         if backend.guards and may_need_guard(request):

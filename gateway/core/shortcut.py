@@ -17,14 +17,14 @@ class Shortcut:
     The shortcut takes only the common case: one whole event of one line, a client that keeps up. All else is pulled.
     """
 
-    __slots__ = ("_answer", "_passes", "_push", "_ready", "_reply", "_translate")
+    __slots__ = ("_answer", "_passes", "_push", "_reply", "_sink", "_translate")
 
     def __init__(self, reply: DirectReply, answer: Answer, sink: Sink) -> None:
         self._reply = reply
         self._answer = answer
         self._passes = answer.passes
         self._translate = reply.translate
-        self._ready = sink.ready
+        self._sink = sink
         self._push = sink.push
 
     def offer(self, data: bytes) -> bool:
@@ -33,7 +33,7 @@ class Shortcut:
         if len(payload) != len(data) - 8 or data[6] != OPEN or LF in payload:
             return False
         reply = self._reply
-        if not reply.between_events or not self._ready():
+        if not reply.between_events or not self._sink.ready:
             return False
         clean: list[bytes] = []
         try:

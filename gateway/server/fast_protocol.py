@@ -26,6 +26,7 @@ from gateway.server.asgi import Headers
 from gateway.server.bodies import Bodies, Body
 from gateway.server.client import JSON_TYPE, Client, respond_error
 from gateway.server.connections import has_left, make_room
+from gateway.server.keys import Keyring
 from gateway.wire.chat import encode
 
 log = logging.getLogger("ctxgate")
@@ -79,8 +80,11 @@ class HotApp(Protocol):
         """See `gateway.server.access.Access.admit`."""
         ...
 
+    keyring: Keyring
+
     def authenticate(self, headers: Headers) -> object:
-        """Raises ProviderAuthentication for a caller who may not use the route."""
+        """Raises ProviderAuthentication for a caller who may not use the route. Not asked while `keyring` lets anybody
+        in."""
         ...
 
     async def answer_hot(self, body: bytes, headers: Headers, client: Client) -> None:
@@ -372,16 +376,17 @@ class FastProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._active = cycle
-        if not isinstance(cycle, ChatCycle):
+        if type(cycle) is not ChatCycle:
             super()._start_asgi_task(cycle, app)
             return
         self._due = cycle
-        if self.worker is None or self.worker.done():
+        wanted, self._wanted = self._wanted, None
+        if wanted is not None and not wanted.done():
+            wanted.set_result(None)
+        elif self.worker is None or self.worker.done():
             self.worker = self.loop.create_task(self._work(app))
             self.tasks.add(self.worker)
             self.worker.add_done_callback(self.tasks.discard)
-        else:
-            self._wake()
 
     async def _work(self, app: HotApp) -> None:
         while not self._lost:
@@ -392,17 +397,16 @@ class FastProtocol(HttpToolsProtocol):
                 self._wanted = self.loop.create_future()
                 await self._wanted
 
-    def _wake(self) -> None:
-        wanted, self._wanted = self._wanted, None
-        if wanted is not None and not wanted.done():
-            wanted.set_result(None)
-
     def pause_writing(self) -> None:
         super().pause_writing()
+        if type(self._active) is ChatCycle:
+            self._active.ready = False
         self._stalled = self.loop.call_later(SLOW_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        if type(self._active) is ChatCycle:
+            self._active.ready = not self._active.disconnected
         if self._stalled is not None:
             self._stalled.cancel()
 
@@ -418,7 +422,8 @@ class FastProtocol(HttpToolsProtocol):
             if timer is not None:
                 timer.cancel()
         self._lost = True
-        self._wake()
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
         # No circles: else a collection would have to find each connection that is gone.
         self.flow.protocol = self.cycle = self._active = None  # type: ignore[attr-defined, assignment]
 
@@ -473,6 +478,7 @@ class ChatCycle:
         "disconnected",
         "keep_alive",
         "more_body",
+        "ready",
         "response_complete",
         "waiting_for_100_continue",
         "wrote",
@@ -486,6 +492,8 @@ class ChatCycle:
         self.disconnected = False
         self.response_complete = False
         self.wrote = False
+        self.ready = False
+        """Whether the client takes pushed events: it is there and keeps up."""
         self._chunked = protocol.parser.get_http_version() == "1.1"
         self.keep_alive = self._chunked and protocol.parser.should_keep_alive()
         self._granted: Headers = ()
@@ -503,6 +511,7 @@ class ChatCycle:
     def set(self) -> None:
         """uvicorn's signal that body, its end or a disconnect came."""
         if self.disconnected:
+            self.ready = False
             if self._task is not None:
                 self._task.cancel()
         elif self.arrived is not None and not self.arrived.done():
@@ -514,7 +523,8 @@ class ChatCycle:
         self._task = self._protocol.worker
         try:
             self._granted = app.admit(self._headers, not self._chunked)
-            app.authenticate(self._headers)
+            if app.keyring.anybody() is None:
+                app.authenticate(self._headers)
             if self.more_body or len(self.body) > app.max_body or self._protocol.flow.read_paused:
                 await self._answer_large(app)
             else:
@@ -585,12 +595,10 @@ class ChatCycle:
         self._complete()
 
     def sink(self) -> ChatCycle:
+        self.ready = not self._protocol.flow.write_paused
         return self
 
     # Sink
-
-    def ready(self) -> bool:
-        return not self._protocol.flow.write_paused and not self.disconnected
 
     def push(self, data: bytes) -> None:
         self.wrote = True

@@ -133,9 +133,12 @@ def events(payloads: list[bytes]) -> bytes:
 
 
 class Sink(Protocol):
-    """A client that accepts events without waiting. `ready` returns False while it lags."""
+    """A client that accepts events without waiting."""
 
-    def ready(self) -> bool: ...
+    @property
+    def ready(self) -> bool:
+        """False while the client lags, and once it has left."""
+        ...
 
     def push(self, data: bytes) -> None:
         """Sends server-sent events."""

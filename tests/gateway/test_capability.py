@@ -59,19 +59,19 @@ async def test_an_engine_is_asked_once_for_each_kind_of_request() -> None:
         await finder.find(request(tools=[TOOL]), backend)
     assert backend.asked == {"takes_tools": 1}
     for _ in range(3):
-        found = finder.known(request(PAST), backend) or await finder.find(request(PAST), backend)
+        found = finder.known.get((backend, True)) or await finder.find(request(PAST), backend)
         assert found.keeps_calls
     assert backend.asked == {"takes_tools": 2, "keeps_calls": 1}
-    assert finder.known(request(tools=[TOOL]), backend) is not None
+    assert finder.known.get((backend, False)) is not None
 
 
 async def test_another_engine_is_asked_anew() -> None:
     finder, first, second = CapabilityFinder(model()), Counted(model()), Counted(model(), takes_tools=False)
     asked = request(tools=[TOOL])
     assert not (await finder.find(asked, first)).tools_in_prompt
-    assert finder.known(asked, second) is None
+    assert finder.known.get((second, False)) is None
     assert (await finder.find(asked, second)).tools_in_prompt
-    assert finder.known(asked, first) is None
+    assert finder.known.get((first, False)) is None
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,7 @@ class Client:
 
     def __init__(self, ready: bool = True) -> None:
         self.got: list[bytes] = []
-        self._ready = ready
-
-    def ready(self) -> bool:
-        return self._ready
+        self.ready = ready
 
     def push(self, data: bytes) -> None:
         self.got.append(data)
