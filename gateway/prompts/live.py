@@ -263,6 +263,7 @@ class LivePrompts:
 
     async def _place(self, server: SlotServer, key: str, prompt: str) -> Turn:
         begins = chain(prompt)
+        await self.saved.kept(key)
         match = self.saved.best(key, begins)
         choice = choose(self._slots, self._hosted, begins, match, worth(len(begins)))
         turn = self._turn(server, choice.slot, prompt, begins)
@@ -281,7 +282,7 @@ class LivePrompts:
     async def _prepare(self, turn: Turn, slot: Slot, choice: Choice, match: Match | None) -> None:
         """Saves what the slot is about to lose, then fills it from a file."""
         if choice.rescue:
-            await self._save(turn.server, slot)
+            await self._save(turn.server, slot, later=True)
         if choice.restore is None or match is None:
             return
         file = await self.saved.file(choice.restore)
@@ -385,7 +386,10 @@ class LivePrompts:
             await asyncio.wait(self._tasks)
 
     async def save_all(self, server: SlotServer) -> None:
-        """Saves what the engine holds and no file does, before it ends. Raises nothing, takes STOP_SECONDS at most."""
+        """Has the engine write what it holds and no file does, before it ends.
+
+        Raises nothing, takes STOP_SECONDS at most. `SavedPrompts.kept` waits for the files.
+        """
         if self.saved.settings.save == "off" or self._key is None:
             return
         try:
@@ -394,7 +398,7 @@ class LivePrompts:
                 for slot in self._slots:
                     # Saving waits for the answer in a slot; what is cut off now is not worth that.
                     if not slot.busy:
-                        await self._save(server, slot)
+                        await self._save(server, slot, later=True)
                 for hosted in self._hosted:
                     if hosted.unsaved:
                         await self._save_hosted(server, hosted)
@@ -412,15 +416,18 @@ class LivePrompts:
         slot = self._slots[number]
         slot.sure = len(self._slots) == 1
         slot.chain, slot.prompt, slot.tokens, slot.unsaved = hosted.chain, hosted.prompt, tokens, tokens
-        await self._save(server, slot)
+        await self._save(server, slot, later=True)
         slot.forget()
 
     async def _save_turn(self, server: SlotServer, slot: Slot) -> None:
         if not slot.busy:
             await self._save(server, slot)
 
-    async def _save(self, server: SlotServer, slot: Slot) -> None:
-        """Saves one slot if it is worth a file. Raises nothing."""
+    async def _save(self, server: SlotServer, slot: Slot, *, later: bool = False) -> None:
+        """Saves one slot if it is worth a file. Raises nothing.
+
+        later: returns once the engine has written the file; checking it and flushing it to disk go on.
+        """
         key, tokens, begins, unsaved = self._key, slot.tokens, slot.chain, slot.unsaved
         if key is None or not begins or (tokens is not None and unsaved <= tokens // WORTH):
             return
@@ -441,7 +448,10 @@ class LivePrompts:
                 name=folder.name(), key=key, model=self._model, size=size, sha256="", tokens=count, chain=begins,
                 sure=slot.sure, saved=now, used=now,
             )  # fmt: skip
-            await saved.keep(fresh, description)
+            if later:
+                saved.keep_later(fresh, description)
+            else:
+                await saved.keep(fresh, description)
             slot.unsaved, slot.tokens = max(0, slot.unsaved - unsaved), count
         except TROUBLE as error:
             saved.failed(error)
