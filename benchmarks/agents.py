@@ -49,7 +49,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ctxg
 SLOTS, THREADS, WINDOW = 2, 1, 8192
 PATIENCE = 1800.0
 ANSWER_TOKENS = 16
-LEAST_CACHED, MOST_TIMES = 0.95, 1.3
+LEAST_CACHED, LEAST_AGAIN, MOST_TIMES = 0.95, 0.99, 1.3
 
 Json = dict[str, Any]
 
@@ -348,6 +348,49 @@ def ask(url: str, agent: Agent, turn: int) -> tuple[int, int | None]:
     return usage["prompt_tokens"], (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
 
 
+def first_token(url: str, model: str, messages: list[Json]) -> tuple[float, float, str]:
+    """Seconds to the first token, the cached share of the prompt, and the words of a streamed answer."""
+    body = {
+        "model": model, "messages": messages, "max_tokens": ANSWER_TOKENS, "temperature": 0, "stream": True,
+        "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    began, first, words, usage = time.monotonic(), 0.0, "", Json()
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=PATIENCE) as answer:
+        for line in answer.raise_for_status().iter_lines():
+            if line.startswith("data: {"):
+                chunk = json.loads(line.removeprefix("data: "))
+                usage = chunk.get("usage") or usage
+                if chunk["choices"] and (text := chunk["choices"][0]["delta"].get("content")):
+                    first = first or time.monotonic() - began
+                    words += text
+    return first, usage["prompt_tokens_details"]["cached_tokens"] / usage["prompt_tokens"], words
+
+
+def after_swaps(size: int) -> Iterator[report.Goal]:
+    """A model's first token for one prompt: cold, warm, after another model had the memory, after a restart."""
+    messages, short = recorded("codex", size)[0], [{"role": "user", "content": "Hi"}]
+    with tempfile.TemporaryDirectory() as folder:
+        other = Path(shutil.copy(SMOLLM2, Path(folder) / "b.gguf"))
+        stack = CtxgateOnStop(Path(folder), {"a": SMOLLM2, "b": other})
+        try:
+            url = stack.ensure("a")
+            first_token(url, "a", short)
+            cold, _, _ = first_token(url, "a", messages)
+            warm, _, words = first_token(url, "a", messages)
+            first_token(url, "b", short)
+            swapped = first_token(url, "a", messages)
+            restart(stack)
+            restarted = first_token(stack.ensure("a"), "a", messages)
+        finally:
+            stack.end(hard=False)
+    print(f"{proc.machine()}; {time.strftime('%Y-%m-%d')}; load {os.getloadavg()[0]:.1f}.\n")
+    print(f"first token: cold {cold:.2f} s, warm {warm:.2f} s\n")
+    for name, (seconds, share, said) in (("a swap", swapped), ("a restart", restarted)):
+        yield report.Goal(f"first token after {name}, s", seconds, "<=", 0.05 * cold + 1)
+        yield report.Goal(f"cached after {name}", share, ">=", LEAST_AGAIN)
+        yield report.Goal(f"the warm words after {name} (1: the same)", float(said == words), ">=", 1.0)
+
+
 def rows(names: list[str], letters: str, turns: int, size: int) -> Iterator[tuple[str, dict[str, Figure]]]:
     with tempfile.TemporaryDirectory() as folder:
         # Another file is another model: what was read for one says nothing to the other.
@@ -356,6 +399,7 @@ def rows(names: list[str], letters: str, turns: int, size: int) -> Iterator[tupl
             kind, found, why = STACKS[name], dict[str, Figure](), ""
             for situation in SITUATIONS:
                 if situation.letter in letters and not why:
+                    sys.stderr.write(f"{kind.name}: {situation.letter}\n")
                     try:
                         found[situation.letter] = measured(kind, situation, {"a": SMOLLM2, "b": other}, turns, size)
                     except (Unavailable, httpx.HTTPError) as error:
@@ -380,9 +424,14 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=16_000, help="of system message and tools (default: 16000)")
     parser.add_argument("--stacks", default=",".join(STACKS), help=f"default: {','.join(STACKS)}")
     parser.add_argument("--situations", default="abcde", help="default: abcde")
+    parser.add_argument("--first-token", action="store_true", help="instead: one prompt before and after a swap")
     asked = parser.parse_args()
     if not SMOLLM2.exists():
         sys.exit(f"there is no {SMOLLM2}: ctxgate pull smollm2-135m-instruct")
+    if asked.first_token:
+        verdicts = [*after_swaps(asked.bytes)]
+        print("\n".join(map(str, verdicts)))
+        return 1 if any(goal.met is False for goal in verdicts) else 0
     letters = asked.situations
     print(f"{proc.machine()}; {time.strftime('%Y-%m-%d')}; load {os.getloadavg()[0]:.1f}.\n")
     print(f"| | {' | '.join(letters)} |\n|---|{'---|' * len(letters)}")
