@@ -311,10 +311,10 @@ class LivePrompts:
     def answered(
         self, turn: Turn, slot: Slot | None, usage: Mapping[str, Any], began: float, first: float
     ) -> Mapping[str, Any]:
-        counts = _counts(usage)
-        if counts is None:
+        found = counts(usage)
+        if found is None:
             return usage
-        prompt, cached, completion = counts
+        prompt, cached, completion = found
         if slot is None:
             self._find_slot(turn, prompt + completion)
             return usage
@@ -491,7 +491,7 @@ class LivePrompts:
             log.debug("model %s: its prompts: %s", self._model, error)
 
 
-def _counts(usage: Mapping[str, Any]) -> tuple[int, int, int] | None:
+def counts(usage: Mapping[str, Any]) -> tuple[int, int, int] | None:
     """Tokens of the prompt, of its cached part and of the answer; None if the engine did not count."""
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
