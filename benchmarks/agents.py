@@ -9,10 +9,10 @@ Replays what Codex, Claude Code and opencode asked of an engine (`benchmarks/rec
     e  the same with kill -9, two seconds after the answer
 
 Each stack gets the same messages, since small models know no tools: the tools are text in the system message. System
-message and tools are cut to `--bytes`; an answer ends after 16 tokens. Seconds are those of a whole turn, from the
-request to the end of its answer, and in c with all that the swap takes; the first turn of each agent, which nobody can
-spare, doesn't count. The cached share is that of all prompt tokens, for the agent that had least of it. Where a stack
-doesn't swap models, the benchmark ends its engine and starts the other.
+message and tools are cut to `--bytes`. Answers are the model's own, and end after 16 tokens. Seconds are those of a
+whole turn, from the request to the end of its answer, and in c with all that the swap takes; the first turn of each
+agent, which nobody can spare, doesn't count. The cached share is that of all prompt tokens, for the agent that had least
+of it. Where a stack doesn't swap models, the benchmark ends its engine and starts the other.
 
 Needs SmolLM2 (`ctxgate pull smollm2-135m-instruct`). Peers get their own environments in ~/.cache/ctxgate/bench.
 Exit code 1 if ctxgate misses a goal.
@@ -31,7 +31,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +59,23 @@ Json = dict[str, Any]
 
 @dataclass
 class Agent:
-    """requests: the messages of each of its requests. used: of its prompts, and the cached part of them."""
+    """requests: the messages of each of its requests. prompt, cached: tokens of its prompts, and the cached ones; None
+    if the server doesn't tell."""
 
     model: str
     requests: list[list[Json]]
     prompt: int = 0
     cached: int | None = 0
+    said: list[str] = field(default_factory=list)
+    """The model's answers so far."""
+
+    def messages(self, turn: int) -> list[Json]:
+        """Those of a request, with the model's own answers in place of the recorded ones."""
+        said = iter(self.said)
+        return [
+            {**message, "content": next(said)} if message["role"] == "assistant" else message
+            for message in self.requests[turn]
+        ]
 
 
 def recorded(client: str, size: int, *, of: str = "") -> list[list[Json]]:
@@ -339,12 +350,13 @@ def measured(kind: type[Stack], situation: Situation, models: Mapping[str, Path]
 def ask(url: str, agent: Agent, turn: int) -> tuple[int, int | None]:
     """The tokens of the prompt, and those that were cached, if the server tells."""
     body = {
-        "model": agent.model, "messages": agent.requests[turn], "max_tokens": ANSWER_TOKENS, "temperature": 0,
+        "model": agent.model, "messages": agent.messages(turn), "max_tokens": ANSWER_TOKENS, "temperature": 0,
     }  # fmt: skip
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE)
     if answer.status_code != 200:
         raise Unavailable(f"status {answer.status_code}: {answer.text[:200]}")
     usage = answer.json()["usage"]
+    agent.said.append(answer.json()["choices"][0]["message"]["content"] or "")
     return usage["prompt_tokens"], (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
 
 
