@@ -11,8 +11,8 @@ Replays what Codex, Claude Code and opencode asked of an engine (`benchmarks/rec
 Each stack gets the same messages, since small models know no tools: the tools are text in the system message. System
 message and tools are cut to `--bytes`. Answers are the model's own, and end after 16 tokens. Seconds are those of a
 whole turn, from the request to the end of its answer, and in c with all that the swap takes; the first turn of each
-agent, which nobody can spare, doesn't count. The cached share is that of all prompt tokens, for the agent that had least
-of it. Where a stack doesn't swap models, the benchmark ends its engine and starts the other.
+agent, which nobody can spare, doesn't count. The cached share is that of all prompt tokens, for the agent that had
+least of it. Where a stack doesn't swap models, the benchmark ends its engine and starts the other.
 
 Needs SmolLM2 (`ctxgate pull smollm2-135m-instruct`). Peers get their own environments in ~/.cache/ctxgate/bench.
 Exit code 1 if ctxgate misses a goal.
