@@ -47,7 +47,7 @@ SMOLLM2 = ROOT / "_models/smollm2-135m-instruct.gguf"
 TEST_MODEL = ROOT / "_models/test/ctxgate-test-tools.gguf"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ctxgate/bench"
 SLOTS, THREADS, WINDOW = 2, 1, 8192
-PATIENCE = 1800.0
+PATIENCE, PROBE_SECONDS = 1800.0, 5.0
 ANSWER_TOKENS = 16
 LEAST_CACHED, LEAST_AGAIN, MOST_TIMES = 0.95, 0.99, 1.3
 
@@ -138,6 +138,10 @@ class Stack:
     def start(self, model: str) -> str:
         raise NotImplementedError
 
+    def asked(self, model: str) -> str:
+        """The model's name in a request."""
+        return model
+
     def end(self, *, hard: bool) -> None:
         for process in reversed(self.processes):
             process.kill() if hard else process.terminate()
@@ -154,7 +158,7 @@ class Stack:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
-                if httpx.get(url + path, timeout=PATIENCE).status_code == 200:
+                if httpx.get(url + path, timeout=PROBE_SECONDS).status_code == 200:
                     return url
             except httpx.TransportError:
                 pass
@@ -262,6 +266,9 @@ class Mlx(Stack):
 
     name = "mlx_lm.server, the test model"
 
+    def asked(self, model: str) -> str:
+        return "default_model"
+
     def start(self, model: str) -> str:
         made, port = self.folder / f"mlx-{model}", proc.free_port()
         if not made.exists():
@@ -336,7 +343,7 @@ def measured(kind: type[Stack], situation: Situation, models: Mapping[str, Path]
                     if turn:
                         situation.between(stack)
                     began = time.monotonic()
-                    prompt, cached = ask(stack.ensure(agent.model), agent, turn)
+                    prompt, cached = ask(stack, agent, turn)
                     if turn:
                         took.append(time.monotonic() - began)
                         agent.prompt += prompt
@@ -347,11 +354,15 @@ def measured(kind: type[Stack], situation: Situation, models: Mapping[str, Path]
     return Figure(sum(took) / len(took), min(shares) if len(shares) == len(agents) else None)
 
 
-def ask(url: str, agent: Agent, turn: int) -> tuple[int, int | None]:
+def ask(stack: Stack, agent: Agent, turn: int) -> tuple[int, int | None]:
     """The tokens of the prompt, and those that were cached, if the server tells."""
+    url = stack.ensure(agent.model)
     body = {
-        "model": agent.model, "messages": agent.messages(turn), "max_tokens": ANSWER_TOKENS, "temperature": 0,
-    }  # fmt: skip
+        "model": stack.asked(agent.model),
+        "messages": agent.messages(turn),
+        "max_tokens": ANSWER_TOKENS,
+        "temperature": 0,
+    }
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE)
     if answer.status_code != 200:
         raise Unavailable(f"status {answer.status_code}: {answer.text[:200]}")
