@@ -282,7 +282,7 @@ class LivePrompts:
     async def _prepare(self, turn: Turn, slot: Slot, choice: Choice, match: Match | None) -> None:
         """Saves what the slot is about to lose, then fills it from a file."""
         if choice.rescue:
-            await self._save(turn.server, slot, later=True)
+            await self._save(turn.server, slot)
         if choice.restore is None or match is None:
             return
         file = await self.saved.file(choice.restore)
@@ -382,6 +382,10 @@ class LivePrompts:
 
     async def settled(self) -> None:
         """Returns once everything that answers left to do is done."""
+        await self._engine_is_done()
+        await self.saved.kept()
+
+    async def _engine_is_done(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -394,11 +398,11 @@ class LivePrompts:
             return
         try:
             async with asyncio.timeout(STOP_SECONDS):
-                await self.settled()
+                await self._engine_is_done()
                 for slot in self._slots:
                     # Saving waits for the answer in a slot; what is cut off now is not worth that.
                     if not slot.busy:
-                        await self._save(server, slot, later=True)
+                        await self._save(server, slot)
                 for hosted in self._hosted:
                     if hosted.unsaved:
                         await self._save_hosted(server, hosted)
@@ -416,17 +420,17 @@ class LivePrompts:
         slot = self._slots[number]
         slot.sure = len(self._slots) == 1
         slot.chain, slot.prompt, slot.tokens, slot.unsaved = hosted.chain, hosted.prompt, tokens, tokens
-        await self._save(server, slot, later=True)
+        await self._save(server, slot)
         slot.forget()
 
     async def _save_turn(self, server: SlotServer, slot: Slot) -> None:
         if not slot.busy:
             await self._save(server, slot)
 
-    async def _save(self, server: SlotServer, slot: Slot, *, later: bool = False) -> None:
+    async def _save(self, server: SlotServer, slot: Slot) -> None:
         """Saves one slot if it is worth a file. Raises nothing.
 
-        later: returns once the engine has written the file; checking it and flushing it to disk go on.
+        Returns once the engine has written the file; checking it and flushing it to disk go on.
         """
         key, tokens, begins, unsaved = self._key, slot.tokens, slot.chain, slot.unsaved
         if key is None or not begins or (tokens is not None and unsaved <= tokens // WORTH):
@@ -448,10 +452,7 @@ class LivePrompts:
                 name=folder.name(), key=key, model=self._model, size=size, sha256="", tokens=count, chain=begins,
                 sure=slot.sure, saved=now, used=now,
             )  # fmt: skip
-            if later:
-                saved.keep_later(fresh, description)
-            else:
-                await saved.keep(fresh, description)
+            saved.keep_later(fresh, description)
             slot.unsaved, slot.tokens = max(0, slot.unsaved - unsaved), count
         except TROUBLE as error:
             saved.failed(error)
