@@ -17,6 +17,7 @@ from gateway.config import Model
 from gateway.config.hidden import hider
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.prompts.live import LivePrompts, Turn
+from gateway.prompts.told import ToldTurn
 from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
@@ -64,7 +65,7 @@ class Reply:
     """The prompt opens the model's reasoning, so the text starts within it."""
     by_grammar = False
     """The engine holds the text to the grammar that was sent: every call that a mark begins can be read."""
-    turn: Turn | None = None
+    turn: Turn | ToldTurn | None = None
     """The request's place among the engine's prompts, if it matters."""
 
     def whole(self) -> Awaitable[bytes]:
