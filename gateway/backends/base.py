@@ -120,11 +120,11 @@ class Backend:
     A backend implements `open`; everything else has a default, which often says "not supported".
     """
 
-    guards = False
-    """Whether it has `control_tokens`, and takes requests that are guarded against them: `open_raw` and `count_tokens`
-    do, or `open` if `opens_guarded`."""
-    opens_guarded = False
-    """Whether `open` takes guarded requests; else their texts are broken for it."""
+    escapes = False
+    """Whether it has `control_tokens`, and takes requests whose texts are escaped: `open_raw` and `count_tokens`
+    do, or `open` if `opens_escaped`."""
+    opens_escaped = False
+    """Whether `open` takes escaped requests; else their texts are broken for it."""
 
     def __init__(self, model: Model, address: Address | None) -> None:
         self.model = model
@@ -182,7 +182,7 @@ class Backend:
         return True
 
     async def control_tokens(self) -> ControlTokens | None:
-        """The control tokens of the model; None if the server doesn't tell. Asked only of backends that guard."""
+        """The control tokens of the model; None if the server doesn't tell. Asked only of backends that escape."""
         return None
 
     async def about(self) -> About:

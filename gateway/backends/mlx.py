@@ -68,15 +68,15 @@ class MLXReply(HTTPReply):
 
 class MLXBackend(OpenAIBackend):
     ready_path = "/health"
-    opens_guarded = True
+    opens_escaped = True
 
     def __init__(self, model: Model, address: Address | None) -> None:
         super().__init__(model, address)
         if model.path is not None or model.model_name is None:
             self._name = OWN_MODEL
-        self.guards = _cuts(model)
+        self.escapes = _cuts(model)
         self._control: ControlTokens | None = None
-        self._prompts = ToldPrompts() if self.guards else None
+        self._prompts = ToldPrompts() if self.escapes else None
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
         if self._control is not None and count(
@@ -149,7 +149,7 @@ def _number(digits: bytes) -> int:
 
 
 def _cuts(model: Model) -> bool:
-    """Whether the model's server is `gateway.engines.mlx_server`; no other one cuts a guarded prompt."""
+    """Whether the model's server is `gateway.engines.mlx_server`; no other one cuts an escaped prompt."""
     if model.path is None or model.base_url is not None or model.uds is not None:
         return False
     engine = model.engine
