@@ -24,14 +24,13 @@ from gateway.core import Gateway
 from gateway.core.reload import Load, Reloader
 from gateway.observe import logs
 from gateway.observe.vitals import Workers
+from gateway.server.end_guard import DOUBLED_SECONDS, EndGuard
 from gateway.services import Services
 from normalizers import FormatSpec, registry
 
 GRACE_SECONDS = 10
 END_SECONDS = 30
 """From the first signal to the end of the process, whatever hangs by then."""
-DOUBLED_SECONDS = 0.3
-"""A signal that follows this soon is the same one: a terminal and a wrapper both pass on Ctrl-C."""
 
 BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
     # Rooms that were active when the gateway ended go on.
@@ -106,7 +105,8 @@ def _imported(name: str) -> Callable[[Services], Any]:
 def serve(config: Config, load: Load, sockets: list[socket.socket]) -> None:
     """Serves on listening sockets until SIGINT or SIGTERM, then gives answers in flight GRACE_SECONDS to end.
 
-    A second one ends the process at once; END_SECONDS after the first it ends anyway. SIGHUP reloads.
+    A second one ends the process at once; END_SECONDS after the first it ends anyway, whatever hangs (`EndGuard`).
+    SIGHUP reloads.
     """
     app, services = _wired(config, load)
     settings = uvicorn.Config(
@@ -157,7 +157,9 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+        # Takes the place of the loop's own descriptor for signals, by which `add_signal_handler` works.
+        self._end_guard = EndGuard(END_SECONDS)
+        signal.signal(signal.SIGHUP, lambda sig, frame: loop.is_closed() or loop.call_soon_threadsafe(self._hung_up))
         self._services.vitals.workers = Workers()
         loop.set_default_executor(self._services.vitals.workers)
         self._warming = loop.run_in_executor(None, self._warm)
@@ -176,6 +178,7 @@ class _Server(uvicorn.Server):
 
     def _warm(self) -> None:
         try:
+            self._end_guard.start()
             for format in self._formats:
                 registry.warm(format)
         finally:

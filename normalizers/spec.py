@@ -45,6 +45,10 @@ class TagSyntax:
     """A string may be wrapped in double quotes, which aren't part of it."""
 
 
+MAX_CALLS = 8
+"""That a grammar allows in one answer. A weak model would list calls without end."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FormatSpec:
     """How one family of models writes reasoning and calls. Delimiters match literally."""

@@ -63,6 +63,7 @@ class RecordedAnswer(Answer):
             size = sum(len(bytes(value)) for value in fields.values())
             if size > MAX_RECORDING:
                 fields, size = {}, 0
+        fields = {name: value.copy() for name, value in fields.items()}  # else each keeps all of the body
         self.recording = Recording(fields, self._spec.name, self._reasoning_open, cut=cut, size=size)
 
     def passes(self, payload: bytes, out: list[bytes]) -> bool:

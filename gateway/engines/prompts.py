@@ -6,7 +6,6 @@ import asyncio
 import os
 import re
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gateway.config import Model
@@ -56,6 +55,8 @@ def _files(model: Model, recipe: Recipe) -> Iterator[Path]:
 
 
 def _version(project: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # the start needn't wait for it
+
     try:
         return version(project)
     except PackageNotFoundError:

@@ -9,7 +9,9 @@ from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.grammars import MAX_SCHEMA, forced_tools, tool_name
+from gateway.schema.fault import Measure, Unchecked
 from gateway.wire.chat import ChatRequest, compact, decode, encode
+from gateway.wire.engine import Notation
 
 Json = dict[str, Any]
 
@@ -133,6 +135,27 @@ def allowed_tools(request: ChatRequest, *, named: bool) -> dict[str, Raw]:
     if tools:
         fields["tools"] = Raw(encode(tools))
     return fields
+
+
+def measured(request: ChatRequest, wanted: Constraint | None, notation: Notation | None, measure: Measure) -> None:
+    """Refuses schemas of which an engine would make a grammar that it can't bear.
+
+    llama.cpp, whose notation is GBNF, makes one of the tools, too, even if it only renders the prompt. Raises
+    ProviderInvalidRequest. Blocks for a bounded time.
+    """
+    if wanted is not None and wanted.schema is not None:
+        _measured([decode(wanted.schema)], SCHEMA_FIELD, measure)
+    if notation == "gbnf" and request.tools is not None and request.tool_choice != "none":
+        functions = [tool.get("function", tool) for tool in decode(request.tools) if isinstance(tool, Mapping)]
+        schemas = [function.get("parameters") for function in functions if isinstance(function, Mapping)]
+        _measured([schema for schema in schemas if isinstance(schema, Mapping)], "tools", measure)
+
+
+def _measured(schemas: list[Any], param: str, measure: Measure) -> None:
+    try:
+        measure(schemas)
+    except Unchecked as error:
+        raise ProviderInvalidRequest(f"{param}: no engine can be held to it: {error}", param=param) from None
 
 
 def refused(constraint: Constraint, runtime: str) -> ProviderInvalidRequest:

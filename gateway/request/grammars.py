@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -15,7 +15,10 @@ from gateway.schema.fault import Unchecked, Write
 from gateway.wire.chat import ChatRequest, decode
 from gateway.wire.engine import Notation, RawText
 from normalizers import FormatSpec
-from normalizers.write.grammar import MAX_CALLS, Grammar, grammar
+from normalizers.spec import MAX_CALLS
+
+if TYPE_CHECKING:
+    from normalizers.write.grammar import Grammar
 
 MAX_SCHEMA = 1024 * 1024
 """Bytes. A longer schema would exceed the time that its check may take."""
@@ -25,8 +28,8 @@ def raw_text(
     request: ChatRequest,
     spec: FormatSpec,
     *,
+    write: Write,
     answer: bytes | None = None,
-    write: Write = grammar,
     notation: Notation = "gbnf",
 ) -> RawText | None:
     """How to ask for the model's text; a `tool_choice` "required" or with a tool's name becomes a grammar.

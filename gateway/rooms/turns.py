@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from gateway.agent.inprocess import provider as local_provider
 from gateway.agent.turn import (
@@ -27,8 +27,9 @@ from gateway.agent.turn import (
     refusal,
 )
 from gateway.config import Config
+from gateway.config.hidden import HIDDEN, hider
 from gateway.core import Gateway
-from gateway.errors import ProviderInvalidRequest
+from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.provider import (
     AssistantMessage,
     OpenAIProvider,
@@ -56,10 +57,7 @@ LOCAL = "local"
 PAST_MESSAGES, PAST_CHARS = 40, 24_000
 """The most of a room's earlier messages that a turn sends to the model; the newest ones count."""
 
-HIDDEN = "[secret]"
-
 Record = Callable[[str, Mapping[str, Any]], Awaitable[None]]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,12 +123,25 @@ class Agent:
         if before.said and isinstance(last := before.said[-1], AssistantMessage) and not last.tool_calls:
             return Result("completed", last.content), before.used  # it was cut off after its last step
         secret = await self._secret(task)
-        recorder = _Recorder(record, tools, secret)
+        hide = self._hide(secret)
+        recorder = _Recorder(record, tools, hide)
         bounds = bounds_of(self._gateway.config, task.data.bounds)
         async with self._provider(task.actor, secret) as provider:
             turn = Turn(provider, tools, bounds, recorder, stop=stop, config=RuntimeConfig(), used=before.used)
-            result = await turn.run(said)
-        return Result(result.outcome, hidden(result.text, secret), result.limit), turn.used
+            try:
+                result = await turn.run(said)
+            except GatewayError as error:
+                error.message = hide(error.message)
+                raise
+        return Result(result.outcome, hide(result.text), result.limit), turn.used
+
+    def _hide(self, secret: str | None) -> Callable[[str], str]:
+        """Hides, in a text that a provider wrote or that is about one, the user's key and what the configuration has
+        from variables, such as the provider's address."""
+        if secret is None:
+            return str
+        configured = hider(self._gateway.config.secrets)
+        return lambda text: configured(text.replace(secret, HIDDEN))
 
     async def _secret(self, task: Task) -> str | None:
         name = task.actor.provider or LOCAL
@@ -299,15 +310,15 @@ class TurnTools:
 class _Recorder:
     """Records the steps of a turn as the room's events."""
 
-    def __init__(self, record: Record, tools: TurnTools, secret: str | None) -> None:
+    def __init__(self, record: Record, tools: TurnTools, hide: Callable[[str], str]) -> None:
         self._record = record
         self._tools = tools
-        self._secret = secret
+        self._hide = hide
 
     async def __call__(self, step: Step) -> None:
         if (event := self._event(step)) is not None:
             event_type, payload = event
-            await self._record(event_type, hidden(payload, self._secret))
+            await self._record(event_type, _hidden(payload, self._hide))
 
     def _event(self, step: Step) -> tuple[str, dict[str, Any]] | None:
         tools = self._tools
@@ -350,18 +361,12 @@ class _Recorder:
                 return f"limit:{limit}", {"bound": bound}
 
 
-def hidden(value: T, secret: str | None) -> T:
-    """The JSON value with every occurrence of the secret replaced by HIDDEN."""
-    if secret is None:
-        return value
-    return _hidden(value, secret)  # type: ignore[no-any-return]
-
-
-def _hidden(value: Any, secret: str) -> Any:
+def _hidden(value: Any, hide: Callable[[str], str]) -> Any:
+    """The JSON value with all its texts hidden by `hide`."""
     if isinstance(value, str):
-        return value.replace(secret, HIDDEN)
+        return hide(value)
     if isinstance(value, Mapping):
-        return {_hidden(name, secret): _hidden(inner, secret) for name, inner in value.items()}
+        return {hide(name): _hidden(inner, hide) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_hidden(inner, secret) for inner in value]
+        return [_hidden(inner, hide) for inner in value]
     return value

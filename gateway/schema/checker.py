@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.schema import effort, evaluate
 from gateway.schema.fault import Checker, Fault
-from gateway.schema.pool import Pool
+from gateway.schema.pool import Pool, Threads
 
 COMPILED_HERE = 16 * 1024
 """Characters of a schema; a longer one is compiled in another process. A millisecond takes some 300."""
@@ -22,6 +22,8 @@ STEPS_HERE = 20_000
 
 
 pool = Pool(1)
+threads = Threads(pool)
+"""For checks of an event loop: they wait for their process in threads of their own, and take nobody else's."""
 
 
 class Schema:

@@ -59,3 +59,7 @@ class Write(Protocol):
 
 Compile = Callable[[str], Checker]
 """Takes a schema as JSON text. Blocks for a bounded time. Raises InvalidSchema, Unchecked."""
+
+Measure = Callable[[Sequence[Any]], None]
+"""Takes schemas. Blocks for a bounded time. Raises Unchecked if an engine that makes grammars of them would serve
+nobody else for long."""

@@ -70,6 +70,11 @@ class Pool:
         found = self._ask(["check", text, value], SECONDS)
         return None if found is None else Fault(*found)
 
+    def measure(self, schemas: Sequence[Any]) -> None:
+        """A `Measure`: see `gateway.schema.ways`."""
+        if not _is_small(schemas):
+            self._ask(["measure", [*schemas]], COMPILE_SECONDS)
+
     def grammar(
         self,
         spec: FormatSpec,

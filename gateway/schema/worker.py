@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from gateway.schema.fault import InvalidSchema, Unchecked
+from gateway.schema.ways import measure
 
 SECONDS = 0.5
 """Processor time for one check."""
@@ -52,6 +53,9 @@ def _reply(question: list[Any]) -> tuple[str, Any]:
     try:
         if kind == "grammar":
             return "done", _grammar(*arguments)
+        if kind == "measure":
+            measure(arguments[0])
+            return "done", None
         validator = _validator(arguments[0])
         if kind == "compile":
             return "done", None

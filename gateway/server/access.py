@@ -22,7 +22,8 @@ EXPOSED = (
     *("x-ctxgate-dropped-tools", "retry-after"),
 )
 """Headers of answers that pages may read."""
-_BROWSER = frozenset((b"host", b"origin", b"sec-fetch-site"))
+_ASKED = (b"host", b"origin", b"sec-fetch-site")
+_ANY_ASKED = frozenset(_ASKED)
 PREFLIGHT_SECONDS = b"600"
 """How long a browser may keep the answer to a preflight request."""
 _HOST = re.compile(rb"(\[[0-9a-f:.]+\]|[a-z0-9_-][a-z0-9._-]*)(?::[0-9]{0,5})?")
@@ -54,7 +55,7 @@ class Access:
         """
         host: bytes | None = None
         for name, value in headers:
-            if name in _BROWSER:
+            if name in _ANY_ASKED:
                 if name != b"host" or host is not None:
                     return self._browser(headers, page)
                 host = value
@@ -75,7 +76,7 @@ class Access:
         return answer
 
     def _browser(self, headers: Headers, page: bool) -> Headers:
-        hosts, origins, sites = ([value for name, value in headers if name == one] for one in (b"host", b"origin", b"sec-fetch-site"))
+        hosts, origins, sites = ([value for name, value in headers if name == one] for one in _ASKED)
         host = hosts[0].lower() if len(hosts) == 1 else None
         self._check_host(host)
         if len(origins) > 1 or len(sites) > 1:

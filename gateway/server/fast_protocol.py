@@ -83,7 +83,8 @@ class HotApp(Protocol):
     keyring: Keyring
 
     def authenticate(self, headers: Headers) -> object:
-        """Not needed while `keyring` lets anybody in. Raises ProviderAuthentication for a caller who may not use the route."""
+        """Raises ProviderAuthentication for a caller who may not use the route. Not asked while `keyring` lets anybody
+        in."""
         ...
 
     async def answer_hot(self, body: bytes, headers: Headers, client: Client) -> None:

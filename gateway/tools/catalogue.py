@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import traceback
@@ -13,6 +12,7 @@ from typing import Any
 
 from gateway.config import RoomTools
 from gateway.errors import GatewayError, ProviderInvalidRequest
+from gateway.schema.checker import threads
 from gateway.schema.objects import ObjectSchema
 from gateway.tools.base import Tool, ToolContext, ToolError, ToolPolicy, ToolRow
 
@@ -79,7 +79,7 @@ class Catalogue:
             raise ToolError("tool_denied", f"the tool policy doesn't permit {name}")
         if not isinstance(arguments, dict):
             raise ToolError("invalid_arguments", f"the arguments of {name} must be an object")
-        if violation := await asyncio.to_thread(_violation, tool.row, arguments):
+        if violation := await threads.run(_violation, tool.row, arguments):
             raise ToolError("invalid_arguments", violation)
         return await tool.run(context, arguments)
 

@@ -6,7 +6,6 @@ Deleted records are in the trash: they count towards the quota, and only a query
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 import re
@@ -22,6 +21,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, not_
 from sqlalchemy.exc import OperationalError
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.schema.checker import threads
 from gateway.schema.objects import ObjectSchema
 from gateway.store import Store
 from gateway.tools.base import ToolError
@@ -71,7 +71,7 @@ class Records:
         if not MODEL_NAME.fullmatch(name):
             raise ToolError("invalid_model", "a model's name has letters, digits, _ and -, and starts with a letter")
         try:
-            checked = await asyncio.to_thread(ObjectSchema, schema, "schema")
+            checked = await threads.run(ObjectSchema, schema, "schema")
         except ProviderInvalidRequest as error:
             raise ToolError("invalid_model", error.message) from None
         if len(checked.text) > LONGEST_SCHEMA:
@@ -212,8 +212,8 @@ class Records:
         return Model(row.name, row.description, json.loads(row.schema))
 
     async def _checked(self, model: Model, record: Mapping[str, Any]) -> dict[str, Any]:
-        """The record as it is stored. Runs in a thread, since checking a schema may take long."""
-        return await asyncio.to_thread(self._check, model, record)
+        """The record as it is stored. Runs in a thread of the schemas', since a check may take long."""
+        return await threads.run(self._check, model, record)
 
     def _check(self, model: Model, record: Mapping[str, Any]) -> dict[str, Any]:
         for field in SYSTEM:

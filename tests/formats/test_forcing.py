@@ -14,6 +14,7 @@ from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.grammars import forced_tools, raw_text
 from normalizers import registry
+from normalizers.write.grammar import grammar
 from tests.formats.asking import ASK, WEATHER, Json, ask, chat_request, tool
 from tests.formats.conftest import Serve, config, external
 from tests.formats.schemas import random_tool
@@ -116,7 +117,7 @@ async def test_json_or_a_call_in_every_dialect(serve: Serve, test_model: Path, f
 
 async def test_olmo_writes_its_calls_one_a_line(serve: Serve, test_model: Path) -> None:
     tools = [tool({"name": "now"}), tool({"name": "then"})]
-    forced = raw_text(chat_request(tools=tools, tool_choice="required"), registry.get("olmo3"))
+    forced = raw_text(chat_request(tools=tools, tool_choice="required"), registry.get("olmo3"), write=grammar)
     assert forced is not None
     assert forced.grammar is not None
     assert '("\\x0a" x-call){0,7}' in forced.grammar
@@ -165,7 +166,7 @@ def test_what_is_forced(choice: Any, tools: tuple[str, ...] | None) -> None:
 def test_a_tool_that_is_not_declared_is_refused() -> None:
     choice = {"type": "function", "function": {"name": "nope"}}
     with pytest.raises(ProviderInvalidRequest, match="there is no tool 'nope'; declared: calendar") as caught:
-        raw_text(chat_request(tools=TOOLS, tool_choice=choice), registry.get("pythonic"))
+        raw_text(chat_request(tools=TOOLS, tool_choice=choice), registry.get("pythonic"), write=grammar)
     assert caught.value.param == "tool_choice"
 
 
@@ -194,12 +195,15 @@ def test_tools_whose_names_are_none_are_not_declared() -> None:
 
 
 def test_a_tool_of_another_kind_is_not_strict() -> None:
-    assert raw_text(chat_request(tools=[{"type": "custom", "function": None}]), registry.get("pythonic")) is not None
+    assert (
+        raw_text(chat_request(tools=[{"type": "custom", "function": None}]), registry.get("pythonic"), write=grammar)
+        is not None
+    )
 
 
 def test_a_format_without_a_grammar_leaves_it_to_the_engine() -> None:
-    assert raw_text(chat_request(tools=TOOLS, tool_choice="required"), registry.get("harmony")) is None
-    assert raw_text(chat_request(tools=TOOLS), registry.get("harmony")) is not None
+    assert raw_text(chat_request(tools=TOOLS, tool_choice="required"), registry.get("harmony"), write=grammar) is None
+    assert raw_text(chat_request(tools=TOOLS), registry.get("harmony"), write=grammar) is not None
 
 
 async def test_where_the_engine_reads_the_calls_it_is_told_of_the_named_tool_alone() -> None:

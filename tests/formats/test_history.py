@@ -17,6 +17,7 @@ from gateway.request.repair_history import ID_LENGTH, repair_history
 from gateway.schema.checker import compiled
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
+from normalizers.write.grammar import grammar
 from tests.formats.asking import ASK, WEATHER, Json, ask, tool
 from tests.formats.conftest import BUILDS, Serve, config, external
 
@@ -42,7 +43,9 @@ def healed(*messages: Json) -> tuple[list[Json], Json]:
     return repaired, dict(counts)
 
 
-SETTINGS = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
+SETTINGS = Settings.of(
+    "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
+)
 HERMES = Capabilities(registry.get("hermes"), registry.get("hermes"))
 
 

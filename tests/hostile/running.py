@@ -202,9 +202,9 @@ WARM = (
 """One request of each API: what they load at first isn't growth."""
 
 
-def warm(gateway: Gateway) -> None:
+def warm(gateway: Gateway, headers: Mapping[str, str] | None = None) -> None:
     for method, path, body in WARM:
-        answer = gateway.ask(method, path, body)
+        answer = gateway.ask(method, path, body, headers)
         assert answer.status == 200, (path, answer)
 
 

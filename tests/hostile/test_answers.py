@@ -129,3 +129,35 @@ def test_trailers_of_an_engine_are_bounded(reading: Gateway, upstream: Upstream,
         answer = reading.chat(model="m", stream=True)
         assert answer.status == 200
         assert b"trailers exceed" in answer.body
+
+
+def test_an_answer_of_many_pieces_that_is_checked(reading: Gateway, upstream: Upstream, unharmed: Unharmed) -> None:
+    """It is held back and put together: the work grows with its length, and no faster."""
+    text = json.dumps({"a": "x" * 8_000})
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.start()
+        for character in text:
+            await exchange.event(chunk(character))
+        await exchange.event(chunk(reason="stop"))
+        await exchange.end()
+
+    upstream.script = script
+    schema: Json = {"type": "object", "properties": {"a": {"type": "string"}}}
+    format: Json = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    with unharmed(reading):
+        answer = reading.chat(model="m", stream=True, response_format=format)
+        assert streamed(answer) == (text, [], "stop")
+
+
+def test_recordings_of_many_tools_are_bounded(
+    scripted: Upstream, upstream: Upstream, tmp_path: Path, test_model: Path, unharmed: Unharmed
+) -> None:
+    tools = [{**tool("f"), "x": "y" * 2_000_000}]
+    config = {**configuration(scripted, tmp_path, test_model), "log": {"bodies": True}}
+    with started(tmp_path, config) as gateway:
+        warm(gateway)
+        assert gateway.chat(tools=tools).status == 200
+        with unharmed(gateway):
+            for _ in range(20):
+                assert gateway.chat(tools=tools).status == 200

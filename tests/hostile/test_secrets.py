@@ -1,9 +1,10 @@
-"""What came from a variable reaches its engine, and no file, no other process, no log and no answer."""
+"""What came from a variable or the keychain reaches its engine, and no file, no other process, no log and no answer."""
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,24 @@ import pytest
 from gateway.config.build import PUBLIC
 from tests.conftest import ROOT
 from tests.gateway.double import Exchange, completion
-from tests.hostile.running import Gateway, Upstream, configuration, started
+from tests.hostile.conftest import Unharmed
+from tests.hostile.running import Answer, Gateway, Upstream, configuration, polite, started, warm
+from tests.patience import PATIENCE
+from tests.rooms.running import calls, speaks
 
 Json = dict[str, Any]
 
 KEY = "planted-key-of-callers"
+AUTH = {"Authorization": f"Bearer {KEY}"}
+KEYCHAIN = """
+from tests.ctx.keychain import Memory
+
+class Planted(Memory):
+    def __init__(self):
+        super().__init__({("ctxgate", "mine"): "planted-secret-keychain", ("ctxgate", "calling"): "planted-caller"})
+"""
+"""A backend of keyring, as PYTHON_KEYRING_BACKEND names one."""
+BUSY = ("active", "releasing")
 PLACES = (
     *("api_key", "extra_body", "force_params", "strip_params", "stop", "args", "base_url", "replicas", "providers"),
     *("api_keys", "store", "url", "object"),
@@ -55,10 +69,14 @@ def configured(upstream: Upstream, folder: Path, test_model: Path) -> Json:
     }
     models["gone"] = {"runtime": "openai", "base_url": "http://127.0.0.1:9/${PLANTED_BASE_URL}"}
     models["many"] = {"runtime": "openai", "replicas": [f"{address}/${{PLANTED_REPLICAS}}", "http://127.0.0.1:9/b"]}
+    models["kept"] = {"runtime": "openai", "base_url": address, "api_key": "keychain:mine"}
     models["broken"] = {"runtime": "llama.cpp", "path": str(test_model), "args": ["--${PLANTED_ARGS}"]}
     models["tiny"] |= {"pass_env": ["WANTED"]}
-    config["server"] = {"api_keys": ["${PLANTED_API_KEYS}"]}
-    config["rooms"] = {"providers": {"p": "http://127.0.0.1:9/${PLANTED_PROVIDERS}"}}
+    config["server"] = {"api_keys": ["${PLANTED_API_KEYS}", "keychain:calling"]}
+    config["rooms"] = {
+        "providers": {"p": f"{address}/${{PLANTED_PROVIDERS}}", "gone": "http://127.0.0.1:9/${PLANTED_PROVIDERS}"},
+        "tools": {"allow_hosts": [f"127.0.0.1:{upstream.port}"]},
+    }
     config["store"] = f"sqlite:///{folder}/state/store.db?${{PLANTED_STORE}}=1"
     config["ctx"] = {"enabled": True, "root": str(folder / "ctx")}
     config["log"] = {"bodies": False, "level": "debug"}
@@ -68,11 +86,17 @@ def configured(upstream: Upstream, folder: Path, test_model: Path) -> Json:
 @pytest.fixture(scope="module")
 def gateway(scripted: Upstream, test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     pytest.importorskip("xllamacpp")
-    folder = tmp_path_factory.mktemp("g")
+    pytest.importorskip("keyring")
+    folder, elsewhere = tmp_path_factory.mktemp("g"), tmp_path_factory.mktemp("keychain")
+    (elsewhere / "keychain_of_the_test.py").write_text(KEYCHAIN)
     variables = {f"PLANTED_{place.upper()}": planted(place) for place in PLACES}
     variables |= {"PLANTED_API_KEYS": KEY, "PLANTED_STORE": "timeout", "WANTED": "passed on"}
     variables |= {"OPENAI_API_KEY": planted("unrelated"), "HF_TOKEN": planted("unrelated")}
+    variables |= {"PYTHONPATH": f"{elsewhere}{os.pathsep}{ROOT}"}
+    variables |= {"PYTHON_KEYRING_BACKEND": "keychain_of_the_test.Planted"}
     with started(folder, configured(scripted, folder, test_model), **variables) as running:
+        scripted.script = polite
+        warm(running, AUTH)
         yield running
 
 
@@ -96,9 +120,20 @@ def files(folder: Path) -> Iterator[tuple[Path, bytes]]:
             yield path, path.read_bytes()
 
 
-def test_secrets_stay_where_they_belong(gateway: Gateway, upstream: Upstream) -> None:
+def is_silent(gateway: Gateway, said: list[Answer], *more: str) -> None:
+    """No answer, no file and no log holds what is planted."""
+    secrets = [planted(place).encode() for place in (*PLACES, "unrelated", "keychain", *more)]
+    secrets += [KEY.encode(), b"planted-caller"]
+    for answer in said:
+        assert [secret for secret in secrets if secret in answer.body] == [], answer.body.decode()
+        assert not any(secret.decode() in str(answer.headers) for secret in secrets), answer
+    for path, content in files(gateway.folder):
+        assert not any(secret in content for secret in secrets), path
+
+
+def test_secrets_stay_where_they_belong(gateway: Gateway, upstream: Upstream, unharmed: Unharmed) -> None:
     upstream.script = indiscreet
-    auth = {"Authorization": f"Bearer {KEY}"}
+    auth = AUTH
     said = [gateway.chat("Hi", auth)]
     sent = upstream.double.requests[-1]
     assert sent.headers["authorization"] == f"Bearer {planted('api_key')}"
@@ -106,11 +141,16 @@ def test_secrets_stay_where_they_belong(gateway: Gateway, upstream: Upstream) ->
     assert sent.json["provider"]["headers"]["Authorization"] == f"Bearer {planted('extra_body')}"
     assert sent.json["user"] == {"is": [planted("force_params")]}
 
-    for model in ("m", "gone", "many", "broken", "tiny", "echo"):
-        said.append(gateway.chat("Please refuse", auth, model=model))
-        said.append(gateway.chat("Please refuse", auth, model=model, stream=True))
-        said.append(gateway.ask("POST", "/api/show", {"model": model}, auth))
-        said.append(gateway.ask("GET", f"/v1/models/{model}", None, auth))
+    said.append(gateway.chat("Hi", {"Authorization": "Bearer planted-caller"}, model="kept"))
+    assert said[-1].status == 200
+    assert upstream.double.requests[-1].headers["authorization"] == f"Bearer {planted('keychain')}"
+
+    with unharmed(gateway):
+        for model in ("m", "kept", "gone", "many", "broken", "tiny", "echo"):
+            said.append(gateway.chat("Please refuse", auth, model=model))
+            said.append(gateway.chat("Please refuse", auth, model=model, stream=True))
+            said.append(gateway.ask("POST", "/api/show", {"model": model}, auth))
+            said.append(gateway.ask("GET", f"/v1/models/{model}", None, auth))
     assert b"[secret]" in gateway.chat("Hi", auth, model="broken").body
     paths = gateway.ask("GET", "/openapi.json", None, auth).json["paths"]
     said += [gateway.ask("GET", path, None, auth) for path, ways in paths.items() if "get" in ways and "{" not in path]
@@ -120,20 +160,59 @@ def test_secrets_stay_where_they_belong(gateway: Gateway, upstream: Upstream) ->
     said += [gateway.ask("POST", f"/-/reload{ask}", None, auth) for ask in ("?dry_run=true", "")]
     assert said[-1].status == 200, said[-1]
 
-    secrets = [planted(place).encode() for place in (*PLACES, "unrelated")]
-    for answer in said:
-        assert not any(secret in answer.body for secret in secrets), answer
-        assert not any(secret.decode() in str(answer.headers) for secret in secrets), answer
     assert (gateway.folder / "ctx/model").is_dir()
-    for path, content in files(gateway.folder):
-        assert not any(secret in content or KEY.encode() in content for secret in secrets), path
-    assert KEY not in gateway.log()
+    is_silent(gateway, said)
 
 
-def test_child_processes_get_no_secrets(gateway: Gateway) -> None:
-    assert gateway.chat("Hi", {"Authorization": f"Bearer {KEY}"}, model="tiny").status == 200
+def turn(gateway: Gateway, content: str, said: list[Answer], **settings: Any) -> Json:
+    """A turn of a new room; its history."""
+    room = gateway.ask("POST", "/llm/room", {"tool_policy": {"access": "full"}, **settings}, AUTH).json["data"]["id"]
+    said.append(gateway.ask("POST", f"/llm/room/{room}/messages", {"content": content}, AUTH))
+    assert said[-1].status == 202, said[-1]
+    deadline = time.monotonic() + PATIENCE
+    while (shown := gateway.ask("GET", f"/llm/room/{room}", None, AUTH)).json["data"]["status"] in BUSY:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    said += [shown, gateway.ask("GET", f"/llm/room/{room}/history?limit=1000", None, AUTH)]
+    history: Json = said[-1].json["data"]
+    return history
+
+
+def test_rooms_keep_secrets(gateway: Gateway, upstream: Upstream, unharmed: Unharmed) -> None:
+    """A user's key, which its provider quotes; the address of one that isn't there; what a tool is called with."""
+    pytest.importorskip("cryptography")
+    said: list[Answer] = []
+
+    async def calling(exchange: Exchange) -> None:
+        if exchange.path == "/page" or exchange.json["messages"][-1]["role"] == "tool":
+            await (exchange.whole({}) if exchange.path == "/page" else speaks("Done.")(exchange))
+            return
+        headers = {"X-Api-Key": planted("header"), "Cookie": planted("header")}
+        url = f"http://user:{planted('password')}@127.0.0.1:{upstream.port}/page"
+        await calls(("curl_get", {"url": url, "headers": headers}))(exchange)
+
+    for provider in ("p", "gone"):
+        secret = {"name": provider, "value": planted("user"), "kind": "api_key", "metadata": {"provider": provider}}
+        said.append(gateway.ask("POST", "/api/user/secrets", secret, AUTH))
+        assert said[-1].status == 201, said[-1]
+    with unharmed(gateway):
+        upstream.script = indiscreet
+        turn(gateway, "Please refuse", said, agents=[{"provider": "p", "model": "big"}])
+        assert upstream.double.requests[-1].headers["authorization"] == f"Bearer {planted('user')}"
+        turn(gateway, "Hi", said, agents=[{"provider": "gone", "model": "big"}])
+        upstream.script = calling
+        history = turn(gateway, "Hi", said)
+    assert "tool:result" in [event["event_type"] for event in history["events"]], history
+    assert "[redacted]" in json.dumps(history)
+    said += [gateway.ask("GET", path, None, AUTH) for path in ("/api/user/secrets", "/llm/room", "/-/requests")]
+    is_silent(gateway, said, "user", "header", "password")
+
+
+def test_child_processes_get_no_secrets(gateway: Gateway, unharmed: Unharmed) -> None:
     checked = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
-    assert gateway.chat("Hi", {"Authorization": f"Bearer {KEY}"}, response_format=checked).status == 422
+    with unharmed(gateway):
+        assert gateway.chat("Hi", AUTH, model="tiny").status == 200
+        assert gateway.chat("Hi", AUTH, response_format=checked).status == 422
     children = psutil.Process(gateway.pid).children(recursive=True)
     named = {" ".join(child.cmdline()): child for child in children}
     assert any("gateway.schema.worker" in line for line in named)

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.gateway.double import Exchange, chunk
@@ -438,7 +439,7 @@ def test_health_tells_that_the_active_engine_cannot_start(upstream: Upstream, tm
 
 
 HANGS = """
-import asyncio, gateway.app, threading, time
+import asyncio, ctypes, gateway.app, threading, time
 startup = gateway.app._Server.startup
 
 async def hanging(self, sockets=None):
@@ -448,17 +449,19 @@ async def hanging(self, sockets=None):
         loop.run_in_executor(None, time.sleep, 600)
     if {loop}:
         loop.call_later(1, time.sleep, 600)
+    if {lock}:
+        loop.call_later(1, threading.Thread(target=ctypes.PyDLL(None).sleep, args=(600,), daemon=True).start)
 
 gateway.app._Server.startup = hanging
 gateway.app.END_SECONDS = {end}
 """
-"""Makes the gateway's threads, or its event loop, hang: no request does that any more."""
+"""Makes the gateway's threads, or its event loop, hang, or C code keep Python's lock: no request does that any more."""
 
 
 @contextmanager
 def hanging(upstream: Upstream, folder: Path, test_model: Path, **how: Any) -> Iterator[Gateway]:
     """`gateway.app` is imported by the command, so this replaces parts of it through an import hook of Python's own."""
-    (folder / "hangs.py").write_text(HANGS.format(**{"threads": 0, "loop": False, "end": 30, **how}))
+    (folder / "hangs.py").write_text(HANGS.format(**{"threads": 0, "loop": False, "lock": False, "end": 30, **how}))
     (folder / "sitecustomize.py").write_text(
         "import sys\n"
         "class Hook:\n"
@@ -506,3 +509,38 @@ def test_the_second_signal_ends_a_loop_that_hangs(upstream: Upstream, tmp_path: 
         time.sleep(1)
         os.kill(gateway.pid, signal.SIGTERM)
         assert gateway.server.process.wait(PATIENCE) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_the_gateway_ends_though_c_code_keeps_pythons_lock(
+    signals: int, upstream: Upstream, tmp_path: Path, test_model: Path
+) -> None:
+    """Then no handler of Python's runs. The first test waits until the gateway's time is over."""
+    with hanging(upstream, tmp_path, test_model, lock=True, end=2 if signals == 1 else 60) as gateway:
+        time.sleep(1.5)
+        os.kill(gateway.pid, signal.SIGTERM)
+        if signals == 2:
+            time.sleep(1)
+            assert gateway.server.process.poll() is None
+            os.kill(gateway.pid, signal.SIGTERM)
+        assert gateway.server.process.wait(PATIENCE) == -signal.SIGKILL
+        assert "ctxgate: killed" in gateway.log()
+
+
+def guards_end(process: psutil.Process) -> bool:
+    """It isn't one before it has become the program."""
+    return any(argument.endswith("/end_guard.py") for argument in process.cmdline())
+
+
+def test_the_guard_of_the_end_goes_with_the_gateway(upstream: Upstream, tmp_path: Path, test_model: Path) -> None:
+    with started(tmp_path, configuration(upstream, tmp_path, test_model)) as gateway:
+        deadline = time.monotonic() + PATIENCE
+        while not (guards := [child for child in psutil.Process(gateway.pid).children() if guards_end(child)]):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        [guard] = guards
+        guard.terminate()  # a service manager tells every process
+        os.kill(gateway.pid, signal.SIGHUP)  # reloads
+        assert gateway.chat().status == 200
+        os.kill(gateway.pid, signal.SIGKILL)
+        assert guard.wait(PATIENCE) is None

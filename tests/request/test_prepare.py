@@ -21,7 +21,8 @@ from gateway.request.prepare import (
 from gateway.schema.checker import compiled
 from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest
 from normalizers import registry
-from normalizers.write.grammar import MAX_CALLS, grammar
+from normalizers.spec import MAX_CALLS
+from normalizers.write.grammar import grammar
 
 Json = dict[str, Any]
 
@@ -49,7 +50,7 @@ def prepared(
     **fields: Any,
 ) -> Prepared:
     settings = settings or Settings.of(
-        runtime, defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled
+        runtime, defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
     body = {"model": "m", "messages": messages or [USER], **fields}
     request = ChatRequest.parse(json.dumps(body).encode())
@@ -227,7 +228,9 @@ def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
 
 def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> None:
     can = Capabilities(HERMES, HERMES, notation="gbnf")
-    settings = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
+    settings = Settings.of(
+        "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
+    )
 
     def request(name: str, *messages: Json, **fields: Any) -> ChatRequest:
         body = {"messages": messages or [USER], "tools": [tool(name)], "tool_choice": "required", **fields}
@@ -285,13 +288,16 @@ def test_fields_that_config_yaml_decides(strip: tuple[str, ...], force: Json, ex
         force=force,
         engine_enforces=False,
         compile=compiled,
+        write=grammar,
     )
     fields = sent(prepared(Capabilities(NATIVE, NATIVE), settings=settings, temperature=2.0, max_completion_tokens=7))
     assert {name: value for name, value in fields.items() if name not in ("model", "messages")} == expected
 
 
 def prompt(can: Capabilities, messages: list[Json], **fields: Any) -> Json:
-    settings = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
+    settings = Settings.of(
+        "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
+    )
     request = ChatRequest.parse(json.dumps({"messages": messages, **fields}).encode())
     return {name: json.loads(bytes(value)) for name, value in prepare_prompt(request, settings, can).items()}
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from normalizers.spec import FormatSpec, NamedSyntax
+from normalizers.spec import MAX_CALLS, FormatSpec, NamedSyntax
 from normalizers.write.grammar.formats import FORMS
 from normalizers.write.grammar.gbnf import literal
 from normalizers.write.grammar.guards import REASONING, START, guard
@@ -21,10 +21,7 @@ from normalizers.write.grammar.rules import MAX_TEXT, Rules, TooLarge
 from normalizers.write.grammar.schemas import Schema
 from normalizers.write.grammar.values import FREE_ORDER, Values
 
-__all__ = ["MAX_CALLS", "Grammar", "Notation", "TooLarge", "grammar", "guarded", "literal"]
-
-MAX_CALLS = 8
-"""In one answer. A weak model would list calls without end."""
+__all__ = ["Grammar", "Notation", "TooLarge", "grammar", "guarded", "literal"]
 
 MAX_GUARD = 64_000
 """Characters of a grammar for calls that the model decides on. An engine compiles it anew for each request."""

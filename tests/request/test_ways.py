@@ -1,0 +1,102 @@
+"""Which schemas an engine can be held to: what people write passes, what would keep an engine busy doesn't."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from gateway.schema.fault import Unchecked
+from gateway.schema.ways import MOST, MOST_OPTIONAL, MOST_PATHS, measure, paths
+
+Json = dict[str, Any]
+
+TREE: Json = {
+    "$defs": {"node": {"type": "object", "properties": {"below": {"type": "array", "items": {"$ref": "#/$defs/node"}}}}}
+}
+OPTIONAL: Json = {"type": "object", "properties": {f"p{n}": {} for n in range(MOST_OPTIONAL + 1)}}
+CHOICE: Json = {"enum": [*range(MOST)]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {**TREE, "$ref": "#/$defs/node"},
+        {**OPTIONAL, "required": ["p0"]},
+        CHOICE,
+        {"anyOf": [CHOICE], "oneOf": []},
+        {"$ref": "#"},
+        {"properties": {"a": {"$ref": "#/properties/b/items/0"}, "b": {"items": [CHOICE]}}},
+        {"$ref": "#/nowhere/0", "x~y": 1},
+        {"anyOf": 5, "enum": "x", "type": ["string", "null"], "properties": {"a": 5, "b": True}, "items": None},
+        {"pattern": "(a|a)*" * 30},  # not anchored: llama.cpp ignores it
+        5,
+    ],
+)
+def test_what_an_engine_bears(schema: Any) -> None:
+    measure([schema])
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (OPTIONAL, "properties that aren't required"),
+        ({"items": {"prefixItems": [OPTIONAL]}}, "properties that aren't required"),
+        ({"anyOf": [CHOICE, {"type": "null"}]}, "could begin"),
+        ({"allOf": [CHOICE, CHOICE]}, "could begin"),
+        ({"additionalProperties": {"$defs": {"a/b": CHOICE}, "enum": [*range(MOST + 1)]}}, "could begin"),
+        ({"a/b": {"~": [CHOICE]}, "anyOf": [{"$ref": "#/a~1b/~0/0"}] * 2}, "could begin"),
+        ({"items": {"pattern": "^(a|a|a|a)*$"}}, f"more than {MOST_PATHS} ways"),
+        ({"pattern": "^(a$"}, "leaves a parenthesis open"),
+        ({"pattern": "^a)$"}, "a parenthesis too many"),
+    ],
+)
+def test_what_it_does_not(schema: Json, reason: str) -> None:
+    with pytest.raises(Unchecked, match=reason):
+        measure([schema])
+
+
+def test_schemas_count_together() -> None:
+    half: Json = {"properties": {f"p{n}": {} for n in range(MOST_OPTIONAL // 2 + 1)}}
+    measure([half])
+    with pytest.raises(Unchecked, match="properties that aren't required"):
+        measure([half, half])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ways"),
+    [
+        ("^abc$", 1),
+        ("^(Mon|Tue|Wed)$", 3),
+        ("^a?b$", 2),
+        ("^a*$", 10),
+        ("^a+$", 10),
+        ("^(?:ab)*$", 6),
+        ("^a{3}$", 1),
+        ("^a{0,2}$", 3),
+        ("^a{2,}$", 10),
+        ("^(a|b){4}$", 16),
+        (r"^[(|)]\(\)[]a]$", 1),
+        ("^*a{,}{x}$", 10),
+        ("^(a{,900}){,900}$", MOST_PATHS + 1),
+    ],
+)
+def test_paths_through_a_pattern(pattern: str, ways: int) -> None:
+    assert paths(pattern) == ways
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d{1,6})?)?(Z|[+-]\d{2}:\d{2})?)?$",
+        r"^(\+\d{1,3})?[ -]?(\(\d{1,4}\))?([ -]?\d{1,4}){1,5}$",
+        r"^(25[0-5]|2[0-4]\d|1?\d?\d)(\.(25[0-5]|2[0-4]\d|1?\d?\d)){3}$",
+        r"^(?:[a-z0-9]+(?:[._-][a-z0-9]+)*)@(?:[a-z0-9-]+\.)+[a-z]{2,}$",
+        r"^(M{0,4}(CM|CD|D?C{0,3})(XC|XL|L?X{0,3})(IX|IV|V?I{0,3}))$",
+        r"^(\w+\s?){1,50}$",
+    ],
+)
+def test_what_people_write(pattern: str) -> None:
+    assert re.compile(pattern)
+    assert paths(pattern) < MOST_PATHS / 10
