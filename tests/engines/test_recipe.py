@@ -168,7 +168,7 @@ COMMANDS: dict[str, tuple[Model, Machine, str, dict[str, str]]] = {
         model(mmproj_path=Path("/m/p.gguf"), model_name="up"),
         replace(FULL, prompts=Path("/saved"), saving=SAVING, cache_ram=7 * 2**20),
         "/bin/llama-server --model /m/a.gguf --mmproj /m/p.gguf --alias up --host 127.0.0.1 --threads 7 --parallel 4"
-        " --ctx-size 16384 --slot-save-path /saved/ --port 40001 --jinja",
+        " --ctx-size 16384 --no-warmup --slot-save-path /saved/ --port 40001 --jinja",
         {
             "PYTHONUNBUFFERED": "1",
             "LLAMA_ARG_CORS_ORIGINS": "localhost",
@@ -181,7 +181,7 @@ COMMANDS: dict[str, tuple[Model, Machine, str, dict[str, str]]] = {
         model(role="embedding", context_window=512),
         replace(FULL, prompts=Path("/saved")),
         "/bin/llama-server --model /m/a.gguf --alias a --host 127.0.0.1 --threads 7 --parallel 4 --ctx-size 2048"
-        " --embeddings --batch-size 512 --ubatch-size 512 --port 40001 --jinja",
+        " --no-warmup --embeddings --batch-size 512 --ubatch-size 512 --port 40001 --jinja",
         {
             "PYTHONUNBUFFERED": "1",
             "LLAMA_ARG_CORS_ORIGINS": "localhost",

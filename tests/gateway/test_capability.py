@@ -110,7 +110,7 @@ async def test_a_format_that_nothing_tells_is_looked_for_once() -> None:
 class Guarding(Counted):
     """Its model has a control token that begins with a usual letter."""
 
-    guards = True
+    escapes = True
 
     async def control_tokens(self) -> ControlTokens:
         return ControlTokens({"<end>": [60, 101]})
@@ -132,10 +132,10 @@ async def test_a_long_search_for_control_tokens_lets_others_run(end: str, refuse
     can = await finder.find(asked, backend)
     if refused:
         with pytest.raises(ProviderInvalidRequest) as caught:
-            await finder.guarding(asked, backend, can)
+            await finder.escaping(asked, backend, can)
         assert caught.value.code == "too_many_control_tokens"
     else:
-        assert await finder.guarding(asked, backend, can) is can
+        assert await finder.escaping(asked, backend, can) is can
     found.set()
     await other
     assert turns > 5

@@ -362,7 +362,9 @@ def test_a_schema_may_have_a_megabyte(more: int, taken: bool) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": of_length(2**20 + more)}}
     body = {"messages": [USER], "response_format": schema}
     request = ChatRequest.parse(json.dumps(body, separators=(",", ":")).encode())
-    settings = Settings.of("ollama", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
+    settings = Settings.of(
+        "ollama", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
+    )
     can = Capabilities(NATIVE, NATIVE)
     if taken:
         assert work_out(request, settings, can).method == "engine"
@@ -389,7 +391,9 @@ def test_the_schemas_of_tools_may_have_a_megabyte(choice: str, strict: bool, mor
     function["parameters"] = of_length(2**20 + more - around)
     body = {"messages": [USER], "tools": [{"type": "function", "function": function}], "tool_choice": choice}
     request = ChatRequest.parse(json.dumps(body, separators=(",", ":")).encode())
-    settings = Settings.of("llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled)
+    settings = Settings.of(
+        "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
+    )
     can = Capabilities(HERMES, HERMES, notation="gbnf")
     if expected == "refused":
         with pytest.raises(ProviderInvalidRequest, match="longer than 1048576 bytes") as caught:
