@@ -31,6 +31,8 @@ from normalizers import FormatSpec, registry
 GRACE_SECONDS = 10
 END_SECONDS = 30
 """From the first signal to the end of the process, whatever hangs by then."""
+GUARDED_AFTER_SECONDS = 1.0
+"""The first requests needn't share the processor with the start of the guard's process."""
 
 BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
     # Rooms that were active when the gateway ended go on.
@@ -163,6 +165,7 @@ class _Server(uvicorn.Server):
         self._services.vitals.workers = Workers()
         loop.set_default_executor(self._services.vitals.workers)
         self._warming = loop.run_in_executor(None, self._warm)
+        loop.call_later(GUARDED_AFTER_SECONDS, loop.run_in_executor, None, self._end_guard.start)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._services.ending.set()
@@ -178,7 +181,6 @@ class _Server(uvicorn.Server):
 
     def _warm(self) -> None:
         try:
-            self._end_guard.start()
             for format in self._formats:
                 registry.warm(format)
         finally:
