@@ -55,9 +55,12 @@ def parameters(argv: Sequence[str]) -> Any:
     params.ui = False
     # Pings show that the server lives, not that it works on the answer.
     params.sse_ping_interval = -1
-    _beside("xllamacpp_options.py").apply(params, argv)
+    given = _beside("xllamacpp_options.py").apply(params, argv)
     if not params.model.path:
         raise ValueError("--model is missing")
+    if params.n_ctx and "-fit" not in given and not _has_gpu():
+        # Otherwise llama.cpp reads the model twice, the first time to see how much of it fits on GPUs.
+        params.fit_params = False
     return params
 
 
@@ -70,6 +73,13 @@ def _beside(name: str) -> Any:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _has_gpu() -> bool:
+    import xllamacpp
+
+    cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
+    return any(device["type"] != cpu for device in xllamacpp.get_device_info())
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ CASES: dict[str, tuple[Json, Script, list[str], str]] = {
     "two calls without arguments": (
         {},
         said(*call(0, "a", "now"), *call(1, "b", "now"), reason="tool_calls"),
-        [USE[0], USE[2], *USE],
+        [*USE, *USE],
         "tool_use",
     ),
     "two calls": (

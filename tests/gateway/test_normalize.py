@@ -298,20 +298,24 @@ def same(calls: list[Call]) -> list[tuple[str, Any]]:
     return [(call.name, json.loads(call.arguments)) for call in calls]
 
 
+@pytest.mark.parametrize("piecewise", [False, True], ids=["held", "piecewise"])
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "at once"])
 @pytest.mark.parametrize("reason", ["stop", "tool_calls"])
 @pytest.mark.parametrize(("chunks", "calls"), NATIVE.values(), ids=NATIVE.keys())
-def test_native_calls(chunks: list[bytes], calls: list[Call], reason: str, together: bool) -> None:
+def test_native_calls(chunks: list[bytes], calls: list[Call], reason: str, together: bool, piecewise: bool) -> None:
     payloads = [payload("", role="assistant"), *chunks, payload(reason=reason)]
     batches = [payloads] if together else [[p] for p in payloads]
-    [choice] = from_stream(streamed(answer("pythonic"), batches)).values()
+    one = answer("pythonic")
+    one.guarded = piecewise
+    [choice] = from_stream(streamed(one, batches)).values()
     assert same(choice.calls) == same(calls)
     assert choice.reason == "tool_calls"
 
 
-def test_good_native_calls_are_not_written_anew() -> None:
+def test_good_native_calls_that_leave_piecewise_are_not_written_anew() -> None:
     chunks = NATIVE["as OpenAI does"][0]
     one = answer()
+    one.guarded = True
     first, second, third = fed(one, *chunks)
     assert (second, third) == tuple(chunks[1:])
     assert json.loads(first) == json.loads(chunks[0])
@@ -343,7 +347,9 @@ def test_the_first_of_parallel_native_calls_stays_and_the_others_cause_warnings(
 
 
 def test_unknown_fields_of_a_call_are_kept() -> None:
-    [clean] = fed(answer(), native(fn("get_weather", "{}", index=0, x_mine={"a": 1})))
+    one = answer()
+    assert fed(one, native(fn("get_weather", "{}", index=0, x_mine={"a": 1}))) == []
+    clean, _ = fed(one, payload(reason="tool_calls"))
     assert json.loads(clean)["choices"][0]["delta"]["tool_calls"][0]["x_mine"] == {"a": 1}
 
 
