@@ -45,9 +45,11 @@ from gateway.config.fields import (
 )
 from gateway.config.values import (
     DEFAULT,
+    NUMA,
     PLACEHOLDERS,
     CallDeltas,
     Enforcement,
+    KVCacheType,
     LogFormat,
     LogLevel,
     Role,
@@ -82,6 +84,24 @@ class RuntimeEntry(Entry):
     )
     threads: Count | None = Field(default=None, description="CPU threads; left out: one less than the machine's cores.")
     parallel: Count | None = Field(default=None, description="Requests that the engine serves at a time.")
+    gpu_layers: Annotated[int, Field(ge=0), NUMBER] | None = Field(
+        default=None, description="llama.cpp: layers of the model on GPUs; left out: as many as fit."
+    )
+    flash_attention: bool | None = Field(
+        default=None, description="llama.cpp: flash attention; left out: where the engine has it for the model."
+    )
+    kv_cache_type: KVCacheType | None = Field(
+        default=None, description="llama.cpp: type of the numbers in the context's cache; left out: f16."
+    )
+    batch: Tokens | None = Field(
+        default=None, description="llama.cpp: tokens of a prompt that are read in one step; left out: 512."
+    )
+    mmap: bool | None = Field(
+        default=None, description="llama.cpp: leave the weights in the file, mapped, rather than read it all."
+    )
+    numa: NUMA | None = Field(
+        default=None, description="llama.cpp: how threads are spread over the nodes of a NUMA machine."
+    )
     idle_ttl_seconds: Seconds | None = Field(
         default=None, description="Unload the engine after this many seconds without a request; left out: never."
     )

@@ -446,22 +446,33 @@ def test_launch_settings_are_merged(write: Any) -> None:
         write("""\
             active_model: a
             models:
-              a: {runtime: llama.cpp, path: x, args: [--own], threads: 3}
+              a: {runtime: llama.cpp, path: x, args: [--own], threads: 3, kv_cache_type: q4_0, mmap: true}
               b: {runtime: llama.cpp, path: x, command: "~/bin/server 'two words'", args: [--alone, 1.5]}
               c: {runtime: mlx, path: x}
             runtimes:
-              llama.cpp: {args: [--general], threads: 2, parallel: 4, startup_timeout_seconds: 9}
+              llama.cpp:
+                {args: [--general], threads: 2, parallel: 4, startup_timeout_seconds: 9, kv_cache_type: q8_0, batch: 64}
             """),
         {},
     )
     a, b, c = (model.engine for model in config.models.values())
-    assert a == Runtime(args=("--general", "--own"), threads=3, parallel=4, startup_timeout_seconds=9)
+    assert a == Runtime(
+        args=("--general", "--own"),
+        threads=3,
+        parallel=4,
+        startup_timeout_seconds=9,
+        kv_cache_type="q4_0",
+        batch=64,
+        mmap=True,
+    )
     assert b == Runtime(
         command=("/home/ann/bin/server", "two words"),
         args=("--alone", "1.5"),
         threads=2,
         parallel=4,
         startup_timeout_seconds=9,
+        kv_cache_type="q8_0",
+        batch=64,
     )
     assert c == Runtime()
 

@@ -100,6 +100,27 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
         Address(port=1),
         {"--threads": "2"},
     ),
+    "settings of llama.cpp": (
+        model(
+            engine=Runtime(
+                gpu_layers=0, flash_attention=True, kv_cache_type="q8_0", batch=64, mmap=False, numa="distribute"
+            )
+        ),
+        FULL,
+        1,
+        "llama-server",
+        Address(port=1),
+        {
+            "--gpu-layers": "0",
+            "--flash-attn": "on",
+            "--cache-type-k": "q8_0",
+            "--cache-type-v": "q8_0",
+            "--batch-size": "64",
+            "--ubatch-size": "64",
+            "--load-mode": "none",
+            "--numa": "distribute",
+        },
+    ),
     "one core": (model(), replace(FULL, cores=1), 1, "llama-server", Address(port=1), {"--threads": "1"}),
     "llama-cpp-python lets answers in flight end": (
         model("llama-cpp-python"),

@@ -30,6 +30,7 @@ MODELS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"model_name": "other"}, "restarts", ["model_name"]),
     ({"port": 8080}, "restarts", ["port: not given → 8080"]),
     ({"engine": Runtime(threads=2)}, "restarts", ["threads: not given → 2"]),
+    ({"engine": Runtime(kv_cache_type="q8_0")}, "restarts", ["kv_cache_type: not given → q8_0"]),
     ({"engine": Runtime(args=("--key", "sesame"))}, "restarts", ["args"]),
     ({"engine": Runtime(startup_timeout_seconds=9.0)}, "settings", ["startup_timeout_seconds: 120.0 → 9.0"]),
     ({"residence": Residence(pinned=True)}, "settings", ["pinned: false → true"]),
