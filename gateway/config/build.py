@@ -45,6 +45,7 @@ from gateway.config.values import (
     Residence,
     Rooms,
     RoomTools,
+    Rope,
     Runtime,
     Server,
 )
@@ -53,7 +54,7 @@ WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 """Default addresses of servers, by runtime."""
 
 LAUNCH = (*RuntimeEntry.model_fields, "memory", "pinned", "group")
-LLAMA_CPP = ("gpu_layers", "flash_attention", "kv_cache_type", "batch", "mmap", "numa")
+LLAMA_CPP = ("gpu_layers", "flash_attention", "kv_cache_type", "batch", "mmap", "numa", "rope")
 """Launch settings that the gateway hands to llama.cpp only."""
 OWN_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 """Hosts on which the gateway's port is a `Place.port`."""
@@ -302,7 +303,8 @@ class _Build:
         args = own.args or ()
         if own.command is None:
             args = (*(general.args or ()), *args)
-        return _value(Runtime, general, own, args=args)
+        rope = own.rope or general.rope
+        return _value(Runtime, general, own, args=args, rope=_value(Rope, rope) if rope is not None else None)
 
     def residence(self, at: KeyPath, entry: ModelEntry) -> Residence:
         groups = (self.file.engines.groups if self.file.engines else None) or {}

@@ -53,6 +53,7 @@ from gateway.config.values import (
     LogFormat,
     LogLevel,
     Role,
+    RopeScaling,
     ToolPrompt,
     UseCase,
 )
@@ -60,6 +61,21 @@ from gateway.config.values import (
 
 class Entry(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+
+
+class RopeEntry(Entry):
+    """How llama.cpp stretches a model's context; what is left out is as the model's file says."""
+
+    scaling: RopeScaling | None = Field(default=None, description="Method.")
+    factor: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = Field(
+        default=None, description="How many times as long the context becomes."
+    )
+    base: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = Field(
+        default=None, description="Base frequency."
+    )
+    original_context: Tokens | None = Field(
+        default=None, description="Tokens of the context that the model was trained on, for yarn."
+    )
 
 
 class RuntimeEntry(Entry):
@@ -101,6 +117,9 @@ class RuntimeEntry(Entry):
     )
     numa: NUMA | None = Field(
         default=None, description="llama.cpp: how threads are spread over the nodes of a NUMA machine."
+    )
+    rope: RopeEntry | None = Field(
+        default=None, description="llama.cpp: how the context is stretched; left out: as the model's file says."
     )
     idle_ttl_seconds: Seconds | None = Field(
         default=None, description="Unload the engine after this many seconds without a request; left out: never."

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ToolPrompt = Literal["auto", "template", "system"]
 Enforcement = Literal["auto", "engine"]
 KVCacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
+RopeScaling = Literal["none", "linear", "yarn"]
 NUMA = Literal["distribute", "isolate", "numactl"]
 CallDeltas = Literal["guarded", "always", "complete"]
 Role = Literal["chat", "embedding", "rerank"]
@@ -51,6 +52,18 @@ class PullSource(Struct, frozen=True, kw_only=True):
     file: str | None = None
     sha256: str | None = None
     """Hex digest of the file; None: the pull checks only the digest that the source publishes."""
+
+
+class Rope(Struct, frozen=True, kw_only=True):
+    """How llama.cpp stretches a model's context beyond the one it was trained on; None: as the model's file says."""
+
+    scaling: RopeScaling | None = None
+    factor: float | None = None
+    """How many times as long the context becomes."""
+    base: float | None = None
+    """The base frequency."""
+    original_context: int | None = None
+    """Tokens of the context that the model was trained on, for yarn."""
 
 
 class Runtime(Struct, frozen=True, kw_only=True):
@@ -81,6 +94,7 @@ class Runtime(Struct, frozen=True, kw_only=True):
     mmap: bool | None = None
     """Whether the system maps the weights' file; otherwise the engine reads all of it into memory."""
     numa: NUMA | None = None
+    rope: Rope | None = None
 
     def arguments(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """`args` with `{model_path}`, `{port}`, … replaced by `values[name]`; other braces stay as they are."""

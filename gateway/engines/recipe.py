@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from gateway.backends.base import Address
-from gateway.config import Model, Prompts
+from gateway.config import Model, Prompts, Rope
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HOST = "127.0.0.1"
@@ -127,6 +127,7 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
 def _tuned(model: Model) -> list[str]:
     """The settings of config.yaml that llama.cpp alone has."""
     engine = model.engine
+    rope = engine.rope or Rope()
     return _options(
         ("--gpu-layers", engine.gpu_layers),
         ("--flash-attn", None if engine.flash_attention is None else "on" if engine.flash_attention else "off"),
@@ -136,6 +137,10 @@ def _tuned(model: Model) -> list[str]:
         ("--ubatch-size", engine.batch),
         ("--load-mode", None if engine.mmap is None else "mmap" if engine.mmap else "none"),
         ("--numa", engine.numa),
+        ("--rope-scaling", rope.scaling),
+        ("--rope-scale", rope.factor),
+        ("--rope-freq-base", rope.base),
+        ("--yarn-orig-ctx", rope.original_context),
     )
 
 

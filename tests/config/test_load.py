@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.config import ConfigError, Engines, Model, PullSource, Residence, Role, Runtime, Server, find, load
+from gateway.config import ConfigError, Engines, Model, PullSource, Residence, Role, Rope, Runtime, Server, find, load
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
 from tests.patience import PATIENCE
 
@@ -446,7 +446,8 @@ def test_launch_settings_are_merged(write: Any) -> None:
         write("""\
             active_model: a
             models:
-              a: {runtime: llama.cpp, path: x, args: [--own], threads: 3, kv_cache_type: q4_0, mmap: true}
+              a: {runtime: llama.cpp, path: x, args: [--own], threads: 3, kv_cache_type: q4_0, mmap: true,
+                  rope: {scaling: yarn, factor: 4}}
               b: {runtime: llama.cpp, path: x, command: "~/bin/server 'two words'", args: [--alone, 1.5]}
               c: {runtime: mlx, path: x}
             runtimes:
@@ -464,6 +465,7 @@ def test_launch_settings_are_merged(write: Any) -> None:
         kv_cache_type="q4_0",
         batch=64,
         mmap=True,
+        rope=Rope(scaling="yarn", factor=4),
     )
     assert b == Runtime(
         command=("/home/ann/bin/server", "two words"),

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from gateway import backends, engines
 from gateway.backends import Address
 from gateway.backends.llamacpp import LlamaCppBackend
-from gateway.config import Model, PullSource, Runtime
+from gateway.config import Model, PullSource, Rope, Runtime
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
 from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable
@@ -57,7 +57,14 @@ def machine(request: pytest.FixtureRequest) -> Callable[[], Machine]:
 async def test_with_every_setting_of_llama_cpp(model: Model, machine: Callable[[], Machine]) -> None:
     """Either llama-server refuses one that it doesn't know, and then doesn't start."""
     tuned = Runtime(
-        threads=1, gpu_layers=0, flash_attention=True, kv_cache_type="q8_0", batch=64, mmap=False, numa="distribute"
+        threads=1,
+        gpu_layers=0,
+        flash_attention=True,
+        kv_cache_type="q8_0",
+        batch=64,
+        mmap=False,
+        numa="distribute",
+        rope=Rope(scaling="yarn", factor=2.0, base=10000.0, original_context=512),
     )
     async with stopped(Engine(replace(model, engine=tuned), machine=machine)) as engine:
         assert await answers(engine)

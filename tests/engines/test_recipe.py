@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.backends import Address
-from gateway.config import Model, Runtime
+from gateway.config import Model, Rope, Runtime
 from gateway.engines import for_model
 from gateway.engines.recipe import Machine, recipe
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
@@ -103,7 +103,13 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
     "settings of llama.cpp": (
         model(
             engine=Runtime(
-                gpu_layers=0, flash_attention=True, kv_cache_type="q8_0", batch=64, mmap=False, numa="distribute"
+                gpu_layers=0,
+                flash_attention=True,
+                kv_cache_type="q8_0",
+                batch=64,
+                mmap=False,
+                numa="distribute",
+                rope=Rope(scaling="yarn", factor=2.0, base=10000.0, original_context=4096),
             )
         ),
         FULL,
@@ -119,6 +125,10 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
             "--ubatch-size": "64",
             "--load-mode": "none",
             "--numa": "distribute",
+            "--rope-scaling": "yarn",
+            "--rope-scale": "2.0",
+            "--rope-freq-base": "10000.0",
+            "--yarn-orig-ctx": "4096",
         },
     ),
     "one core": (model(), replace(FULL, cores=1), 1, "llama-server", Address(port=1), {"--threads": "1"}),
