@@ -585,7 +585,6 @@ class Engine:
         what = f"{stuck}, and was ended" if stuck is not None else ended
         self.failure = ProviderUnavailable(f"model {self.name!r}: its engine {what}{last_words(process)}", status=502)
         in_use = self.in_flight > 0
-        self._watching = None
         await self._gone("broke")
         if in_use and not self.residency.claims:
             # The next request should find it ready.

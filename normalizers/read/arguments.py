@@ -288,8 +288,6 @@ class ArgumentWriter:
         number_as_text = types is not None and "string" in types and not types & _NUMERIC
         if value is None or (kind == "NUMBER" and number_as_text):
             value = self._as_string(text, types, frame.naming or frame.kind == "?", repaired=value is None)
-        if frame.kind in "AM" and not frame.naming:
-            self._value(_scalar_type(value))
         self._put(value)
 
     @property
@@ -425,13 +423,3 @@ _STEPS: dict[str, Callable[[ArgumentWriter], None]] = {
     "COMMA": ArgumentWriter._comma,
     "DOUBLESTAR": ArgumentWriter._double_star,
 }
-
-
-def _scalar_type(value: str) -> str:
-    if value[0] == '"':
-        return "string"
-    if value == "null":
-        return "null"
-    if value in ("true", "false"):
-        return "boolean"
-    return "number" if any(c in value for c in ".eE") else "integer"
