@@ -12,6 +12,7 @@ from gateway.config.values import (
     Role,
     Rooms,
     RoomTools,
+    Rope,
     Runtime,
     Server,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "Role",
     "RoomTools",
     "Rooms",
+    "Rope",
     "Runtime",
     "Server",
     "find",

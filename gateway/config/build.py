@@ -45,6 +45,7 @@ from gateway.config.values import (
     Residence,
     Rooms,
     RoomTools,
+    Rope,
     Runtime,
     Server,
 )
@@ -53,6 +54,8 @@ WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 """Default addresses of servers, by runtime."""
 
 LAUNCH = (*RuntimeEntry.model_fields, "memory", "pinned", "group")
+LLAMA_CPP = ("gpu_layers", "flash_attention", "kv_cache_type", "batch", "mmap", "numa", "rope")
+"""Launch settings that the gateway hands to llama.cpp only."""
 OWN_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 """Hosts on which the gateway's port is a `Place.port`."""
 
@@ -163,6 +166,8 @@ class _Build:
         if (active := models.get(file.active_model)) is not None and active.role != "chat":
             message = f"active_model: {active.name} is for {active.role}"
             self.problem(("active_model",), message, "name a model that chats")
+        for runtime, general in (file.runtimes or {}).items():
+            self.tuning(("runtimes", runtime), general, runtime)
         self.shared_ports(models)
         self.other_names(models)
         if file.store is not None:
@@ -260,6 +265,7 @@ class _Build:
         """Checks that `path`, the address and the launch settings fit the runtime and each other."""
         name, runtime = explain.dotted(at), entry.runtime
         addressed = place != address.Place()
+        self.tuning(at, entry, runtime)
         if runtime in STARTABLE:
             if not self.written(at, "path", "base_url", "port", "replicas"):
                 cure = "add path: (the gateway starts the engine), or port: or base_url: of a running server"
@@ -276,8 +282,17 @@ class _Build:
             cure = f"leave it out, or use a runtime that starts engines: {', '.join(STARTABLE)}"
             self.problem((*at, "path"), f"{name}.path: the runtime {runtime} takes no weights", cure, key=True)
         for key in LAUNCH:
-            if getattr(entry, key) is not None and runtime != "ollama":
+            if key not in LLAMA_CPP and getattr(entry, key) is not None and runtime != "ollama":
                 message = f"{name}.{key}: the gateway starts no engine for the runtime {runtime}"
+                self.problem((*at, key), message, "leave it out", key=True)
+
+    def tuning(self, at: KeyPath, entry: RuntimeEntry, runtime: str) -> None:
+        """Refuses llama.cpp's launch settings for another runtime."""
+        if runtime == "llama.cpp":
+            return
+        for key in LLAMA_CPP:
+            if getattr(entry, key) is not None:
+                message = f"{explain.dotted((*at, key))}: only llama.cpp takes this setting, not the runtime {runtime}"
                 self.problem((*at, key), message, "leave it out", key=True)
 
     def runtime(self, name: str) -> RuntimeEntry:
@@ -288,7 +303,8 @@ class _Build:
         args = own.args or ()
         if own.command is None:
             args = (*(general.args or ()), *args)
-        return _value(Runtime, general, own, args=args)
+        rope = own.rope or general.rope
+        return _value(Runtime, general, own, args=args, rope=_value(Rope, rope) if rope is not None else None)
 
     def residence(self, at: KeyPath, entry: ModelEntry) -> Residence:
         groups = (self.file.engines.groups if self.file.engines else None) or {}

@@ -65,6 +65,8 @@ def launch(model: Model) -> tuple[object, ...]:
         *(model.name, model.runtime, model.role, model.path, model.mmproj_path, model.upstream_name),
         *(model.context_window, model.base_url, model.uds, model.port),
         *(engine.command, engine.args, engine.pass_env, engine.threads, engine.parallel),
+        *(engine.gpu_layers, engine.flash_attention, engine.kv_cache_type, engine.batch, engine.mmap, engine.numa),
+        engine.rope,
     )
 
 
@@ -113,6 +115,8 @@ CHOICES = (
     "role",
     "enforcement",
     "call_deltas",
+    "kv_cache_type",
+    "numa",
     "server.host",
     "log.format",
     "log.level",

@@ -45,12 +45,15 @@ from gateway.config.fields import (
 )
 from gateway.config.values import (
     DEFAULT,
+    NUMA,
     PLACEHOLDERS,
     CallDeltas,
     Enforcement,
+    KVCacheType,
     LogFormat,
     LogLevel,
     Role,
+    RopeScaling,
     ToolPrompt,
     UseCase,
 )
@@ -58,6 +61,21 @@ from gateway.config.values import (
 
 class Entry(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+
+
+class RopeEntry(Entry):
+    """How llama.cpp stretches a model's context; what is left out is as the model's file says."""
+
+    scaling: RopeScaling | None = Field(default=None, description="Method.")
+    factor: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = Field(
+        default=None, description="How many times as long the context becomes."
+    )
+    base: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = Field(
+        default=None, description="Base frequency."
+    )
+    original_context: Tokens | None = Field(
+        default=None, description="Tokens of the context that the model was trained on, for yarn."
+    )
 
 
 class RuntimeEntry(Entry):
@@ -82,6 +100,27 @@ class RuntimeEntry(Entry):
     )
     threads: Count | None = Field(default=None, description="CPU threads; left out: one less than the machine's cores.")
     parallel: Count | None = Field(default=None, description="Requests that the engine serves at a time.")
+    gpu_layers: Annotated[int, Field(ge=0), NUMBER] | None = Field(
+        default=None, description="llama.cpp: layers of the model on GPUs; left out: as many as fit."
+    )
+    flash_attention: bool | None = Field(
+        default=None, description="llama.cpp: flash attention; left out: where the engine has it for the model."
+    )
+    kv_cache_type: KVCacheType | None = Field(
+        default=None, description="llama.cpp: type of the numbers in the context's cache; left out: f16."
+    )
+    batch: Tokens | None = Field(
+        default=None, description="llama.cpp: tokens of a prompt that are read in one step; left out: 512."
+    )
+    mmap: bool | None = Field(
+        default=None, description="llama.cpp: leave the weights in the file, mapped, rather than read it all."
+    )
+    numa: NUMA | None = Field(
+        default=None, description="llama.cpp: how threads are spread over the nodes of a NUMA machine."
+    )
+    rope: RopeEntry | None = Field(
+        default=None, description="llama.cpp: how the context is stretched; left out: as the model's file says."
+    )
     idle_ttl_seconds: Seconds | None = Field(
         default=None, description="Unload the engine after this many seconds without a request; left out: never."
     )

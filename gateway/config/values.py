@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ToolPrompt = Literal["auto", "template", "system"]
 Enforcement = Literal["auto", "engine"]
+KVCacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
+RopeScaling = Literal["none", "linear", "yarn"]
+NUMA = Literal["distribute", "isolate", "numactl"]
 CallDeltas = Literal["guarded", "always", "complete"]
 Role = Literal["chat", "embedding", "rerank"]
 
@@ -51,6 +54,18 @@ class PullSource(Struct, frozen=True, kw_only=True):
     """Hex digest of the file; None: the pull checks only the digest that the source publishes."""
 
 
+class Rope(Struct, frozen=True, kw_only=True):
+    """How llama.cpp stretches a model's context beyond the one it was trained on; None: as the model's file says."""
+
+    scaling: RopeScaling | None = None
+    factor: float | None = None
+    """How many times as long the context becomes."""
+    base: float | None = None
+    """The base frequency."""
+    original_context: int | None = None
+    """Tokens of the context that the model was trained on, for yarn."""
+
+
 class Runtime(Struct, frozen=True, kw_only=True):
     """How the gateway starts an engine.
 
@@ -69,6 +84,17 @@ class Runtime(Struct, frozen=True, kw_only=True):
     """CPU threads; None: one less than the machine's cores, at least 1."""
     parallel: int | None = None
     """Requests that the engine serves at a time, each with a full context window; None: 1 to 4, by its size."""
+    gpu_layers: int | None = None
+    """The rest are options of llama.cpp; None: its own default. This one: layers on GPUs, as many as fit."""
+    flash_attention: bool | None = None
+    kv_cache_type: KVCacheType | None = None
+    """Of each number that the model keeps for a token of the context."""
+    batch: int | None = None
+    """Tokens of a prompt that the engine reads in one step."""
+    mmap: bool | None = None
+    """Whether the system maps the weights' file; otherwise the engine reads all of it into memory."""
+    numa: NUMA | None = None
+    rope: Rope | None = None
 
     def arguments(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """`args` with `{model_path}`, `{port}`, … replaced by `values[name]`; other braces stay as they are."""

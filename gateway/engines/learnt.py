@@ -79,4 +79,9 @@ def _key(model: Model) -> str:
     assert model.path is not None
     stat = model.path.stat()
     parts = [model.runtime, str(model.path), stat.st_size, int(stat.st_mtime), model.context_window or 0, slots(model)]
-    return "|".join(map(str, [*parts, *model.engine.args]))
+    engine = model.engine
+    tuned = {
+        name: getattr(engine, name) for name in ("gpu_layers", "flash_attention", "kv_cache_type", "batch", "mmap")
+    }
+    given = [f"{name}={value}" for name, value in tuned.items() if value is not None]
+    return "|".join(map(str, [*parts, *given, *engine.args]))

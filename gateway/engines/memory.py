@@ -19,6 +19,16 @@ PROCESS = 48 * MB
 """Memory of a server without a model."""
 KV_BYTES = 2
 """Size of one number in the cache: f16."""
+NUMBER_BYTES = {
+    "f32": 4,
+    "q8_0": 34 / 32,
+    "q5_1": 24 / 32,
+    "q5_0": 22 / 32,
+    "q4_1": 20 / 32,
+    "q4_0": 18 / 32,
+    "iq4_nl": 18 / 32,
+}
+"""Its size with another `kv_cache_type`; 32 numbers share what their block needs beside them."""
 BATCH = 512
 """Tokens whose activations are in memory at a time."""
 UNKNOWN_WINDOW = 4096
@@ -73,8 +83,8 @@ def estimate(model: Model, *, on_gpu: bool) -> Footprint:
         weights += model.mmproj_path.stat().st_size
     shape = _shape(model.path)
     tokens = (model.context_window or shape.window) * slots(model)
-    computing = BATCH * 4 * (shape.vocabulary + 12 * shape.width)
-    data = weights + tokens * shape.cache_per_token + computing
+    computing = (model.engine.batch or BATCH) * 4 * (shape.vocabulary + 12 * shape.width)
+    data = weights + _cache(model, shape, tokens) + computing
     return Footprint(PROCESS + computing, data) if on_gpu else Footprint(PROCESS + data)
 
 
@@ -82,7 +92,12 @@ def window_bytes(model: Model) -> int:
     """The cache of one full context window. Reads the model's metadata. Raises OSError if it can't be read."""
     assert model.path is not None
     shape = _shape(model.path)
-    return (model.context_window or shape.window) * shape.cache_per_token
+    return _cache(model, shape, model.context_window or shape.window)
+
+
+def _cache(model: Model, shape: _Shape, tokens: int) -> int:
+    number = NUMBER_BYTES.get(model.engine.kv_cache_type or "f16", KV_BYTES)
+    return int(tokens * shape.cache_per_token * number / KV_BYTES)
 
 
 def files(path: Path) -> list[Path]:

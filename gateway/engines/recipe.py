@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from gateway.backends.base import Address
-from gateway.config import Model, Prompts
+from gateway.config import Model, Prompts, Rope
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HOST = "127.0.0.1"
@@ -103,7 +103,7 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--ctx-size", model.context_window * slots(model) if model.context_window else None),
     )
     # A warm-up only reads the weights once before the first request, which does so itself.
-    options += ["--no-warmup", *_for_role(model)]
+    options += ["--no-warmup", *_tuned(model), *_for_role(model)]
     if model.role == "chat" and machine.prompts is not None and "--slot-save-path" not in model.engine.args:
         # llama.cpp joins this and a file's name without a slash between.
         options += ["--slot-save-path", f"{machine.prompts}/"]
@@ -121,6 +121,26 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
     raise ProviderUnavailable(
         f"model {model.name!r} needs an engine: {INSTALL_EMBEDDED}, or put llama-server on the PATH",
         code="engine_missing",
+    )
+
+
+def _tuned(model: Model) -> list[str]:
+    """The settings of config.yaml that llama.cpp alone has."""
+    engine = model.engine
+    rope = engine.rope or Rope()
+    return _options(
+        ("--gpu-layers", engine.gpu_layers),
+        ("--flash-attn", None if engine.flash_attention is None else "on" if engine.flash_attention else "off"),
+        ("--cache-type-k", engine.kv_cache_type),
+        ("--cache-type-v", engine.kv_cache_type),
+        ("--batch-size", engine.batch),
+        ("--ubatch-size", engine.batch),
+        ("--load-mode", None if engine.mmap is None else "mmap" if engine.mmap else "none"),
+        ("--numa", engine.numa),
+        ("--rope-scaling", rope.scaling),
+        ("--rope-scale", rope.factor),
+        ("--rope-freq-base", rope.base),
+        ("--yarn-orig-ctx", rope.original_context),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.config import ConfigError, Engines, Model, PullSource, Residence, Role, Runtime, Server, find, load
+from gateway.config import ConfigError, Engines, Model, PullSource, Residence, Role, Rope, Runtime, Server, find, load
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
 from tests.patience import PATIENCE
 
@@ -446,22 +446,35 @@ def test_launch_settings_are_merged(write: Any) -> None:
         write("""\
             active_model: a
             models:
-              a: {runtime: llama.cpp, path: x, args: [--own], threads: 3}
+              a: {runtime: llama.cpp, path: x, args: [--own], threads: 3, kv_cache_type: q4_0, mmap: true,
+                  rope: {scaling: yarn, factor: 4}}
               b: {runtime: llama.cpp, path: x, command: "~/bin/server 'two words'", args: [--alone, 1.5]}
               c: {runtime: mlx, path: x}
             runtimes:
-              llama.cpp: {args: [--general], threads: 2, parallel: 4, startup_timeout_seconds: 9}
+              llama.cpp:
+                {args: [--general], threads: 2, parallel: 4, startup_timeout_seconds: 9, kv_cache_type: q8_0, batch: 64}
             """),
         {},
     )
     a, b, c = (model.engine for model in config.models.values())
-    assert a == Runtime(args=("--general", "--own"), threads=3, parallel=4, startup_timeout_seconds=9)
+    assert a == Runtime(
+        args=("--general", "--own"),
+        threads=3,
+        parallel=4,
+        startup_timeout_seconds=9,
+        kv_cache_type="q4_0",
+        batch=64,
+        mmap=True,
+        rope=Rope(scaling="yarn", factor=4),
+    )
     assert b == Runtime(
         command=("/home/ann/bin/server", "two words"),
         args=("--alone", "1.5"),
         threads=2,
         parallel=4,
         startup_timeout_seconds=9,
+        kv_cache_type="q8_0",
+        batch=64,
     )
     assert c == Runtime()
 

@@ -599,6 +599,20 @@ CASES = [
         [(6, 5, "models.m.threads: the gateway starts no engine for the runtime openai", "leave it out")],
     ),
     Case(
+        "llama.cpp's launch settings for other runtimes",
+        model("runtime: mlx\npath: x\nkv_cache_type: q8_0\nmmap: false") + "runtimes:\n  ollama: {numa: isolate}\n",
+        [
+            (
+                6,
+                5,
+                "models.m.kv_cache_type: only llama.cpp takes this setting, not the runtime mlx",
+                "leave it out",
+            ),
+            (7, 5, "models.m.mmap: only llama.cpp takes this setting, not the runtime mlx", "leave it out"),
+            (9, 12, "runtimes.ollama.numa: only llama.cpp takes this setting, not the runtime ollama", "leave it out"),
+        ],
+    ),
+    Case(
         "home of an unknown user",
         model("runtime: llama.cpp\npath: ~nobody-here/x"),
         [(5, 11, "models.m.path: there is no such user", "write the folder's whole path")],

@@ -25,6 +25,7 @@ from gateway.config.file import (
     PullEntry,
     RoomsEntry,
     RoomToolsEntry,
+    RopeEntry,
     RuntimeEntry,
     ServerEntry,
 )
@@ -114,6 +115,7 @@ def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
         (data["engines"]["groups"]["large"], GroupEntry),
         (model, ModelEntry),
         (model["pull"], PullEntry),
+        (model["rope"], RopeEntry),
         (data["rooms"], RoomsEntry),
         (data["rooms"], RoomsEntry),
         (data["rooms"]["tools"], RoomToolsEntry),

@@ -12,13 +12,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
+import psutil
 import pytest
 from msgspec.structs import replace
 
 from gateway import backends, engines
 from gateway.backends import Address
 from gateway.backends.llamacpp import LlamaCppBackend
-from gateway.config import Model, PullSource, Runtime
+from gateway.config import Model, PullSource, Rope, Runtime
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
 from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable
@@ -51,6 +52,26 @@ async def answers(engine: Engine) -> bool:
 def machine(request: pytest.FixtureRequest) -> Callable[[], Machine]:
     made: Callable[[], Machine] = request.getfixturevalue(request.param)
     return made
+
+
+async def test_with_every_setting_of_llama_cpp(model: Model, machine: Callable[[], Machine]) -> None:
+    """Either llama-server refuses one that it doesn't know, and then doesn't start."""
+    tuned = Runtime(
+        threads=1,
+        gpu_layers=0,
+        flash_attention=True,
+        kv_cache_type="q8_0",
+        batch=64,
+        mmap=False,
+        numa="distribute",
+        rope=Rope(scaling="yarn", factor=2.0, base=10000.0, original_context=512),
+    )
+    async with stopped(Engine(replace(model, engine=tuned), machine=machine)) as engine:
+        assert await answers(engine)
+        assert engine.pid is not None
+        line = " ".join(psutil.Process(engine.pid).cmdline())
+        assert "--cache-type-k q8_0 --cache-type-v q8_0" in line
+        assert "--load-mode none --numa distribute" in line
 
 
 async def test_the_first_request_starts_it_and_stop_ends_it(model: Model, machine: Callable[[], Machine]) -> None:

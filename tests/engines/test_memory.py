@@ -85,6 +85,19 @@ def test_the_cache_is_estimated_from_metadata(
     assert on_gpu.ram < found.ram
 
 
+@pytest.mark.parametrize(
+    ("kind", "bytes_each"), [(None, 2), ("bf16", 2), ("f32", 4), ("q8_0", 34 / 32), ("q4_0", 18 / 32)]
+)
+def test_the_settings_of_the_cache_count(tmp_path: Path, kind: Any, bytes_each: float) -> None:
+    path = gguf(tmp_path / "m.gguf", MB, **LAYERS)
+    model = Model(name="m", runtime="llama.cpp", path=path, context_window=4096)
+    model = replace(model, engine=replace(model.engine, parallel=1, kv_cache_type=kind, batch=64))
+    cache = int(4096 * CACHE * bytes_each / 2)
+    assert memory.window_bytes(model) == cache
+    computing = 64 * 4 * (128_000 + 12 * 4096)
+    assert memory.estimate(model, on_gpu=False).ram == memory.PROCESS + path.stat().st_size + cache + computing
+
+
 def test_all_parts_of_a_split_model_count(tmp_path: Path) -> None:
     for part in (1, 2, 3):
         gguf(tmp_path / f"m-{part:05d}-of-00003.gguf", part * MB, **LAYERS)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gateway import engines
 from gateway.backends import Address
-from gateway.config import Model, Prompts, Runtime
+from gateway.config import Model, Prompts, Rope, Runtime
 from gateway.engines import for_model
 from gateway.engines.recipe import Machine, cache_ram, recipe
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
@@ -100,6 +100,37 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
         "llama-server",
         Address(port=1),
         {"--threads": "2"},
+    ),
+    "settings of llama.cpp": (
+        model(
+            engine=Runtime(
+                gpu_layers=0,
+                flash_attention=True,
+                kv_cache_type="q8_0",
+                batch=64,
+                mmap=False,
+                numa="distribute",
+                rope=Rope(scaling="yarn", factor=2.0, base=10000.0, original_context=4096),
+            )
+        ),
+        FULL,
+        1,
+        "llama-server",
+        Address(port=1),
+        {
+            "--gpu-layers": "0",
+            "--flash-attn": "on",
+            "--cache-type-k": "q8_0",
+            "--cache-type-v": "q8_0",
+            "--batch-size": "64",
+            "--ubatch-size": "64",
+            "--load-mode": "none",
+            "--numa": "distribute",
+            "--rope-scaling": "yarn",
+            "--rope-scale": "2.0",
+            "--rope-freq-base": "10000.0",
+            "--yarn-orig-ctx": "4096",
+        },
     ),
     "one core": (model(), replace(FULL, cores=1), 1, "llama-server", Address(port=1), {"--threads": "1"}),
     "llama-cpp-python lets answers in flight end": (

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.engines.xllamacpp_server import parameters, parse
+from gateway.engines.xllamacpp_server import parameters
 
 xllamacpp = pytest.importorskip("xllamacpp")
 
 
-def given(monkeypatch: pytest.MonkeyPatch, *options: str) -> Any:
-    monkeypatch.setattr(sys, "argv", ["xllamacpp_server", "--model", "/m.gguf", *options])
-    return parameters(parse())
+FOLDER = f"{Path(__file__).parent}/"
+
+
+def given(*options: str) -> Any:
+    return parameters(["--model", "/m.gguf", *options])
+
+
+def test_without_a_model() -> None:
+    with pytest.raises(ValueError, match="--model is missing"):
+        parameters([])
+
+
+def test_a_model_with_a_window_is_not_fitted_where_no_gpu_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless the command line asks for it."""
+    monkeypatch.setattr("gateway.engines.xllamacpp_server._has_gpu", lambda: False)
+    assert not given("-c", "4096").fit_params
+    assert given("-c", "4096", "--fit", "on").fit_params
+    assert given().fit_params
+    monkeypatch.setattr("gateway.engines.xllamacpp_server._has_gpu", lambda: True)
+    assert given("-c", "4096").fit_params
 
 
 # By the attribute of llama.cpp's parameters.
@@ -32,7 +48,7 @@ OPTIONS: dict[str, tuple[list[str], Any]] = {
     "n_gpu_layers": (["-ngl", "0"], 0),
     "n_batch": (["-b", "64"], 64),
     "n_ubatch": (["-ub", "32"], 32),
-    "slot_save_path": (["--slot-save-path", "/saved/"], "/saved/"),
+    "slot_save_path": (["--slot-save-path", FOLDER], FOLDER),
     "cache_ram_mib": (["-cram", "7"], 7),
     "verbosity": (["--verbosity", "4"], 4),
     "pooling_type": (["--pooling", "mean"], "LLAMA_POOLING_TYPE_MEAN"),
@@ -72,17 +88,17 @@ def value(found: Any, path: str) -> Any:
 
 
 @pytest.mark.parametrize("path", OPTIONS)
-def test_an_option_reaches_llama_cpp(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_reaches_llama_cpp(path: str) -> None:
     options, expected = OPTIONS[path]
-    assert value(given(monkeypatch, *options), path) == expected
+    assert value(given(*options), path) == expected
 
 
 def test_what_no_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LLAMA_ARG_CACHE_RAM", raising=False)
-    found = given(monkeypatch)
+    found = given()
     assert {path: value(found, path) for path in ALONE} == ALONE
     monkeypatch.setenv("LLAMA_ARG_CACHE_RAM", "9")
-    assert given(monkeypatch).cache_ram_mib == 9
+    assert given().cache_ram_mib == 9
 
 
 @pytest.mark.parametrize(
@@ -94,12 +110,12 @@ def test_what_no_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--reranking", "--pooling", "last"], "LLAMA_POOLING_TYPE_LAST"),
     ],
 )
-def test_models_that_answer_with_vectors(options: list[str], pooling: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = given(monkeypatch, *options)
+def test_models_that_answer_with_vectors(options: list[str], pooling: str) -> None:
+    found = given(*options)
     assert (found.embedding, found.pooling_type.name) == (True, pooling)
 
 
-def test_a_template_is_read_from_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_is_read_from_its_file(tmp_path: Path) -> None:
     template = tmp_path / "template.jinja"
     template.write_text("{{ messages }} ü", "utf-8")
-    assert given(monkeypatch, "--chat-template-file", str(template), "--jinja").chat_template == "{{ messages }} ü"
+    assert given("--chat-template-file", str(template), "--jinja").chat_template == "{{ messages }} ü"
