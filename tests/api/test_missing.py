@@ -122,6 +122,16 @@ def test_so_do_its_other_endpoints(client: httpx.Client) -> None:
     assert "`ctxgate pull gone` fetches it" in ready.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("model", ["gone", "nobody"])
+def test_claude_code_gets_a_status_whose_message_it_shows(client: httpx.Client, model: str, stream: bool) -> None:
+    body = {"model": model, "stream": stream, **ASKED["/v1/messages"]}
+    plain = client.post("/v1/messages", json=body)
+    shown = client.post("/v1/messages", json=body, headers={"user-agent": "claude-cli/2.1.330 (external, cli)"})
+    assert (plain.status_code, shown.status_code) == (404, 410)
+    assert plain.json() == shown.json()
+
+
 # Lists
 
 
