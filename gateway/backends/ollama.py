@@ -132,7 +132,8 @@ class OllamaBackend(OpenAIBackend):
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)
         if status == 404:
-            remedy = f"`ctxgate pull {self.model.name}` or `ollama pull {self.model.upstream_name}` fetches it"
+            ours = f"`ctxgate pull {self.model.name}` or " if self.model.pull is not None else ""
+            remedy = f"{ours}`ollama pull {self.model.upstream_name}` fetches it"
             return WeightsMissing(f"Ollama: {message}; {remedy}", param="model")
         if (too_long := exceeded(message, self.model.context_window)) is not None:
             return too_long
