@@ -1,7 +1,8 @@
 """What guarding calls by a grammar costs: the engine's processor time for a token, outside and inside calls.
 
-`python -m benchmarks.guarding [GGUF ...]`. Answers of the embedded llama.cpp, in turns with the grammar and without;
-processor time is the same on a busy machine, the time to a call's first delta isn't.
+`python -m benchmarks.guarding [GGUF or MLX folder ...]`. Answers of the embedded llama.cpp or of MLX, in turns with the
+grammar and without; processor time is the same on a busy machine, tokens/s and the time to a call's first delta aren't.
+`--mlx` measures the test model on MLX, as a folder made for it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -30,6 +32,8 @@ from gateway.wire.chat import ChatRequest
 
 ROOT = Path(__file__).parents[1]
 PORT = 14_877
+
+TEST_MODEL = ROOT / "_models/test/ctxgate-test-tools.gguf"
 
 Json = dict[str, Any]
 
@@ -48,11 +52,14 @@ ASKED: dict[str, tuple[str, Json]] = {
 
 
 @contextmanager
-def engine(gguf: Path) -> Iterator[psutil.Process]:
-    script = ROOT / "gateway/engines/xllamacpp_server.py"
-    options = ("--alias", "m", "--port", str(PORT), "--threads", "1", "--ctx-size", "4096", "--parallel", "1")
+def engine(weights: Path) -> Iterator[psutil.Process]:
+    if weights.is_dir():
+        script, options = "mlx_server.py", "--context-window 4096 --log-level WARNING"
+    else:
+        script, options = "xllamacpp_server.py", "--alias m --threads 1 --ctx-size 4096 --parallel 1"
+    path = str(ROOT / "gateway/engines" / script)
     with subprocess.Popen(
-        [sys.executable, "-P", str(script), "--model", str(gguf), *options],
+        [sys.executable, "-P", path, "--model", str(weights), "--port", str(PORT), *options.split()],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
@@ -71,6 +78,7 @@ def engine(gguf: Path) -> Iterator[psutil.Process]:
 @dataclass
 class Seen:
     cpu: float = 0.0
+    seconds: float = 0.0
     tokens: int = 0
     first: list[float] = field(default_factory=list)
 
@@ -94,14 +102,15 @@ async def ask(gateway: Gateway, process: psutil.Process, question: str, more: Js
                 if first is None and any(choice["delta"].get("tool_calls") for choice in chunk["choices"]):
                     first = time.perf_counter() - began
     seen.cpu += sum(process.cpu_times()[:2]) - before
+    seen.seconds += time.perf_counter() - began
     seen.tokens += usage["completion_tokens"]
     if first is not None:
         seen.first.append(first)
 
 
-async def measure(gguf: Path, format: str, rounds: int) -> None:
-    with engine(gguf) as process:
-        model = Model(name="m", runtime="llama.cpp", base_url=f"http://127.0.0.1:{PORT}", tool_call_format=format)
+async def measure(weights: Path, runtime: str, format: str, rounds: int) -> None:
+    with engine(weights) as process:
+        model = Model(name="m", runtime=runtime, base_url=f"http://127.0.0.1:{PORT}", tool_call_format=format)
         config = Config(source=Path("config.yaml"), active_model="m", models={"m": model})
         for name, (question, more) in ASKED.items():
             async with Gateway(config) as free, Gateway(config) as guarded:
@@ -115,21 +124,29 @@ async def measure(gguf: Path, format: str, rounds: int) -> None:
                     await ask(guarded, process, question, more, seen["guarded"])
             for calls, one in seen.items():
                 first = f"{statistics.median(one.first) * 1000:.1f}" if one.first else ""
-                cpu = one.cpu / one.tokens * 1000
-                print(f"| {gguf.stem} | {format} | {name} | {calls} | {one.tokens} | {cpu:.3f} | {first} |", flush=True)
+                figures = f"{one.cpu / one.tokens * 1000:.3f} | {one.tokens / one.seconds:.0f} | {first}"
+                row = f"{weights.stem}, {runtime} | {format} | {name} | {calls} | {one.tokens} | {figures}"
+                print(f"| {row} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.guarding", description=__doc__)
-    parser.add_argument("gguf", nargs="*", type=Path, default=[ROOT / "_models/test/ctxgate-test-tools.gguf"])
+    parser.add_argument("weights", nargs="*", type=Path, default=[TEST_MODEL])
+    parser.add_argument("--mlx", action="store_true")
     parser.add_argument("--formats", nargs="*", default=["pythonic", "hermes"])
     parser.add_argument("--rounds", type=int, default=40)
     args = parser.parse_args()
-    print("| model | format | answers | calls | tokens | engine's CPU a token, ms | first call delta, ms |")
-    print("| --- | --- | --- | --- | ---: | ---: | ---: |")
-    for gguf in args.gguf:
-        for format in args.formats:
-            asyncio.run(measure(gguf, format, args.rounds))
+    print("| model | format | answers | calls | tokens | engine's CPU a token, ms | tokens/s | first call delta, ms |")
+    print("| --- | --- | --- | --- | ---: | ---: | ---: | ---: |")
+    with TemporaryDirectory() as folder:
+        if args.mlx:
+            args.weights = [Path(folder) / TEST_MODEL.stem]
+            export = ROOT / "scripts/tiny_model/export_mlx.py"
+            subprocess.run([sys.executable, str(export), str(TEST_MODEL), str(*args.weights)], check=True)
+        for weights in args.weights:
+            for format in args.formats:
+                runtime = "mlx" if weights.is_dir() else "llama.cpp"
+                asyncio.run(measure(weights, runtime, format, args.rounds))
 
 
 if __name__ == "__main__":

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from scripts.mutation import tools
-from scripts.mutation.choice import LEAST_TESTS, Recording, Timed, batches, choose, statement
+from scripts.mutation.choice import LEAST_TESTS, Recording, Timed, batches, choose, moved
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
@@ -47,10 +50,13 @@ class Recorded:
         ids, seconds = (WHOLE, READ, SLOW, *FOLDERS), (0.1, 0.2, 9.0, 0.1, 0.1)
         self.tests = {id: Timed(id, each) for id, each in zip(ids, seconds, strict=True)}
 
+    def kinship(self, words: set[str]) -> dict[str, float]:
+        return {}
+
 
 def chosen(line: int) -> list[str]:
     recording = cast(Recording, Recorded())
-    return [test.id for test in choose(recording, LINES, SOURCE, "request", *statement(SOURCE, line))]
+    return [test.id for test in choose(recording, LINES, SOURCE, "request", line)]
 
 
 @pytest.mark.parametrize(
@@ -70,6 +76,14 @@ def chosen(line: int) -> list[str]:
 )
 def test_the_tests_for_a_line(line: int, tests: list[str]) -> None:
     assert chosen(line) == tests
+
+
+def test_lines_are_found_again_after_an_edit() -> None:
+    before = "a\nb\nc\nd\n"
+    assert moved(before, before) == {line: range(line, line + 1) for line in range(1, 5)}
+    # Two new lines above, one changed into two, one removed.
+    found = moved(before, "x\ny\na\nB1\nB2\nc\n")
+    assert {line: list(places) for line, places in found.items()} == {1: [3], 2: [4, 5], 3: [6], 4: []}
 
 
 def test_a_budget_bounds_the_tests_of_a_mutant() -> None:
@@ -151,6 +165,25 @@ def test_what_is_drawn(drawing: Any, tmp_path: Path) -> None:
         assert code != FAULTS
 
 
+def test_what_is_no_python_is_not_drawn(drawing: Any, tmp_path: Path) -> None:
+    """cosmic-ray puts `not` before an assignment expression without its parentheses."""
+    (tmp_path / "gateway/wire").mkdir(parents=True)
+    (tmp_path / "gateway/wire/x.py").write_text("if found := f():\n    g(found, 1)\n", "utf-8")
+    drawn = {spec.operator_name for spec in drawing.sample(tmp_path, ["wire"], 9, seed=1)}
+    assert drawn == {"NumberReplacer", "RemoveStatement"}
+
+
+def test_a_fault_stands_where_it_says(drawing: Any, tmp_path: Path) -> None:
+    """The stars of parameters and calls count when cosmic-ray looks for the n-th one."""
+    (tmp_path / "gateway/wire").mkdir(parents=True)
+    source = "def f(a, *, b, **c):\n    g(*a, **c)\n    return a * b\n"
+    (tmp_path / "gateway/wire/x.py").write_text(source, "utf-8")
+    stars = [place for place in drawing.places(tmp_path, "gateway") if "ReplaceBinaryOperator" in place.key]
+    assert [place.specs[0].start_pos for place in stars] == [(3, 13)]
+    for spec in stars[0].specs:
+        assert drawing.mutated(source, spec).splitlines()[:2] == source.splitlines()[:2]
+
+
 def test_an_edit_elsewhere_keeps_the_sample(drawing: Any, tmp_path: Path) -> None:
     path = tmp_path / "gateway/wire/x.py"
     path.parent.mkdir(parents=True)
@@ -161,3 +194,67 @@ def test_an_edit_elsewhere_keeps_the_sample(drawing: Any, tmp_path: Path) -> Non
             [(spec.operator_name, spec.start_pos[1]) for spec in drawing.sample(tmp_path, ["wire"], 4, seed=1)]
         )
     assert drawn[0] == drawn[1]
+
+
+BROKEN, FAST, OTHER, LONG = Timed("broken", 0.1), Timed("fast", 0.1), Timed("other", 0.1), Timed("long", 9.0)
+LATE = None
+Verdicts = dict[tuple[str, bool], list[int | None]]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "found"),
+    [
+        pytest.param({}, None, id="nothing fails"),
+        pytest.param({("other", True): [1]}, "other", id="a test fails"),
+        pytest.param({("broken", True): [1], ("other", True): [1]}, "other", id="one that is known to fail always"),
+        pytest.param({("long", True): [1, 1], ("long", False): [1]}, None, id="a long test fails always"),
+        pytest.param({("long", True): [1, 1]}, "long", id="a long test fails twice"),
+        pytest.param({("long", True): [1, 0]}, None, id="a long test fails once"),
+        pytest.param({("fast", True): [LATE]}, "time limit", id="past the limit"),
+        pytest.param({("fast", True): [LATE], ("fast", False): [LATE]}, None, id="past the limit in any case"),
+        pytest.param({("fast", True): [2]}, "the tests can't be imported", id="no import"),
+        pytest.param({("fast", True): [2], ("fast", False): [2]}, None, id="no import in any case"),
+    ],
+)
+@pytest.mark.usefixtures("drawing")
+def test_what_counts_as_noticed(verdicts: Verdicts, found: str | None) -> None:
+    """verdicts: by test and whether the mutant is there: pytest's status each time it runs; 0 in the end."""
+    from scripts.mutation.trial import Trials
+
+    left, there = {key: [*values] for key, values in verdicts.items()}, [False]
+
+    class Scripted(Trials):
+        def _run(self, tests: list[Timed]) -> tuple[int | None, str | None]:
+            for test in tests:
+                status = values.pop(0) if (values := left.get((test.id, there[0]))) else 0
+                if status != 0:
+                    return status, test.id if status == 1 else None
+            return 0, None
+
+    @contextmanager
+    def planted() -> Iterator[None]:
+        there[0] = True
+        yield
+        there[0] = False
+
+    trials = Scripted(cast(Any, None), cast(Any, None), 0, 20.0, {"broken": False})
+    assert trials._noticed([FAST, BROKEN, OTHER, LONG], planted) == found
+    assert not any(left.values()), "each verdict was asked for"
+
+
+@pytest.mark.usefixtures("drawing")
+def test_a_test_that_fails_without_a_mutant_is_found() -> None:
+    from scripts.mutation.trial import Trials
+
+    class Failing(Trials):
+        def _run(self, tests: list[Timed]) -> tuple[int | None, str | None]:
+            failed = next((test.id for test in tests if test.id in ("a", "c")), None)
+            return int(failed is not None), failed
+
+    known = SimpleNamespace(tests={id: Timed(id, 0.1) for id in "abcde"})
+    passing = {"d": False}
+    trials = Failing(cast(Any, None), cast(Any, known), 0, 20.0, passing)
+    noticed = {"a", "b", "c", "d", "time limit"}
+    assert trials.failing(noticed) == {"a", "c"}
+    assert passing == {"a": False, "b": True, "c": False, "d": False}
+    assert trials.failing(noticed) == set(), "asked once"

@@ -14,6 +14,9 @@ from benchmarks.model_test.answers import Answer, RawCall
 from benchmarks.model_test.cases import Case, Expect, Json, Step, Wanted
 from benchmarks.model_test.matchers import Absent, kind_of
 
+UNDECLARED = "unknown_tool"
+"""A ctxgate's warning: a call of a tool that the request doesn't declare is text, as the model wrote it."""
+
 Blame = Literal["model", "dialect", "gateway", "infrastructure"]
 
 KINDS: dict[str, Blame] = {
@@ -109,7 +112,7 @@ def judge(case: Case, step: Step, answer: Answer, before: Sequence[RawCall] = ()
 
 def well_formed(answer: Answer, tools: Iterable[str]) -> bool:
     """A client can work with it: OpenAI's form, arguments that are an object, nothing of a dialect in the text."""
-    if answer.faults or leaked(answer.content, tools):
+    if answer.faults or (leaked(answer.content, tools) and UNDECLARED not in answer.warned):
         return False
     try:
         return all(isinstance(call.parsed(), dict) for call in answer.calls)
@@ -150,7 +153,7 @@ def _fault(
 
 def formal_fault(answer: Answer, tools: Collection[str]) -> tuple[str, str] | None:
     """What is wrong with an answer whatever was wanted."""
-    if answer.warned and (begun := _unreadable(answer)):
+    if answer.warned and answer.finish != "length" and (begun := _unreadable(answer)):
         # A stream can't take back what it has said: its first half was a call.
         return "abandoned_call", f"{begun.name} was begun and couldn't be read to its end: {begun.arguments[:100]}"
     if answer.faults:
@@ -166,9 +169,10 @@ def formal_fault(answer: Answer, tools: Collection[str]) -> tuple[str, str] | No
             return "not_object", f"{call.name}: {call.arguments[:100]}"
     if unknown := [call.name for call in answer.calls if call.name not in tools]:
         return "unknown_tool", ", ".join(unknown)
-    if found := leaked(answer.content, tools):
-        return "text_tool_call", found
-    return None
+    found = leaked(answer.content, tools)
+    if UNDECLARED in answer.warned:
+        return "unknown_tool", f"in the text: {found or answer.content[:100]}"
+    return ("text_tool_call", found) if found else None
 
 
 def _unreadable(answer: Answer) -> RawCall | None:

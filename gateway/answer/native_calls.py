@@ -1,124 +1,250 @@
-"""Corrects tool calls that the engine parsed itself, fragment by fragment."""
+"""Reads tool calls that the engine parsed itself, fragment by fragment."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
-import msgspec
-
-from gateway.wire.chat import decode, encode
+from gateway.errors import ProviderInvalidResponse
+from gateway.wire.chat import encode
+from normalizers import Normalizer
 from normalizers.base import new_call_id
+
+MAX_CHARACTERS = 4 << 20
+"""Characters of all calls of an answer. More end the answer with an error, whole and streamed."""
+
+_CALL_CHARACTERS = 64
+"""What a call counts beside its name and arguments, so that the number of calls is bounded, too."""
+
+_SIGN = re.compile(r'["\\{}\[\]]')
+_CONTENT = frozenset(("unknown_tool", "syntax", "nested_too_deep", "arguments_not_an_object"))
+"""The codes of calls that become content. Any other code only warns."""
+
+Json = dict[str, Any]
 
 
 class _Call:
-    """index, id: those sent to the client; index is None for a dropped call. dropped: the warning code."""
+    """A call so far.
 
-    __slots__ = ("dropped", "engine_id", "id", "index", "name", "parts")
+    fields: its first fragment. index, id: those sent to the client; index is None while the client has nothing of it.
+    code: what is wrong with it; "" if nothing is.
+    """
 
-    def __init__(self, engine_id: str | None, name: str) -> None:
+    __slots__ = ("_depth", "_escaped", "_in_string", "code", "engine_id", "fields", "id", "index", "name", "parts")
+
+    def __init__(self, fields: Json, engine_id: str | None, name: str) -> None:
+        self.fields = fields
         self.engine_id = engine_id
         self.name = name
         self.parts: list[str] = []
         self.index: int | None = None
         self.id = ""
-        self.dropped = ""
+        self.code = ""
+        self._depth = 0
+        self._in_string = self._escaped = False
+
+    def add(self, arguments: str) -> None:
+        self.parts.append(arguments)
+        at = 1 if self._escaped else 0
+        self._escaped = False
+        while found := _SIGN.search(arguments, at):
+            sign, at = found.group(), found.end()
+            if sign == "\\":
+                self._escaped = at == len(arguments)
+                at += 1
+            elif sign == '"':
+                self._in_string = not self._in_string
+            elif not self._in_string:
+                self._depth += 1 if sign in "{[" else -1
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the arguments so far may be complete. Takes no longer for long ones."""
+        return bool(self.parts) and not self._in_string and self._depth <= 0
+
+    @property
+    def written(self) -> str:
+        """The arguments so far."""
+        return "".join(self.parts)
+
+    @property
+    def text(self) -> str:
+        """The call as content."""
+        name = json.dumps(self.name, ensure_ascii=False)
+        return f'{{"name": {name}, "arguments": {self.written.strip() or "{}"}}}'
+
+    @property
+    def warning(self) -> dict[str, str]:
+        return {"code": self.code, "text": self.text if self.code in _CONTENT else self.name + self.written}
 
 
 class NativeCalls:
-    """Guarantees that every call has a type, a unique id, an index from `indices`, and string arguments.
+    """Guarantees that every call has a type, a unique id, an index from `indices`, and a JSON object as arguments.
 
-    A call without arguments ends with `{}`. allow: calls are allowed; parallel: more than one call is allowed.
+    Calls are held until the answer ends, since only then they are certain to be complete, and leave at once, behind
+    those in the answer's `text`. piecewise: each leaves as it comes instead, and may turn out to be incomplete.
+
+    A call without arguments has `{}`. A call of a tool that isn't declared, or with arguments that can't be read, is
+    content, behind all other. If the answer's length cut the last call, it leaves as it is. allow: calls are allowed;
+    parallel: more than one call is allowed.
     """
 
-    def __init__(self, indices: Iterator[int], *, allow: bool, parallel: bool) -> None:
+    def __init__(
+        self,
+        indices: Iterator[int],
+        declared: Callable[[str], bool],
+        text: Normalizer,
+        *,
+        allow: bool,
+        parallel: bool,
+        piecewise: bool = False,
+    ) -> None:
         self._indices = indices
+        self._declared = declared
+        self._text = text
         self._allow = allow
         self._parallel = parallel
+        self._piecewise = piecewise
         self._calls: list[_Call] = []
         self._current: dict[int, _Call] = {}  # by the engine's index
         self._last = 0
         self._ids: set[str] = set()
+        self._size = 0
+        self._ended = False
         self.called = False
 
-    def feed(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Returns the corrected fragments."""
-        return [clean for call in calls if (clean := self._clean(call)) is not None]
+    @property
+    def held(self) -> tuple[str, int] | None:
+        """The name of the call that comes in now, and how many characters of it came; None if it isn't held."""
+        if self._piecewise or not self._calls or self._ended:
+            return None
+        call = self._calls[-1]
+        return call.name, sum(map(len, call.parts))
 
-    def finish(self) -> list[dict[str, Any]]:
-        """Returns the fragments that complete calls without arguments."""
-        return [
-            {"index": call.index, "function": {"arguments": "{}"}}
-            for call in self._calls
-            if call.index is not None and not any(call.parts)
-        ]
+    def feed(self, calls: list[Json]) -> list[Json]:
+        """Returns the fragments that leave. Raises ProviderInvalidResponse if the calls become too long."""
+        return [clean for call in calls if (clean := self._add(call)) is not None]
+
+    def finish(self, reason: str | None) -> tuple[str, list[Json]]:
+        """Ends the answer. Returns the calls that are content, and the fragments that still leave."""
+        self._ended = True
+        last = self._calls[-1] if self._calls else None
+        clean: list[Json] = []
+        for call in self._calls:
+            clean += self._end(call, cut=call is last and reason == "length")
+        return "\n".join(call.text for call in self._calls if call.index is None and call.code in _CONTENT), clean
 
     def warnings(self) -> list[dict[str, str]]:
-        """A warning for each dropped call."""
-        return [{"code": call.dropped, "text": call.name + "".join(call.parts)} for call in self._calls if call.dropped]
+        """A warning for each call that the client doesn't get, or that is incomplete."""
+        return [call.warning for call in self._calls if call.code]
 
-    def _clean(self, call: dict[str, Any]) -> dict[str, Any] | None:
-        function = call.get("function") or {}
-        name = function.get("name") or None
+    def _add(self, fragment: Json) -> Json | None:
+        """What leaves for this fragment."""
+        function = fragment.get("function") or {}
+        name = function.get("name") or ""
         arguments = function.get("arguments")
         if arguments is None:
             arguments = ""
         elif not isinstance(arguments, str):
             arguments = encode(arguments).decode()
-        key = call.get("index")
-        engine_id = call.get("id") or None
+        call = self._call_of(fragment, name, arguments)
+        self._size += len(name) + len(arguments)
+        if self._size > MAX_CHARACTERS:
+            raise ProviderInvalidResponse(f"the engine's calls are longer than {MAX_CHARACTERS:,} characters")
+        if call.parts or arguments.strip():
+            call.add(arguments)
+        if not self._piecewise:
+            return None
+        if call.index is not None:
+            kept = {key: value for key, value in fragment.items() if key not in ("id", "type")}
+            return {**kept, "index": call.index, "function": {"arguments": arguments}}
+        return self._start(call, call.written) if call.name and not call.code and self._may_leave(call) else None
+
+    def _call_of(self, fragment: Json, name: str, arguments: str) -> _Call:
+        """The call that the fragment belongs to, or begins."""
+        key, engine_id = fragment.get("index"), fragment.get("id") or None
         if not isinstance(key, int):
             key = self._last + 1 if name and self._current else self._last
         self._last = key
-        current = self._current.get(key)
-        starts = current is None or (name is not None and _is_another(current, engine_id, name, arguments))
-        if current is None or starts:
-            current = self._current[key] = self._start(engine_id, name or "")
-        if arguments:
-            current.parts.append(arguments)
-        if current.index is None:
-            return None
-        if starts:
-            return {
-                **call,
-                "index": current.index,
-                "id": current.id,
-                "type": "function",
-                "function": {**function, "name": current.name, "arguments": arguments},
-            }
-        clean = {k: v for k, v in call.items() if k not in ("id", "type")}
-        clean["index"] = current.index
-        clean["function"] = {"arguments": arguments}
-        return clean
-
-    def _start(self, engine_id: str | None, name: str) -> _Call:
-        call = _Call(engine_id, name)
+        call = self._current.get(key)
+        if call is not None and not (name and _is_another(call, engine_id, name, arguments)):
+            call.name = call.name or name
+            return call
+        call = self._current[key] = _Call(fragment, engine_id, name)
         self._calls.append(call)
-        if not self._allow:
-            call.dropped = "calls_not_allowed"
-        elif self.called and not self._parallel:
-            call.dropped = "parallel_call_dropped"
-        else:
-            self.called = True
-            call.index = next(self._indices)
-            call.id = engine_id if engine_id is not None and engine_id not in self._ids else new_call_id()
-            self._ids.add(call.id)
+        self._size += _CALL_CHARACTERS
         return call
 
+    def _end(self, call: _Call, *, cut: bool) -> Iterator[Json]:
+        """Judges a call of which no more is expected. cut: the answer's length cut it, if it is incomplete."""
+        written = call.written
+        object, fault = _object(written)
+        cut = cut and not call.balanced and written.lstrip()[:1] in ("{", "")
+        if cut:
+            fault = "truncated_call"
+        if call.index is not None:
+            call.code = fault
+            if not written:
+                yield {"index": call.index, "function": {"arguments": "{}"}}
+        elif not self._declared(call.name):
+            call.code = "unknown_tool"
+        elif fault and not (cut and written):
+            call.code = fault
+        elif self._may_leave(call):
+            call.code = fault
+            yield self._start(call, object or written)
+            call.parts.clear()
 
-def _is_another(current: _Call, engine_id: str | None, name: str, arguments: str) -> bool:
+    def _may_leave(self, call: _Call) -> bool:
+        """Applies the policies on whole calls."""
+        if not self._declared(call.name):
+            call.code = "unknown_tool"
+        elif not self._allow:
+            call.code = "calls_not_allowed"
+        elif (self.called or self._text.called) and not self._parallel:
+            call.code = "parallel_call_dropped"
+        return not call.code
+
+    def _start(self, call: _Call, arguments: str) -> Json:
+        self.called = True
+        call.index = next(self._indices)
+        engine_id = call.engine_id
+        call.id = engine_id if engine_id is not None and engine_id not in self._ids else new_call_id()
+        self._ids.add(call.id)
+        function = {**(call.fields.get("function") or {}), "name": call.name, "arguments": arguments}
+        return {**call.fields, "index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+def _object(written: str) -> tuple[str, str]:
+    """The JSON object that the arguments are, and the code of what is wrong with them; one of the two is empty."""
+    if not written:
+        return "{}", ""
+    try:
+        value = json.loads(written, parse_constant=_refuse)
+        if isinstance(value, str):  # some engines encode them twice
+            written, value = value, json.loads(value, parse_constant=_refuse)
+    except ValueError:
+        return "", "syntax"
+    except RecursionError:
+        return "", "nested_too_deep"
+    if value is None:
+        return "{}", ""
+    return (written, "") if isinstance(value, dict) else ("", "arguments_not_an_object")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _is_another(call: _Call, engine_id: str | None, name: str, arguments: str) -> bool:
     """Whether a fragment with a name starts a new call at an index that already has one.
 
     Some engines give all calls the index 0, some give them all one id, and others repeat the name in each fragment.
     """
-    if engine_id is not None and current.engine_id is not None and engine_id != current.engine_id:
+    if engine_id is not None and call.engine_id is not None and engine_id != call.engine_id:
         return True
-    if name != current.name:
+    if call.name and name != call.name:
         return True
-    if not arguments.strip():
-        return False
-    try:
-        decode("".join(current.parts))
-    except (msgspec.DecodeError, RecursionError):
-        return False
-    return True
+    return bool(arguments.strip()) and call.balanced

@@ -182,7 +182,8 @@ class Answer:
     def describe_held(self) -> str:
         """The progress of the call that is held back; "" if none is. Names only tools that the request declares."""
         for choice in self.choices.values():
-            if (held := choice.normalizer.held) is not None:
+            native = choice.native
+            if (held := (native and native.held) or choice.normalizer.held) is not None:
                 name, size = held
                 tools = self._request.tools
                 known = tools is not None and name in _tools(tools)
@@ -212,11 +213,19 @@ class Answer:
         missing = [at for at in range(index) if at not in self.choices]
         return [_chunk(self._envelope(), {"index": self._choice(at).index}, {}) for at in missing]
 
-    def _clean_native(self, choice: _Choice, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _native(self, choice: _Choice) -> NativeCalls:
         if choice.native is None:
-            allow, parallel = self._request.tool_choice != "none", self._request.parallel_tool_calls
-            choice.native = NativeCalls(choice.indices, allow=allow, parallel=parallel)
-        return choice.native.feed(calls)
+            request, forwards = self._request, self._spec.unknown_tools == "forward"
+            known = _tools(request.tools) if request.tools is not None else _NO_TOOLS
+            choice.native = NativeCalls(
+                choice.indices,
+                lambda name: bool(name) and (forwards or name in known),
+                choice.normalizer,
+                allow=request.tool_choice != "none",
+                parallel=request.parallel_tool_calls,
+                piecewise=self.guarded,
+            )
+        return choice.native
 
     # Streamed
 
@@ -295,7 +304,7 @@ class Answer:
         out: list[bytes] = []
         for choice in self.choices.values():
             if not choice.finished:
-                deltas = choice.deltas(choice.normalizer.finish("error"))
+                deltas = self._ending(choice, "error")
                 out += [encode(_chunk(self._envelope(), {"index": choice.index}, delta)) for delta in deltas]
         return out
 
@@ -358,7 +367,7 @@ class Answer:
         calls = others.pop("tool_calls", None)
         deltas = choice.deltas(choice.normalizer.feed(text)) if text else []
         if calls:
-            calls = self._clean_native(choice, calls)
+            calls = self._native(choice).feed(calls)
             deltas += [{"tool_calls": calls}] if calls else []
         if text is not None and not text and not deltas:
             others["content"] = text
@@ -377,8 +386,11 @@ class Answer:
 
     def _ending(self, choice: _Choice, reason: str | None) -> list[dict[str, Any]]:
         deltas = choice.deltas(choice.normalizer.finish(reason))
-        owed = choice.native.finish() if choice.native is not None else []
-        return [*deltas, {"tool_calls": owed}] if owed else deltas
+        if choice.native is not None:
+            text, calls = choice.native.finish(reason)
+            deltas += [{"content": text}] if text else []
+            deltas += [{"tool_calls": calls}] if calls else []
+        return deltas
 
     def _last(
         self, choice: _Choice, envelope: dict[str, Any], frame: dict[str, Any], reason: str | None
@@ -460,8 +472,13 @@ class Answer:
         events: list[Event] = choice.normalizer.feed(text) if isinstance(text, str) and text else []
         events += choice.normalizer.finish(reason)
         native = message.get("tool_calls")
-        calls = self._whole_native(choice, native) if native else []
+        calls: list[dict[str, Any]] = []
         changed = bool(native)
+        if native:
+            refused, calls = self._whole_native(choice, native, reason)
+            if refused:
+                events.append(TextDelta(refused))
+                message["content"] = text or ""
         if not (len(events) == 1 and isinstance(events[0], TextDelta) and events[0].text is text):
             changed = changed or bool(text)
             self._fold(message, calls, choice, events)
@@ -477,19 +494,22 @@ class Answer:
         frame["finish_reason"] = clean_reason
         return changed
 
-    def _whole_native(self, choice: _Choice, native: Any) -> list[dict[str, Any]]:
+    def _whole_native(self, choice: _Choice, native: Any, reason: str | None) -> tuple[str, list[dict[str, Any]]]:
+        """The calls that are content, and the others."""
         try:
             msgspec.convert(native, list[ToolCallDelta])
         except msgspec.ValidationError as error:
             raise ProviderInvalidResponse(f"the engine's answer has malformed tool_calls: {error}") from error
-        calls = self._clean_native(choice, [{**call, "index": at} for at, call in enumerate(native)])
+        reader = self._native(choice)
+        calls = reader.feed([{**call, "index": at} for at, call in enumerate(native)])
+        refused, rest = reader.finish(reason)
+        calls += rest
         for call in calls:
             del call["index"]
-            call["function"]["arguments"] = call["function"]["arguments"] or "{}"
-        return calls
+        return refused, calls
 
     def _fold(self, message: dict[str, Any], calls: list[dict[str, Any]], choice: _Choice, events: list[Event]) -> None:
-        """Replaces the message's text by the events read from it."""
+        """Replaces the message's text by the events read from it. Its calls come before those of `calls`."""
         folded = fold(events)
         choice.deltas(event for event in events if isinstance(event, Warn))
         if message.get("content") is not None:
@@ -498,9 +518,10 @@ class Answer:
             _both_names(message)
             before = message.get("reasoning_content") or ""
             message["reasoning_content"] = message["reasoning"] = before + folded.reasoning
-        for call in folded.tool_calls:
-            function = {"name": call.name, "arguments": call.arguments}
-            calls.append({"id": call.id, "type": "function", "function": function})
+        calls[:0] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in folded.tool_calls
+        ]
 
 
 def _printable(name: str) -> str:

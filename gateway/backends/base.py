@@ -17,6 +17,7 @@ from gateway.config import Model
 from gateway.config.hidden import hider
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.prompts.live import LivePrompts, Turn
+from gateway.prompts.told import ToldTurn
 from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
@@ -64,7 +65,7 @@ class Reply:
     """The prompt opens the model's reasoning, so the text starts within it."""
     by_grammar = False
     """The engine holds the text to the grammar that was sent: every call that a mark begins can be read."""
-    turn: Turn | None = None
+    turn: Turn | ToldTurn | None = None
     """The request's place among the engine's prompts, if it matters."""
 
     def whole(self) -> Awaitable[bytes]:
@@ -119,11 +120,11 @@ class Backend:
     A backend implements `open`; everything else has a default, which often says "not supported".
     """
 
-    guards = False
-    """Whether it has `control_tokens`, and takes requests that are guarded against them: `open_raw` and `count_tokens`
-    do, or `open` if `opens_guarded`."""
-    opens_guarded = False
-    """Whether `open` takes guarded requests; else their texts are broken for it."""
+    escapes = False
+    """Whether it has `control_tokens`, and takes requests whose texts are escaped: `open_raw` and `count_tokens`
+    do, or `open` if `opens_escaped`."""
+    opens_escaped = False
+    """Whether `open` takes escaped requests; else their texts are broken for it."""
 
     def __init__(self, model: Model, address: Address | None) -> None:
         self.model = model
@@ -181,7 +182,7 @@ class Backend:
         return True
 
     async def control_tokens(self) -> ControlTokens | None:
-        """The control tokens of the model; None if the server doesn't tell. Asked only of backends that guard."""
+        """The control tokens of the model; None if the server doesn't tell. Asked only of backends that escape."""
         return None
 
     async def about(self) -> About:

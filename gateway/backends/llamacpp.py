@@ -80,7 +80,7 @@ _SET_TO_NOTHING = (b"null", b"false", b'{"type":"text"}', b'{"type": "text"}')
 
 
 class LlamaCppBackend(OpenAIBackend):
-    guards = True
+    escapes = True
     ready_path = "/health"
 
     def __init__(self, model: Model, address: Address | None) -> None:
@@ -124,26 +124,26 @@ class LlamaCppBackend(OpenAIBackend):
 
         Images, audio, structured output and logprobs go to the chat endpoint, and so does everything on a server
         without `/apply-template`. That endpoint gets the grammar only without `tools`: llama.cpp rejects both together.
-        It takes no token ids: of a guarded request only images and audio go there, with the texts broken.
+        It takes no token ids: of an escaped request only images and audio go there, with the texts broken.
         """
         forced = raw.grammar is not None and not raw.starts
         prompt, format = None, None
         if forced:
             format = fields.pop("response_format", None)
         media = _needs_chat(fields["messages"]) is not None
-        if self._templates and not media and (raw.guarded or not _needs_chat_endpoint(fields)):
+        if self._templates and not media and (raw.escaped or not _needs_chat_endpoint(fields)):
             self.adapt(fields)
             prompt = await self._prompt(fields)
             self._templates = prompt is not None
         if prompt is None:
             if format is not None:
                 fields["response_format"] = format
-            if raw.guarded:
+            if raw.escaped:
                 fields |= {name: Raw(broken(bytes(fields[name]))) for name in ("messages", "tools") if name in fields}
             if forced and "tools" not in fields:
                 fields.setdefault("grammar", Raw(encode(raw.grammar)))
             return await self.open(request, fields)
-        if raw.guarded:
+        if raw.escaped:
             _for_completions(fields)
         pair = next((pair for pair in raw.think if _end(prompt).endswith(pair[0])), None)
         if pair is not None and forced:
@@ -330,7 +330,7 @@ class LlamaCppBackend(OpenAIBackend):
     async def _prompt(self, fields: dict[str, Raw]) -> Prompt | None:
         """Renders the prompt with the model's template; None if the server has no such endpoint.
 
-        In a guarded request's prompt, what must stay text is token ids.
+        In an escaped request's prompt, what must stay text is token ids.
         """
         asked = {name: fields[name] for name in TEMPLATE_FIELDS if name in fields}
         asked["model"] = self._name

@@ -23,6 +23,7 @@ from gateway.errors import (
     ProviderUnavailable,
     ProviderUnsupportedContentBlock,
 )
+from gateway.prompts.told import ToldPrompts, ToldTurn
 from gateway.upstream import Response
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.control_tokens import NONCE, ControlTokens, count, may_be_one
@@ -32,6 +33,9 @@ OWN_MODEL = Raw(b'"default_model"')
 """Selects the model that the server started with. The server tries to load any other name."""
 
 _needs_edit = messages.needs(messages.DEVELOPER)
+
+LONG_BYTES = 512
+"""Messages and tools of fewer bytes are no concern of the doctor: they are read in no time."""
 
 MODEL_TROUBLE = (
     "cached snapshot folder",
@@ -50,26 +54,29 @@ NONCE_FIELD = "ctxgate_nonce"
 
 
 class MLXReply(HTTPReply):
-    """A reply of the gateway's own `mlx_server`, which says in headers whether a grammar holds the text."""
+    """A reply of the gateway's own `mlx_server`, which says in headers whether a grammar holds the text, and how many
+    tokens of the prompt came from a file."""
 
-    __slots__ = ("by_grammar", "reasoning_open")
+    __slots__ = ("by_grammar", "reasoning_open", "restored")
 
     def __init__(self, response: Response, fixup: Fixup | None) -> None:
         super().__init__(response, fixup)
         self.by_grammar = b"ctxgate-grammar" in response.headers
         self.reasoning_open = b"ctxgate-reasoning" in response.headers
+        self.restored = _number(response.headers.get(b"ctxgate-restored", b""))
 
 
 class MLXBackend(OpenAIBackend):
     ready_path = "/health"
-    opens_guarded = True
+    opens_escaped = True
 
     def __init__(self, model: Model, address: Address | None) -> None:
         super().__init__(model, address)
         if model.path is not None or model.model_name is None:
             self._name = OWN_MODEL
-        self.guards = _cuts(model)
+        self.escapes = _cuts(model)
         self._control: ControlTokens | None = None
+        self._prompts = ToldPrompts() if self.escapes else None
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
         if self._control is not None and count(
@@ -78,6 +85,11 @@ class MLXBackend(OpenAIBackend):
             given = msgspec.json.decode(fields.get("chat_template_kwargs", b"null")) or {}
             fields["chat_template_kwargs"] = Raw(encode({**given, NONCE_FIELD: NONCE}))
         reply = await super().open(request, fields)
+        if self._prompts is not None:
+            messages, tools = bytes(fields["messages"]), bytes(fields.get("tools", b""))
+            asked = (tools, messages) if len(messages) + len(tools) >= LONG_BYTES else None
+            restored = reply.restored if isinstance(reply, MLXReply) else 0
+            reply.turn = ToldTurn(self._prompts, asked, restored)
         if request.stream:
             reply.read_progress(progress := PromptProgress())
             request.progress = progress.describe
@@ -132,8 +144,12 @@ class MLXBackend(OpenAIBackend):
         return super().error(status, body)
 
 
+def _number(digits: bytes) -> int:
+    return int(digits) if digits.isdigit() else 0
+
+
 def _cuts(model: Model) -> bool:
-    """Whether the model's server is `gateway.engines.mlx_server`; no other one cuts a guarded prompt."""
+    """Whether the model's server is `gateway.engines.mlx_server`; no other one cuts an escaped prompt."""
     if model.path is None or model.base_url is not None or model.uds is not None:
         return False
     engine = model.engine

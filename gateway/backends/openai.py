@@ -28,6 +28,7 @@ from gateway.errors import (
     seconds_until_retry,
 )
 from gateway.prompts.live import Turn
+from gateway.prompts.told import ToldTurn
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.engine import Fixup
@@ -60,7 +61,7 @@ class HTTPReply(DirectReply):
         """Reads llama.cpp's progress payloads, until the first token."""
         self.collects = False
         """The engine streams a whole answer; see `gateway.backends.collect`."""
-        self.turn: Turn | None = None
+        self.turn: Turn | ToldTurn | None = None
         self._response = response
         self._reader: SSEReader | None = None
         self._seen = False

@@ -65,7 +65,7 @@ class Replicas(Backend):
     def __init__(self, model: Model, replicas: list[Replica]) -> None:
         super().__init__(model, None)
         self._replicas = replicas
-        self.guards = replicas[0].backend.guards
+        self.escapes = replicas[0].backend.escapes
         self._probing: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
 

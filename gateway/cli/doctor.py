@@ -7,15 +7,17 @@ import shutil
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 import click
 from msgspec.structs import replace
 
-from gateway.cli.client import PROBE_SECONDS, base_url, headers, transport
+from gateway.cli.client import PROBE_SECONDS, RunningGateway, base_url, headers, transport
 from gateway.cli.contracts import CONTRACTS, Contract, Step, snippet
 from gateway.cli.options import Command, config_option, configuration
+from gateway.cli.text import printable
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
 
 if TYPE_CHECKING:
@@ -29,13 +31,16 @@ EXAMPLES = """\
 examples:
   ctxgate doctor
   ctxgate doctor --client codex
-  ctxgate doctor --client claude-code --model lfm25-24b
+  ctxgate doctor --client claude-code --model lfm25-24b   two turns of it, too, if it is installed
 """
 
 ANSWER_SECONDS = 120
 """Bound on one answer: the request may have to start the engine."""
 SPARE_DISK = 1 << 30
 """Bytes that should stay free for logs and the store."""
+
+LEAST_CACHED = 0.9
+"""The share of a second turn's prompt that should be cached: it is little longer than the first one's."""
 
 GGUF_RUNTIMES = ("llama.cpp", "llama-cpp-python")
 
@@ -60,15 +65,18 @@ class Finding:
 def doctor(config: Path | None, client: str | None, model: str | None) -> int:
     """Checks everything that serving needs: the configuration, engines, ports, disk and memory.
 
-    With --client, sends the running gateway that client's requests, and prints how to point the client at it.
+    With --client, sends the running gateway that client's requests, and prints how to point the client at it. Runs
+    Codex, Claude Code and opencode, where they are installed, for two turns of a conversation, in a home folder of
+    their own; says how much of the second prompt was cached, and what changed in it. That can take minutes.
     """
     loaded = configuration(config)
+    findings: Iterator[Finding]
     if client is not None:
         chosen = loaded.resolve(model, "chat")
         contract = CONTRACTS[client]
         text = snippet(contract, base_url(loaded.server), chosen.name, chosen.context_window)
         print(f"# {contract.place}\n{text}")
-        findings = _client_findings(contract, loaded, chosen)
+        findings = chain(_client_findings(contract, loaded, chosen), _two_turns(client, contract, text, loaded))
     else:
         findings = _findings(loaded)
     wrong = False
@@ -265,6 +273,33 @@ def _client_findings(contract: Contract, config: Config, model: Model) -> Iterat
                 return
             except httpx.TransportError as error:
                 yield Finding("wrong", about, f"the connection was lost: {error or type(error).__name__}")
+
+
+def _two_turns(client: str, contract: Contract, text: str, config: Config) -> Iterator[Finding]:
+    """Runs a coding agent against the gateway, which must run; nothing for other clients."""
+    from gateway.cli.two_turns import PROGRAMS, NoTurn, installed, two_turns
+
+    if client not in PROGRAMS:
+        return
+    about, server = "two turns", config.server
+    if not installed(client):
+        yield Finding("note", about, f"not run: {PROGRAMS[client].first[0]} isn't on the PATH")
+    elif server.api_keys or server.uds is not None:
+        yield Finding("note", about, "not run: this command gives the gateway's keys and socket to no other program")
+    else:
+        try:
+            with RunningGateway(config.source, None) as gateway:
+                turns = two_turns(client, contract, text, gateway)
+        except NoTurn as error:
+            yield Finding("note", about, str(error))
+            return
+        except GatewayError as error:
+            yield Finding("wrong", about, error.message)
+            return
+        share = f"{turns.cached} of {turns.prompt} tokens of the second turn cached ({100 * turns.share:.0f} %)"
+        yield Finding("ok" if turns.share >= LEAST_CACHED else "note", about, share)
+        for place in turns.prefix:
+            yield Finding("note", "prompt", printable(place))
 
 
 def _step(client: httpx.Client, step: Step, model: str) -> str:

@@ -10,7 +10,7 @@ from gateway.backends import Backend
 from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.request.constraints import may_use_grammar
-from gateway.request.guarded import needs_guard
+from gateway.request.escaped import needs_escape
 from gateway.request.prepare import Capabilities
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens, slices, too_many
@@ -32,8 +32,8 @@ class CapabilityFinder:
             self.evidence = ""
         self.known: dict[tuple[Backend, bool], Capabilities] = {}
         """What the backend said that was asked last: without, and with, what concerns past calls."""
-        self._guarding: tuple[Backend | None, dict[tuple[bool, bool], Capabilities]] = (None, {})
-        """What `guarding` said, by past calls and tools."""
+        self._escaping: tuple[Backend | None, dict[tuple[bool, bool], Capabilities]] = (None, {})
+        """What `escaping` said, by past calls and tools."""
         self.plain = None if self._undetected else Capabilities(self.reader, self.reader)
         """For plain requests (`ChatRequest.plain`): the reader alone. None until it is detected."""
 
@@ -55,10 +55,10 @@ class CapabilityFinder:
             self.known[key] = known
         return known
 
-    async def guarding(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Capabilities:
+    async def escaping(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Capabilities:
         """What the request needs, if its texts hold control tokens of the model; else `can`.
 
-        Call it if `may_need_guard` and the backend guards. The gateway reads such an answer itself, since only the
+        Call it if `may_need_escape` and the backend escapes. The gateway reads such an answer itself, since only the
         endpoint for plain prompts takes token ids. Raises as `find` does.
         """
         tokens = await backend.control_tokens()
@@ -68,23 +68,23 @@ class CapabilityFinder:
             if tokens.slow(json):
                 await _search_slowly(tokens, json)
                 return can
-        if not needs_guard(request, tokens, can.dialect):
+        if not needs_escape(request, tokens, can.dialect):
             return can
-        if self._guarding[0] is not backend:
-            self._guarding = backend, {}
-        kept = self._guarding[1]
+        if self._escaping[0] is not backend:
+            self._escaping = backend, {}
+        kept = self._escaping[1]
         with_tools = request.tools is not None
         key = request.past_calls, with_tools
         if key not in kept:
             can = await self._ask(backend, past=request.past_calls)
-            if backend.opens_guarded:
-                kept[key] = replace(can, guard=tokens, opens_guarded=True)
+            if backend.opens_escaped:
+                kept[key] = replace(can, control_tokens=tokens, opens_escaped=True)
             else:
                 reader = can.dialect
                 if reader.untouched and not with_tools:
                     reader = registry.get("auto")
                 notation = None if reader.untouched else await backend.notation()
-                kept[key] = replace(can, reader=reader, dialect=reader, notation=notation, guard=tokens)
+                kept[key] = replace(can, reader=reader, dialect=reader, notation=notation, control_tokens=tokens)
         return kept[key]
 
     async def look(self) -> None:

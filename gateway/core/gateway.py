@@ -126,6 +126,7 @@ class Gateway:
         for leaving in self.leaving:
             leaving.cancel()
         results = await asyncio.gather(*(route.aclose() for route in routes), return_exceptions=True)
+        await self.prompts.kept()
         self.residency.close()
         self.schemas.close()
         failures = [result for result in results if isinstance(result, BaseException)]

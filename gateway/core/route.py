@@ -22,7 +22,7 @@ from gateway.core.run import Asked, Run
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
-from gateway.request.guarded import may_need_guard
+from gateway.request.escaped import may_need_escape
 from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
 from gateway.request.repair_history import NOTHING
 from gateway.schema.pool import Threads
@@ -147,8 +147,8 @@ class Route:
         can = capability.plain if request.plain else capability.known.get((backend, request.past_calls))
         if can is None:
             can = await capability.find(request, backend)
-        if backend.guards and may_need_guard(request):
-            can = await capability.guarding(request, backend, can)
+        if backend.escapes and may_need_escape(request):
+            can = await capability.escaping(request, backend, can)
         terms = self._terms.get(request, can) or await self._work_out(request, can)
         prepared = prepare(request, self._settings, can, terms)
         if terms.check is not None:
@@ -272,8 +272,8 @@ class Route:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""
         async with self.use() as backend:
             can = await self.capability.find(request, backend)
-            if backend.guards and may_need_guard(request):
-                can = await self.capability.guarding(request, backend, can)
+            if backend.escapes and may_need_escape(request):
+                can = await self.capability.escaping(request, backend, can)
             return await backend.count_tokens(prepare_prompt(request, self._settings, can))
 
     async def missing(self) -> WeightsMissing | None:

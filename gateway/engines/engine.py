@@ -570,16 +570,18 @@ class Engine:
                 await asyncio.wait({starting})
             if self._watching is not None:
                 self._watching.cancel()
-            await self.measure()
             if self._process is not None:
                 try:
-                    if self._backend is not None:
-                        await self._backend.save_prompts()
+                    await asyncio.gather(self.measure(with_gpu=False), self._save_prompts())
                 finally:
                     await self._process.stop()
         finally:
             self._stopping = None
             await self._gone("gone")
+
+    async def _save_prompts(self) -> None:
+        if self._backend is not None:
+            await self._backend.save_prompts()
 
     async def _forget(self) -> None:
         """A server that isn't ours has gone: there is nothing to stop."""
@@ -599,7 +601,6 @@ class Engine:
         what = f"{stuck}, and was ended" if stuck is not None else ended
         self.failure = ProviderUnavailable(f"model {self.name!r}: its engine {what}{last_words(process)}", status=502)
         in_use = self.in_flight > 0
-        self._watching = None
         await self._gone("broke")
         if in_use and not self.residency.claims:
             # The next request should find it ready.

@@ -12,6 +12,7 @@ import os
 import struct
 import sys
 import time
+from collections import OrderedDict, deque
 from hashlib import blake2b, file_digest
 from pathlib import Path
 from secrets import token_hex
@@ -21,6 +22,8 @@ from mlx_lm.models.cache import LRUPromptCache, load_prompt_cache, save_prompt_c
 
 BLOCK_TOKENS = 32
 HASH_BYTES = 10
+MOST_KNOWN = 64
+"""Requests on their way of which something is noted."""
 DAY = 86_400.0
 SPARE_BYTES = 256 * 1024 * 1024
 """What the file system keeps free."""
@@ -43,13 +46,23 @@ class SavedPromptCache(LRUPromptCache):  # type: ignore[misc]
         self._max_bytes = max_bytes
         self._max_age_days = max_age_days
         self._unsaved: dict[tuple[int, ...], Any] = {}
+        self._private: deque[tuple[int, ...]] = deque(maxlen=MOST_KNOWN)
+        self.restored: OrderedDict[tuple[int, ...], int] = OrderedDict()
+        """By prompt: how many of its tokens came from a file. Read in the threads that answer."""
+
+    def keep_out(self, prompt: tuple[int, ...]) -> None:
+        """Doesn't save the conversation that begins with this prompt once its answer is there."""
+        self._private.append(prompt)
 
     def fetch_nearest_cache(self, model: Any, tokens: list[int]) -> Any:
         """As mlx_lm's, after a look at the files."""
         found = super().fetch_nearest_cache(model, tokens)
         try:
             if self._restore(model, tokens, len(tokens) - len(found[1])):
-                return super().fetch_nearest_cache(model, tokens)
+                found = super().fetch_nearest_cache(model, tokens)
+                self.restored[tuple(tokens)] = len(tokens) - len(found[1])
+                while len(self.restored) > MOST_KNOWN:
+                    self.restored.popitem(last=False)
         except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             _tell(f"a saved prompt was not restored: {error}")
         return found
@@ -59,7 +72,10 @@ class SavedPromptCache(LRUPromptCache):  # type: ignore[misc]
         super().insert_cache(model, tokens, prompt_cache, cache_type=cache_type)
         if cache_type != "assistant" or len(tokens) < self._min_tokens:
             return
-        if self._each_turn:
+        private = next((prompt for prompt in self._private if tuple(tokens[: len(prompt)]) == prompt), None)
+        if private is not None:
+            self._private.remove(private)
+        elif self._each_turn:
             self._try_to_save(tokens, prompt_cache)
         else:
             longer = tuple(tokens)

@@ -37,6 +37,8 @@ KEPT_VOCABULARIES = 4
 
 GRAMMAR_HEADER, REASONING_HEADER = "ctxgate-grammar", "ctxgate-reasoning"
 """Set on a response whose text the grammar holds, and on one whose text begins within reasoning."""
+RESTORED_HEADER = "ctxgate-restored"
+"""How many tokens of the prompt a saved one gave."""
 
 
 NONCE_FIELD = "ctxgate_nonce"
@@ -171,8 +173,8 @@ def takes_grammars(cli_args: Any) -> bool:
     return find_spec("llguidance") is not None and cli_args.draft_model is None
 
 
-def handler(base: Any) -> Any:
-    """mlx_lm's APIHandler with grammars."""
+def handler(base: Any, *, saves_prompts: bool) -> Any:
+    """mlx_lm's APIHandler with grammars, and what it tells of saved prompts."""
 
     class APIHandler(base):  # type: ignore[misc]
         chat: Any = None
@@ -181,6 +183,8 @@ def handler(base: Any) -> Any:
             self.chat = request = super().handle_chat_completions()
             request.guard = request.in_reasoning = None
             request.begins_in_reasoning = False
+            request.private = self.body.get("cache_prompt") is False
+            request.prompt = None
             wanted = self.body.get("ctxgate")
             if isinstance(wanted, dict) and takes_grammars(self.response_generator.cli_args):
                 matcher = self.response_generator.grammars.matcher
@@ -192,14 +196,19 @@ def handler(base: Any) -> Any:
 
         def _set_completion_headers(self, status_code: int = 200) -> None:
             super()._set_completion_headers(status_code)
-            self._grammar_headers(status_code)
+            self._own_headers(status_code)
 
         def _set_stream_headers(self, status_code: int = 200) -> None:
             super()._set_stream_headers(status_code)
-            self._grammar_headers(status_code)
+            self._own_headers(status_code)
 
-        def _grammar_headers(self, status_code: int) -> None:
-            if status_code == 200 and self.chat is not None and self.chat.guard is not None:
+        def _own_headers(self, status_code: int) -> None:
+            if status_code != 200 or self.chat is None:
+                return
+            cache = self.response_generator.prompt_cache if saves_prompts else None
+            if cache is not None and self.chat.prompt is not None:
+                self.send_header(RESTORED_HEADER, str(cache.restored.pop(self.chat.prompt, 0)))
+            if self.chat.guard is not None:
                 self.send_header(GRAMMAR_HEADER, "held")
                 if self.chat.begins_in_reasoning:
                     self.send_header(REASONING_HEADER, "open")
@@ -232,6 +241,13 @@ def fit(args: Any, size: int, window: int) -> None:
     args.max_tokens = min(args.max_tokens, window - size)
 
 
+def note(cache: Any, request: Any, prompt: list[int]) -> None:
+    """Tells the request its prompt, and the cache, if it saves, of a prompt that leaves nothing."""
+    request.prompt = tuple(prompt)
+    if getattr(request, "private", False) and hasattr(cache, "keep_out"):
+        cache.keep_out(request.prompt)
+
+
 def generator(server: Any, window: int | None, *, saves_prompts: bool) -> Any:
     """mlx_lm's ResponseGenerator with a context window, grammars, cut and saved prompts, and an end."""
     from mlx_lm.generate import TextStateMachine
@@ -258,6 +274,7 @@ def generator(server: Any, window: int | None, *, saves_prompts: bool) -> Any:
             prompt, segments, kinds, state, vision = super()._tokenize(cutting(tokenizer, args), request, args)
             if window is not None:
                 fit(args, len(prompt), window)
+            note(self.prompt_cache, request, prompt)
             args.guard = None
             if getattr(request, "guard", None) is not None:
                 request.begins_in_reasoning = state == "reasoning"
@@ -308,9 +325,11 @@ def main() -> None:
         return [*(processors(args) or ()), Guard(guard)] if guard is not None else processors(args)
 
     server._make_logits_processors = with_guard
-    server._run_http_server = functools.partial(server._run_http_server, handler_class=handler(server.APIHandler))
-    server.ResponseGenerator = generator(server, own.context_window, saves_prompts=own.prompt_folder is not None)
-    if own.prompt_folder is not None:
+    saves = own.prompt_folder is not None
+    own_handler = handler(server.APIHandler, saves_prompts=saves)
+    server._run_http_server = functools.partial(server._run_http_server, handler_class=own_handler)
+    server.ResponseGenerator = generator(server, own.context_window, saves_prompts=saves)
+    if saves:
         os.umask(0o077)
         _save_prompts(server, own, rest)
         # mlx_lm ends in order on Ctrl-C alone.

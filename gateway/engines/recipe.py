@@ -102,7 +102,8 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--parallel", slots(model)),
         ("--ctx-size", model.context_window * slots(model) if model.context_window else None),
     )
-    options += _for_role(model)
+    # A warm-up only reads the weights once before the first request, which does so itself.
+    options += ["--no-warmup", *_for_role(model)]
     if model.role == "chat" and machine.prompts is not None and "--slot-save-path" not in model.engine.args:
         # llama.cpp joins this and a file's name without a slash between.
         options += ["--slot-save-path", f"{machine.prompts}/"]

@@ -58,6 +58,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--cache-ram", "-cram", type=int, default=int(os.environ.get("LLAMA_ARG_CACHE_RAM", "8192")), help="in MiB"
     )
+    parser.add_argument("--no-warmup", dest="warmup", action="store_false", help="answer the first request sooner")
+    parser.add_argument("--warmup", action="store_true", default=True)
     parser.add_argument("--verbosity", type=int, default=2)
     parser.add_argument("--jinja", action="store_true", help="always on; read because llama-server's users write it")
     return parser.parse_args()
@@ -89,6 +91,10 @@ def parameters(args: argparse.Namespace) -> Any:
     params.slot_save_path = args.slot_save_path
     params.cache_ram_mib = args.cache_ram
     params.cache_idle_slots = False
+    params.warmup = args.warmup
+    if args.ctx_size and not _has_gpu():
+        # Otherwise llama.cpp reads the model twice, the first time to see how much of it fits on GPUs.
+        params.fit_params = False
     params.use_jinja = True
     if args.chat_template_file is not None:
         params.chat_template = args.chat_template_file.read_text("utf-8")
@@ -99,6 +105,13 @@ def parameters(args: argparse.Namespace) -> Any:
     # Pings show that the server lives, not that it works on the answer.
     params.sse_ping_interval = -1
     return params
+
+
+def _has_gpu() -> bool:
+    import xllamacpp
+
+    cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
+    return any(device["type"] != cpu for device in xllamacpp.get_device_info())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.prompts.index import Saved
+from gateway.prompts.key import FileVersion, version_of
 
 PROMPT, DESCRIPTION = ".prompt", ".json"
 ABANDONED_SECONDS = 600.0
@@ -32,6 +33,8 @@ class Damaged(Exception):
 class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._checked: dict[str, FileVersion] = {}
+        """The versions of the files whose hashes were right, by name."""
 
     def list(self) -> dict[str, Saved]:
         """The saved prompts by name."""
@@ -79,7 +82,8 @@ class Folder:
                     raise Damaged(f"the engine wrote {os.fstat(file.fileno()).st_size} of {saved.size} bytes")
                 os.fsync(file.fileno())
                 saved = replace(saved, sha256=file_digest(file, "sha256").hexdigest())
-            path.replace(self.path / (saved.name + PROMPT))
+            kept = path.replace(self.path / (saved.name + PROMPT))
+            self._checked[saved.name] = version_of(kept)
             self._describe(saved)
             self._sweep()
         except BaseException:
@@ -91,16 +95,21 @@ class Folder:
     def file(self, saved: Saved) -> str:
         """The name of the file for the engine to read, after a check of its size and hash.
 
-        Raises Damaged, OSError.
+        Doesn't read a file again that nobody has touched since the last check. Raises Damaged, OSError.
         """
         path = self.path / (saved.name + PROMPT)
+        if self._checked.get(saved.name) != version_of(path):
+            self._check(path, saved)
+        os.utime(path)
+        self._checked[saved.name] = version_of(path)
+        return path.name
+
+    def _check(self, path: Path, saved: Saved) -> None:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size != saved.size:
                 raise Damaged("its size has changed")
             if file_digest(file, "sha256").hexdigest() != saved.sha256:
                 raise Damaged("its contents have changed")
-        os.utime(path)
-        return path.name
 
     def remove(self, name: str) -> None:
         """Removes a saved prompt, or a file that an engine wrote. Raises nothing if it is gone."""
@@ -143,6 +152,7 @@ class Folder:
         return replace(saved, used=max(saved.saved, stat.st_mtime))
 
     def _unlink(self, name: str) -> None:
+        self._checked.pop(name, None)
         (self.path / (name + DESCRIPTION)).unlink(missing_ok=True)
         (self.path / (name + PROMPT)).unlink(missing_ok=True)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 FORMAT = 1
 """Of the files beside the saved prompts; another number is another key."""
@@ -20,23 +22,46 @@ PLACES = ("--port", "--host", "--alias", "-a", "--slot-save-path")
 """Options that say where the engine is and what it is called."""
 
 
+class FileVersion(NamedTuple):
+    """changed: the time that no program can set."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+    changed: int
+
+
 def fingerprint(paths: Iterable[Path]) -> str:
-    """Tells the contents of files apart by size, time of change and samples. Blocks to read up to 4 MB of each.
+    """Tells the contents of files apart by size, time of change and samples.
+
+    Blocks to read up to 4 MB of each file, the first time and after each change.
 
     Raises OSError.
     """
     digest = sha256()
     for path in paths:
-        stat = path.stat()
-        digest.update(f"{stat.st_size} {stat.st_mtime_ns}\n".encode())
-        step = max(1, stat.st_size // SAMPLES)
-        with path.open("rb") as file:
-            for start in range(0, stat.st_size, max(step, SAMPLE_BYTES)):
-                file.seek(start)
-                digest.update(file.read(SAMPLE_BYTES))
-            file.seek(max(0, stat.st_size - SAMPLE_BYTES))
-            digest.update(file.read(SAMPLE_BYTES))
+        digest.update(_samples(path, version_of(path)))
     return digest.hexdigest()
+
+
+def version_of(path: Path) -> FileVersion:
+    """Changes with each write to the file, as long as the system runs. Raises OSError."""
+    stat = path.stat()
+    return FileVersion(stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+@lru_cache(maxsize=256)
+def _samples(path: Path, version: FileVersion) -> bytes:
+    digest = sha256(f"{version.size} {version.modified}\n".encode())
+    step = max(1, version.size // SAMPLES)
+    with path.open("rb") as file:
+        for start in range(0, version.size, max(step, SAMPLE_BYTES)):
+            file.seek(start)
+            digest.update(file.read(SAMPLE_BYTES))
+        file.seek(max(0, version.size - SAMPLE_BYTES))
+        digest.update(file.read(SAMPLE_BYTES))
+    return digest.digest()
 
 
 def options(argv: Iterable[str]) -> list[str]:

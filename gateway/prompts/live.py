@@ -263,6 +263,7 @@ class LivePrompts:
 
     async def _place(self, server: SlotServer, key: str, prompt: str) -> Turn:
         begins = chain(prompt)
+        await self.saved.kept(key)
         match = self.saved.best(key, begins)
         choice = choose(self._slots, self._hosted, begins, match, worth(len(begins)))
         turn = self._turn(server, choice.slot, prompt, begins)
@@ -310,10 +311,10 @@ class LivePrompts:
     def answered(
         self, turn: Turn, slot: Slot | None, usage: Mapping[str, Any], began: float, first: float
     ) -> Mapping[str, Any]:
-        counts = _counts(usage)
-        if counts is None:
+        found = counts(usage)
+        if found is None:
             return usage
-        prompt, cached, completion = counts
+        prompt, cached, completion = found
         if slot is None:
             self._find_slot(turn, prompt + completion)
             return usage
@@ -381,16 +382,23 @@ class LivePrompts:
 
     async def settled(self) -> None:
         """Returns once everything that answers left to do is done."""
+        await self._engine_is_done()
+        await self.saved.kept()
+
+    async def _engine_is_done(self) -> None:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     async def save_all(self, server: SlotServer) -> None:
-        """Saves what the engine holds and no file does, before it ends. Raises nothing, takes STOP_SECONDS at most."""
+        """Has the engine write what it holds and no file does, before it ends.
+
+        Raises nothing, takes STOP_SECONDS at most. `SavedPrompts.kept` waits for the files.
+        """
         if self.saved.settings.save == "off" or self._key is None:
             return
         try:
             async with asyncio.timeout(STOP_SECONDS):
-                await self.settled()
+                await self._engine_is_done()
                 for slot in self._slots:
                     # Saving waits for the answer in a slot; what is cut off now is not worth that.
                     if not slot.busy:
@@ -420,7 +428,10 @@ class LivePrompts:
             await self._save(server, slot)
 
     async def _save(self, server: SlotServer, slot: Slot) -> None:
-        """Saves one slot if it is worth a file. Raises nothing."""
+        """Saves one slot if it is worth a file. Raises nothing.
+
+        Returns once the engine has written the file; checking it and flushing it to disk go on.
+        """
         key, tokens, begins, unsaved = self._key, slot.tokens, slot.chain, slot.unsaved
         if key is None or not begins or (tokens is not None and unsaved <= tokens // WORTH):
             return
@@ -441,7 +452,7 @@ class LivePrompts:
                 name=folder.name(), key=key, model=self._model, size=size, sha256="", tokens=count, chain=begins,
                 sure=slot.sure, saved=now, used=now,
             )  # fmt: skip
-            await saved.keep(fresh, description)
+            saved.keep_later(fresh, description)
             slot.unsaved, slot.tokens = max(0, slot.unsaved - unsaved), count
         except TROUBLE as error:
             saved.failed(error)
@@ -481,7 +492,7 @@ class LivePrompts:
             log.debug("model %s: its prompts: %s", self._model, error)
 
 
-def _counts(usage: Mapping[str, Any]) -> tuple[int, int, int] | None:
+def counts(usage: Mapping[str, Any]) -> tuple[int, int, int] | None:
     """Tokens of the prompt, of its cached part and of the answer; None if the engine did not count."""
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, Mapping) else None

@@ -37,6 +37,8 @@ class SavedPrompts:
         self._paused_until = 0.0
         self._told: set[str] = set()
         self._bytes_per_token: dict[str, float] = {}
+        self._keeping: dict[asyncio.Task[None], str] = {}
+        """What `keep_later` began, with the keys."""
 
     @property
     def path(self) -> Path:
@@ -109,6 +111,24 @@ class SavedPrompts:
         self._entries[saved.name] = saved
         await self.tidy()
 
+    def keep_later(self, fresh: str, saved: Saved) -> None:
+        """As `keep`, while the caller goes on; `kept` waits for it. A failure is told, not raised."""
+        task = asyncio.create_task(self._keep_or_discard(fresh, saved), name=f"keep a prompt of {saved.model}")
+        self._keeping[task] = saved.key
+        task.add_done_callback(self._keeping.pop)
+
+    async def kept(self, key: str | None = None) -> None:
+        """Returns once `keep_later` has kept all files, or those of one key. Raises nothing."""
+        while waiting := [task for task, its in self._keeping.items() if key is None or its == key]:
+            await asyncio.wait(waiting)
+
+    async def _keep_or_discard(self, fresh: str, saved: Saved) -> None:
+        try:
+            await self.keep(fresh, saved)
+        except (Damaged, OSError) as error:
+            self.failed(error)
+            await self.discard(fresh)
+
     async def discard(self, fresh: str) -> None:
         """Removes a file that an engine wrote in vain."""
         await asyncio.to_thread(self._folder.remove, fresh)
@@ -154,6 +174,7 @@ class SavedPrompts:
             return
         self._unsupported.add(key)
         log.warning("model %s: its engine restores saved prompts without effect, so none are saved for it", model)
+        await self.kept(key)
         await self._remove([entry for entry in self._entries.values() if entry.key == key])
         try:
             await asyncio.to_thread(self._write_unsupported)

@@ -10,8 +10,8 @@ from msgspec.structs import replace as replaced
 
 from gateway.request.checks import Check, Enforced
 from gateway.request.constraints import NEED_WORDS, Constraint, Method, allowed_tools, constraint, measured, refused
+from gateway.request.escaped import escape_messages
 from gateway.request.grammars import forced_tools, free_text, raw_text
-from gateway.request.guarded import guard_messages
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
 from gateway.schema.fault import Compile, Measure, Write
@@ -84,8 +84,8 @@ class Capabilities(Struct, frozen=True, eq=False):
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
     reads them. notation: that of the grammars to which the engine holds its unread text; None if it gives us none.
     tools_in_prompt: the model sees its tools only if we put them into the prompt. takes_tools: its chat template has a
-    place for tools. keeps_calls: the template shows the calls of earlier answers. guard: keep these control tokens out
-    of the request's texts. opens_guarded: the engine itself cuts a guarded prompt; any other gets broken texts if it
+    place for tools. keeps_calls: the template shows the calls of earlier answers. control_tokens: keep these out
+    of the request's texts. opens_escaped: the engine itself cuts an escaped prompt; any other gets broken texts if it
     doesn't give us raw ones.
     """
 
@@ -95,8 +95,8 @@ class Capabilities(Struct, frozen=True, eq=False):
     tools_in_prompt: bool = False
     takes_tools: bool = True
     keeps_calls: bool = True
-    guard: ControlTokens | None = None
-    opens_guarded: bool = False
+    control_tokens: ControlTokens | None = None
+    opens_escaped: bool = False
 
 
 class Terms(Struct, frozen=True, eq=False):
@@ -151,7 +151,7 @@ class TermsCache:
 
     def get(self, request: ChatRequest, can: Capabilities) -> Terms | None:
         """None if `work_out` has to find them."""
-        if request.plain and can.guard is None:
+        if request.plain and can.control_tokens is None:
             return Terms(can.reader)
         if request.constrained or request.tool_choice is not None:
             return self._kept.get(_key(request, can))
@@ -184,8 +184,8 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
     """What to send. terms: of `work_out`, or kept from a request with the same tools and constraint."""
     edits = settings.defaults or settings.strip or settings.force
     fields = settings.fields(request.fields) if edits else dict(request.fields)
-    if can.guard is not None:
-        fields["messages"] = Raw(guard_messages(bytes(fields["messages"]), can.guard, can.reader))
+    if can.control_tokens is not None:
+        fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
     if terms.drop or terms.replace:
         for name in terms.drop:
             fields.pop(name, None)
@@ -193,36 +193,39 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
     repairs = NOTHING
     if request.past_calls or terms.system:
         repairs = _edit_messages(fields, terms, can, past=request.past_calls)
-    if can.guard is not None:
-        repairs = {**repairs, **_guard_fields(fields, can.guard, broken=terms.raw is None and not can.opens_guarded)}
+    if can.control_tokens is not None:
+        repairs = {
+            **repairs,
+            **_escape_fields(fields, can.control_tokens, broken=terms.raw is None and not can.opens_escaped),
+        }
     return Prepared(fields, terms, repairs)
 
 
 def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) -> dict[str, Raw]:
     """The fields that make the request's prompt, for counting its tokens. Constraints add nothing here."""
     fields = {**settings.defaults, **request.fields}
-    if can.guard is not None:
-        fields["messages"] = Raw(guard_messages(bytes(fields["messages"]), can.guard, can.reader))
+    if can.control_tokens is not None:
+        fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
     messages, repairs = repair_history(decode(fields["messages"]))
     if request.tools is not None and can.tools_in_prompt:
         messages = calls_as_text(messages, can.reader, results=True)
-        messages = add_to_system(messages, tools_prompt(_guarded_tools(bytes(fields.pop("tools")), can), can.reader))
+        messages = add_to_system(messages, tools_prompt(_escaped_tools(bytes(fields.pop("tools")), can), can.reader))
         fields["messages"] = Raw(encode(messages))
     elif repairs:
         fields["messages"] = Raw(encode(messages))
-    if can.guard is not None:
-        _guard_fields(fields, can.guard, broken=can.notation is None and not can.opens_guarded)
+    if can.control_tokens is not None:
+        _escape_fields(fields, can.control_tokens, broken=can.notation is None and not can.opens_escaped)
     return fields
 
 
-def _guarded_tools(tools: bytes, can: Capabilities) -> bytes:
-    return tools if can.guard is None else can.guard.guard(tools)
+def _escaped_tools(tools: bytes, can: Capabilities) -> bytes:
+    return tools if can.control_tokens is None else can.control_tokens.escape(tools)
 
 
-def _guard_fields(fields: dict[str, Raw], guard: ControlTokens, *, broken: bool) -> Mapping[str, int]:
-    """Guards the tools, as the messages are already; the number of texts. broken: for an engine that takes no ids."""
+def _escape_fields(fields: dict[str, Raw], tokens: ControlTokens, *, broken: bool) -> Mapping[str, int]:
+    """Escapes the tools, as the messages are already; the number of texts. broken: for an engine that takes no ids."""
     if "tools" in fields:
-        fields["tools"] = Raw(guard.guard(bytes(fields["tools"])))
+        fields["tools"] = Raw(tokens.escape(bytes(fields["tools"])))
     names = [name for name in ("messages", "tools") if name in fields]
     found = control_tokens.count(*(bytes(fields[name]) for name in names))
     if broken:
@@ -284,14 +287,14 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
         drop += ["tools", "tool_choice"]
     elif request.tools is not None and not reader.untouched and can.tools_in_prompt:
         as_text = True
-        shown = _guarded_tools(bytes(replace.pop("tools", request.tools)), can)
+        shown = _escaped_tools(bytes(replace.pop("tools", request.tools)), can)
         system.append(tools_prompt(shown, reader, forced_tools(request)))
         replace.pop("tool_choice", None)
         drop += ["tools", "tool_choice", "parallel_tool_calls"]
-    if can.guard is not None and can.notation is not None:
+    if can.control_tokens is not None and can.notation is not None:
         if request.tools is None or request.tool_choice == "none":
             raw = free_text(reader)
-        raw = replaced(raw, guarded=True) if raw is not None else None
+        raw = replaced(raw, escaped=True) if raw is not None else None
     check = None
     if wanted is not None and method in ("checked", "grammar"):
         check = Check(wanted, request.tools, settings.compile)

@@ -69,7 +69,7 @@ class ControlTokens:
         """Whether a string in the JSON holds one of the texts, or ends with the beginning of one."""
         return any(pattern.search(json) for pattern in _worth(self._patterns, json))
 
-    def guard(self, json: bytes, besides: Collection[str] = ()) -> bytes:
+    def escape(self, json: bytes, besides: Collection[str] = ()) -> bytes:
         """The JSON with NONCE behind the first character of each text; `besides`: texts that stay as they are.
 
         Raises ProviderInvalidRequest for more than MOST_TEXTS.
@@ -129,12 +129,12 @@ def slices(json: bytes) -> Iterable[bytes]:
 
 
 def count(*json: bytes) -> int:
-    """How many texts `ControlTokens.guard` has marked."""
+    """How many texts `ControlTokens.escape` has marked."""
     return sum(each.count(_NONCE) for each in json)
 
 
 def broken(json: bytes) -> bytes:
-    """The guarded JSON with a space in each marked text: for engines that take no token ids."""
+    """The escaped JSON with a space in each marked text: for engines that take no token ids."""
     return json.replace(_NONCE, b" ")
 
 

@@ -15,7 +15,7 @@ class RawText(Struct, frozen=True):
 
     markers: special tokens to keep in the text. think: the pairs of marks around reasoning. grammar: what the whole
     answer must match. in_reasoning: the same for an answer that begins within reasoning. starts: marks before which
-    the grammar allows any text; empty if it forces the answer's form. guarded: the request is guarded against control
+    the grammar allows any text; empty if it forces the answer's form. escaped: the request is escaped against control
     tokens in its texts, see `gateway.wire.control_tokens`.
     """
 
@@ -24,7 +24,7 @@ class RawText(Struct, frozen=True):
     grammar: str | None = None
     in_reasoning: str | None = None
     starts: tuple[str, ...] = ()
-    guarded: bool = False
+    escaped: bool = False
 
 
 class Fixup:

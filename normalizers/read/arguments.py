@@ -282,15 +282,19 @@ class ArgumentWriter:
         types = None
         if frame.kind in "AM" and not frame.naming:
             types = self._schemas.types(self.name, self._argument_key())
-        elif kind == "NAME" and frame.kind == "[" and len(self._frames) == _IN_ARRAY and self._key is not None:
+        elif kind == "NAME" and self._in_array and self._key is not None:
             types = self._schemas.item_types(self.name, self._key)
         value = CONSTANTS.get(text) if kind == "NAME" else json_number(text)
         number_as_text = types is not None and "string" in types and not types & _NUMERIC
         if value is None or (kind == "NUMBER" and number_as_text):
             value = self._as_string(text, types, frame.naming or frame.kind == "?", repaired=value is None)
-        if frame.kind in "AM" and not frame.naming:
-            self._value(_scalar_type(value))
         self._put(value)
+
+    @property
+    def _in_array(self) -> bool:
+        """Whether the next value is an item of an argument that is an array."""
+        frames = self._frames
+        return frames[-1].kind == "[" and len(frames) == (3 if frames[1].kind == "M" else 2)
 
     def _as_string(self, text: str, types: frozenset[str] | None, naming: bool, *, repaired: bool) -> str:
         """The JSON string of a bare word, of ``nan``, or of a number if the schema wants a string."""
@@ -406,8 +410,6 @@ class ArgumentWriter:
         self._unpack = True
 
 
-_IN_ARRAY = 2
-"""The number of frames within an argument that is an array: the arguments' and its own."""
 _NUMERIC = frozenset({"integer", "number"})
 _NOT_FINITE = ("nan", "inf", "infinity")
 _STEPS: dict[str, Callable[[ArgumentWriter], None]] = {
@@ -421,13 +423,3 @@ _STEPS: dict[str, Callable[[ArgumentWriter], None]] = {
     "COMMA": ArgumentWriter._comma,
     "DOUBLESTAR": ArgumentWriter._double_star,
 }
-
-
-def _scalar_type(value: str) -> str:
-    if value[0] == '"':
-        return "string"
-    if value == "null":
-        return "null"
-    if value in ("true", "false"):
-        return "boolean"
-    return "number" if any(c in value for c in ".eE") else "integer"

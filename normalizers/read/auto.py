@@ -12,6 +12,7 @@ from normalizers.values.loose_json import Malformed
 
 _FORMATS = {spec.name: spec for spec in FORMATS}
 _TOOL_CALL = "<tool_call>"
+_FUNCTION = "<function="
 _DEEPSEEK = "<｜tool▁calls▁begin｜>"
 _FENCED = re.compile(r"\s*(?:<｜tool▁call▁begin｜>)?function<｜tool▁sep｜>")
 _LOOKAHEAD = 64
@@ -44,12 +45,12 @@ class Auto(Region):
             return "deepseek_v3" if _FENCED.match(text, pos) else "deepseek_v31"
         if opener == _TOOL_CALL:
             at = skip_space(text, pos)
-            tail = text[at : at + len("<function=")]
-            if not final and "<function=".startswith(tail):
+            tail = text[at : at + len(_FUNCTION)]
+            if not final and tail != _FUNCTION and _FUNCTION.startswith(tail):
                 raise Wait
             if tail[:1] in ("{", "[", "`"):
                 return "hermes"
-            return "qwen3_coder" if tail == "<function=" else "glm45"
+            return "qwen3_coder" if tail == _FUNCTION else "glm45"
         return next(spec.name for spec in FORMATS if opener in spec.open or opener in spec.begins)
 
     def _skip(self, text: str, pos: int, final: bool) -> int:

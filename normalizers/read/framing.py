@@ -27,8 +27,8 @@ _BARE_FORMS = (
     ),
     (
         "object",
-        re.compile(r"(?:\[\s{0,64})?\{\s{0,64}[\"'](?:" + "|".join(sorted(CALL_KEYS)) + r")[\"']\s{0,64}:"),
-        re.compile(r"(?:\[\s{0,64}|(?:\[\s{0,64})?\{\s{0,64}(?:[\"'](\w{0,20})(?:[\"']\s{0,64})?)?)\Z"),
+        re.compile(r"(?:\[\s{0,64})?\{\s{0,64}[\"'“”](?:" + "|".join(sorted(CALL_KEYS)) + r")[\"'”]\s{0,64}:"),
+        re.compile(r"(?:\[\s{0,64}|(?:\[\s{0,64})?\{\s{0,64}(?:[\"'“”](\w{0,20})(?:[\"'”]\s{0,64})?)?)\Z"),
     ),
 )
 """The white space is bounded, so that text which never becomes a call is held back for a bounded while."""

@@ -15,11 +15,17 @@ from normalizers.read.region import NOT_A_CALL, Region, Search
 from normalizers.read.scan import MAX_BLANKS, Wait, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
-from normalizers.values.loose_json import Malformed, ObjectReader
+from normalizers.values.loose_json import CURLY, Malformed, ObjectReader
 
-_KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\w+)\s*:\s*""")
-_KEY_START = re.compile(r"""(?:"(?:[^"\\]|\\.)*(?:"\s*|\\)?|'(?:[^'\\]|\\.)*(?:'\s*|\\)?|\w+\s*)\Z""")
-_RAW_STOP = re.compile(r"""\\[\s\S]|["'{}\[\],]""")
+_OPENING, _CLOSING = "".join(CURLY), "".join({*CURLY.values()})
+_KEY = re.compile(rf"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[{_OPENING}]\w+[{_CLOSING}]|\w+)\s*(?::|：|=>?)\s*""")
+_KEY_START = re.compile(
+    rf"""(?:"(?:[^"\\]|\\.)*(?:"\s*|\\)?|'(?:[^'\\]|\\.)*(?:'\s*|\\)?|[{_OPENING}]\w*(?:[{_CLOSING}]\s*)?|\w+\s*)\Z"""
+)
+_RAW_STOP = re.compile(rf"""\\[\s\S]|["'{{}}\[\],;，；{_OPENING}{_CLOSING}]""")
+_AFTER_STRING = re.compile(rf"\s{{0,{MAX_BLANKS}}}([:=：,}}\];，；])?")
+"""A typographic quote that isn't before one of these signs stands within the string: an apostrophe, say."""
+_QUOTES = f"\"'{_OPENING}{_CLOSING}"
 _SKIP = re.compile(r"""\\[\s\S]|["{}\[\]]""")
 _FENCE = re.compile(r"```\w*")
 _SEPARATOR = re.compile(rf"\s{{0,{MAX_BLANKS}}}[;,]?\s{{0,{MAX_BLANKS}}}")
@@ -105,7 +111,7 @@ class JsonCalls(Region):
             self._wait = True
             return pos
         char = text[pos]
-        if char == ",":
+        if char in ",;，；":
             return pos + 1
         if char == "}":
             if self._nested:
@@ -119,7 +125,7 @@ class JsonCalls(Region):
                 self._wait = True
                 return pos
             raise Malformed("syntax")
-        self._key = match[1].strip("\"'")
+        self._key = match[1].strip(_QUOTES)
         return self._begin_value(text, match.end())
 
     def _begin_value(self, text: str, pos: int) -> int:
@@ -173,14 +179,16 @@ class JsonCalls(Region):
                 return end
             piece, pos = found.group(), found.end()
             if self._in_string:
-                if piece == self._in_string:
-                    self._in_string = ""
+                if piece == self._in_string and not self._ends_string(piece, text, pos, final):
+                    self._raw.append(text[start : found.start()])
+                    self._wait = True
+                    return found.start()
                 continue
-            if piece in "\"'":
-                self._in_string = piece
+            if piece in _QUOTES:
+                self._in_string = CURLY.get(piece, piece)
             elif piece in "{[":
                 self._raw_depth += 1
-            elif piece in "}],":
+            elif piece in "}],;，；":
                 if self._raw_depth == 0:
                     self._raw.append(text[start : found.start()])
                     try:
@@ -190,12 +198,23 @@ class JsonCalls(Region):
                         raise
                     self._state = self._read_key
                     return found.start()
-                self._raw_depth -= piece != ","
+                self._raw_depth -= piece in "}]"
+
+    def _ends_string(self, quote: str, text: str, pos: int, final: bool) -> bool:
+        """End the string at the quote before `pos`, unless it is an apostrophe; False if only more text tells."""
+        if quote in "\"'":
+            self._in_string = ""
+            return True
+        after = _AFTER_STRING.match(text, pos)
+        assert after is not None
+        if after[1]:
+            self._in_string = ""
+        return after[1] is not None or final or after.end() < len(text)
 
     def _keep_value(self, raw: str) -> None:
         if self._key in ARGUMENT_KEYS:
             self._late = raw
-        elif self._key in NAME_KEYS or (self._key == "function" and raw[:1] in "\"'"):
+        elif self._key in NAME_KEYS or (self._key == "function" and raw[:1] in _QUOTES):
             value = _loads(raw)
             if not isinstance(value, str) or not value.strip():
                 raise Malformed("call_without_name")
@@ -216,7 +235,7 @@ class JsonCalls(Region):
 
     def _write_late(self, raw: str | None) -> None:
         """Write arguments that came before the name, as a string of JSON, or not at all."""
-        if raw and raw[0] in "\"'":
+        if raw and raw[0] in _QUOTES:
             raw = str(_loads(raw)).strip()
             self._calls.repaired("lexical")
         if not raw or raw in ("null", "None"):
@@ -284,4 +303,6 @@ def _loads(raw: str) -> object:
     except JSONDecodeError:
         if len(raw) > 1 and raw[0] == raw[-1] == "'":
             return raw[1:-1].replace("\\'", "'")
+        if len(raw) > 1 and CURLY.get(raw[0]) == raw[-1]:
+            return raw[1:-1]
         raise Malformed("syntax") from None

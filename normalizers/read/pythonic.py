@@ -360,8 +360,6 @@ class Pythonic(Region):
         if char == "\\":
             return self._read_escape(text, at, final)
         if char in "{}":
-            if not final and at + 1 == len(text):
-                raise Wait
             if not text.startswith(char * 2, at):
                 raise Malformed("f_string")
             arguments.string(char)
@@ -385,8 +383,6 @@ class Pythonic(Region):
     def _read_escape(self, text: str, at: int, final: bool) -> int:
         self._last = "\\"
         if self._raw:
-            if not final and at + 1 == len(text):
-                raise Wait
             self._arguments.string(json_string_body(text[at : at + 2]))
             return min(at + 2, len(text))
         decoded = python_escape(text, at, final)

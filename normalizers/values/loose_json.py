@@ -1,7 +1,8 @@
 """Loose JSON: reads one object as a model writes it, piece by piece, and repairs what is unambiguous.
 
-Repaired: Python's constants and quotes, raw control characters, unknown escapes, trailing commas, and
-numbers such as ``07`` or ``.5``. Anything else that isn't JSON raises `Malformed`; no value is guessed.
+Repaired: Python's constants and quotes, typographic quotes, ``=``, ``=>`` and full-width signs for the colon and the
+comma, ``;`` for the comma, raw control characters, unknown escapes, trailing commas, and numbers such as ``07`` or
+``.5``. Anything else that isn't JSON raises `Malformed`; no value is guessed.
 """
 
 from __future__ import annotations
@@ -20,10 +21,18 @@ MAX_DEPTH = 200
 _SPACE = re.compile(r"\s*")
 _MAX_WORD = 1024
 _WORD = re.compile(rf"[\w.+\-$]{{1,{_MAX_WORD}}}")
+CURLY = {"“": "”", "”": "”", "„": "“", "‘": "’", "’": "’", "‚": "‘"}
+"""Typographic quotes: by the one that opens a string, the one that closes it."""
 _STOP = {'"': re.compile(r'["\\\x00-\x1f]').search, "'": re.compile(r"['\"\\\x00-\x1f]").search}
+_STOP |= {opening: re.compile(rf'[{opening}{closing}"\\\x00-\x1f]').search for opening, closing in CURLY.items()}
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _ESCAPE_START = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _PUNCTUATION = {"{": "LBRACE", "}": "RBRACE", "[": "LSQB", "]": "RSQB", ",": "COMMA", ":": "COLON"}
+_SEPARATORS = {"=": ":", "：": ":", "，": ",", ";": ",", "；": ","}
+"""Signs that stand for another."""
+_MAX_LOOKAHEAD = 128
+_PLAIN_ESCAPES = "'“”„‘’‚"
+"""Quotes that need no backslash in JSON."""
 _ENDS = ("comma or end", "key or end", "value or end")
 _ANY_KEY = re.compile(rf"[\w.\-/ $]{{1,{_MAX_WORD}}}")
 
@@ -79,6 +88,8 @@ class ObjectReader:
         "_close",
         "_closes",
         "_expect",
+        "_inner",
+        "_key",
         "_nesting",
         "_notation",
         "_quote",
@@ -95,6 +106,8 @@ class ObjectReader:
         self._nesting: list[str] = []
         self._expect = "object"
         self._quote = ""
+        self._inner = 0
+        self._key = False
         self._close = ""
         self._wait = False
         self.done = False
@@ -108,6 +121,8 @@ class ObjectReader:
             while not self.done and not self._wait:
                 if self._close:
                     pos = self._read_verbatim(text, pos, final)
+                elif self._quote in CURLY:
+                    pos = self._read_curly(text, pos, final)
                 elif self._quote:
                     pos = self._read_string(text, pos, final)
                 else:
@@ -146,11 +161,13 @@ class ObjectReader:
         if kind:
             self._punctuation(kind, char)
             return pos + 1
-        if char == '"' or char == "'":
+        if char == '"' or char == "'" or char in CURLY:
             self._begin_string()
             self._quote = char
-            self.repaired |= char == "'"
+            self.repaired |= char != '"'
             return pos + 1
+        if char in _SEPARATORS:
+            return self._separator(text, pos, final)
         for opening, closing in self._notation.quotes:
             if text.startswith(opening, pos):
                 self._begin_string()
@@ -187,8 +204,23 @@ class ObjectReader:
         self.repaired |= name and CONSTANTS.get(word) != word
         writer.token("NAME" if name else "NUMBER", word)
 
+    def _separator(self, text: str, pos: int, final: bool) -> int:
+        """Read a sign in place of a colon or a comma."""
+        end = pos + 1
+        if text[pos] == "=":
+            if end == len(text) and not final:
+                self._wait = True
+                return pos
+            end += text[end : end + 1] == ">"
+        sign = _SEPARATORS[text[pos]]
+        self._punctuation(_PUNCTUATION[sign], sign)
+        self.repaired = True
+        return end
+
     def _begin_string(self) -> None:
-        if self._expect in ("key", "key or end"):
+        self._inner = 0
+        self._key = self._expect in ("key", "key or end")
+        if self._key:
             self._expect = "colon"
         else:
             self._value()
@@ -253,11 +285,48 @@ class ObjectReader:
             self._wait = True
             return at
         self.repaired = True
-        if text[at + 1 : at + 2] == "'":
-            self._writer.string("'")
+        if (escaped := text[at + 1 : at + 2]) in _PLAIN_ESCAPES and escaped:
+            self._writer.string(escaped)
             return at + 2
         self._writer.string("\\\\")
         return at + 1
+
+    def _read_curly(self, text: str, pos: int, final: bool) -> int:
+        """Read a string in typographic quotes, which holds pairs of them, apostrophes and straight quotes."""
+        opening = self._quote
+        closing = CURLY[opening]
+        found = _STOP[opening](text, pos)
+        at = found.start() if found else len(text)
+        if at > pos:
+            self._writer.string(text[pos:at])
+        if found is None:
+            self._wait = True
+            return at
+        char = text[at]
+        if char == closing and not self._inner:
+            ends = self._ends(text, at + 1, final)
+            if ends is None:
+                self._wait = True
+                return at
+            if ends:
+                self._quote = ""
+                return at + 1
+        elif char == closing:
+            self._inner -= 1
+        elif char == opening:
+            self._inner += 1
+        elif char == "\\":
+            return self._read_string(text, at, final)
+        self._writer.string(json_string_body(char))
+        return at + 1
+
+    def _ends(self, text: str, pos: int, final: bool) -> bool | None:
+        """Whether a typographic quote before `pos` ends the string, by the sign after it; None for more text."""
+        space = _SPACE.match(text, pos, pos + _MAX_LOOKAHEAD)
+        at = space.end() if space else pos
+        if at == len(text) and at - pos < _MAX_LOOKAHEAD:
+            return None if not final else True
+        return text[at : at + 1] in ((":", "=", "：") if self._key else (",", "}", "]", "，", ";", "；"))
 
     def _read_verbatim(self, text: str, pos: int, final: bool) -> int:
         close = self._close

@@ -38,8 +38,9 @@ def main(seed: int, size: int, only: tuple[str, ...], budget: float, resume: boo
     survivors as diffs and the score by package.
 
     cosmic-ray makes the mutants; coverage says which tests run which line. The first run installs both into the user's
-    cache, which keeps results, too. The first run, and each after a change of the code, also runs the suite once
-    under coverage; that takes minutes. Two processes run the mutants. The checkout itself is never touched.
+    cache, which keeps results, too. The first run also runs the suite once under coverage, which takes minutes; later
+    runs do so with new and changed test files alone. Two processes run the mutants. The checkout itself is never
+    touched.
     """
     tools = install()
     # These need what was just installed.

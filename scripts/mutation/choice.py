@@ -5,10 +5,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+import re
+import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import cached_property
 from itertools import accumulate
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +57,15 @@ class Timed:
 
 
 class Recording:
-    """Which test runs which lines, kept between runs: a changed test file is recorded anew, a changed source all."""
+    """Which test runs which lines, kept between runs: only new and changed test files are recorded anew.
+
+    The lines of a changed source are found again by their text. What else changed can make the choice of tests worse,
+    never the verdict: a test counts only if it fails with the mutant and passes without.
+    """
 
     def __init__(self, sources: Iterable[str]) -> None:
         self._sources = tuple(sources)
-        self._folder = cache_folder() / "recordings" / _digest(_support(self._sources))
+        self._folder = cache_folder() / "recording"
         self._folder.mkdir(parents=True, exist_ok=True)
         self._index = self._folder / "index.json"
         # For each test file: its digest, the recording that has its lines, its tests with their seconds.
@@ -76,7 +84,7 @@ class Recording:
 
     def record(self, tree: Tree, files: list[str], processes: int) -> list[str]:
         """Runs these files under coverage; the tests that failed, which no mutant runs."""
-        name = f"{len([*self._folder.glob('*.coverage')]):03}"
+        name = f"{max((int(path.stem) for path in self._folder.glob('*.coverage')), default=-1) + 1:03}"
         tree.recording.mkdir()
         sources = "".join(f"\n    {tree.root / source}" for source in self._sources)
         rc = _COVERAGE.format(data=tree.recording / "data", sources=sources)
@@ -97,6 +105,10 @@ class Recording:
         combined = Coverage(data_file=str(self._folder / f"{name}.coverage"), config_file=False)
         combined.combine([str(path) for path in work.glob("data.*")], keep=True)
         combined.save()
+        for path in self._modules(tree.root):
+            kept = self._folder / name / path.relative_to(tree.root)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, kept)
         tests: dict[str, list[Any]] = {}
         failed = []
         for line in (work / "tests").read_text("utf-8").splitlines() if (work / "tests").is_file() else ():
@@ -109,11 +121,30 @@ class Recording:
             digest = _file(tree.root / file)
             self._files[file] = {"digest": digest, "recording": name, "tests": tests.get(file, [])}
         self._index.write_text(json.dumps(self._files), "utf-8")
+        for path in self._folder.glob("*.coverage"):
+            if all(file["recording"] != path.stem for file in self._files.values()):
+                path.unlink()
+                shutil.rmtree(self._folder / path.stem, ignore_errors=True)
         return failed
 
     @cached_property
     def tests(self) -> dict[str, Timed]:
-        return {row[0]: Timed(*row) for file in self._files.values() for row in file["tests"]}
+        here = (file for name, file in self._files.items() if (ROOT / name).is_file())
+        return {row[0]: Timed(*row) for file in here for row in file["tests"]}
+
+    def kinship(self, words: set[str]) -> dict[str, float]:
+        """By test file: how many of these words it has, each counted the more the fewer files have it."""
+        found: dict[str, float] = {}
+        for word in words:
+            having = [file for file, known in self._vocabulary.items() if word in known]
+            for file in having:
+                found[file] = found.get(file, 0.0) + log(len(self._vocabulary) / len(having))
+        return found
+
+    @cached_property
+    def _vocabulary(self) -> dict[str, set[str]]:
+        files = {test.partition("::")[0] for test in self.tests}
+        return {file: _words((ROOT / file).read_text("utf-8")) for file in files}
 
     def lines(self, module: str) -> dict[int, set[str]]:
         """The tests that ran each line of a module."""
@@ -125,26 +156,45 @@ class Recording:
         from coverage import CoverageData
 
         found: dict[int, set[str]] = {}
+        after = (ROOT / module).read_text("utf-8")
         for path in sorted(self._folder.glob("*.coverage")):
+            before = self._folder / path.stem / module
             valid = {row[0] for file in self._files.values() if file["recording"] == path.stem for row in file["tests"]}
+            if not valid or not before.is_file():
+                continue
             data = CoverageData(basename=str(path))
             data.read()
+            now = moved(before.read_text("utf-8"), after)
             for measured in data.measured_files():
                 if measured.endswith(f"/tree/{module}"):
                     for line, contexts in data.contexts_by_lineno(measured).items():
-                        found.setdefault(line, set()).update(valid.intersection(contexts))
+                        for each in now.get(line, ()):
+                            found.setdefault(each, set()).update(valid.intersection(self.tests, contexts))
         return found
 
+    def _modules(self, root: Path) -> Iterable[Path]:
+        return (path for source in self._sources for path in (root / source).rglob("*.py"))
 
-def choose(
-    recording: Recording, lines: dict[int, set[str]], source: str, package: str, first: int, last: int
-) -> list[Timed]:
-    """The tests that ran the code at these lines, the likeliest first; none if tests ran the code around it alone.
+
+def moved(before: str, after: str) -> dict[int, range]:
+    """Where each line of a module is now; for lines that changed, all that stand in their place."""
+    found: dict[int, range] = {}
+    matcher = SequenceMatcher(None, before.splitlines(), after.splitlines(), autojunk=False)
+    for tag, start, end, first, last in matcher.get_opcodes():
+        for offset in range(end - start):
+            place = range(first + offset, first + offset + 1) if tag == "equal" else range(first, last)
+            found[start + offset + 1] = range(place.start + 1, place.stop + 1)
+    return found
+
+
+def choose(recording: Recording, lines: dict[int, set[str]], source: str, package: str, line: int) -> list[Timed]:
+    """The tests that ran the code at this line, the likeliest first; none if tests ran the code around it alone.
 
     What runs at import (a table, a default, a decorator, a class's fields) counts as run by those that run its
     function, class or module. Code that ran in no process that coverage sees falls to the folders of its package.
     """
     tree = ast.parse(source)
+    first, last = statement(source, line)
     found = set[str]()
     for scope in _scopes(tree, first, last):
         span = range(first, last + 1) if scope is None else _body(scope)
@@ -159,7 +209,8 @@ def choose(
             (test for test in recording.tests.values() if test.id.split("/")[1] in folders),
             key=lambda test: (folders.index(test.id.split("/")[1]), test.seconds),
         )
-    return sorted((recording.tests[test] for test in found), key=_likeliest(lines))
+    kinship = recording.kinship(_words(source.splitlines()[line - 1]))
+    return _likeliest([recording.tests[test] for test in sorted(found)], lines, kinship)
 
 
 def batches(tests: list[Timed], budget: float) -> list[list[Timed]]:
@@ -170,13 +221,28 @@ def batches(tests: list[Timed], budget: float) -> list[list[Timed]]:
     return [batch for batch in (tests[:first], tests[first:most]) if batch]
 
 
-def _likeliest(lines: dict[int, set[str]]) -> Callable[[Timed], float]:
-    """Fast tests first, and of those that take the same time, those that run little else of the module."""
+def _likeliest(tests: list[Timed], lines: dict[int, set[str]], kinship: Mapping[str, float]) -> list[Timed]:
+    """Fast tests first; before others of the same time those that run little else of the module, and long before them
+    those whose files have the rarer words of the code in question. Parameters of one test take turns with others."""
     width: dict[str, int] = {}
-    for tests in lines.values():
-        for test in tests:
-            width[test] = width.get(test, 0) + 1
-    return lambda test: (test.seconds + 0.005) * (10 + width.get(test.id, 0))
+    for ran in lines.values():
+        for id in ran:
+            width[id] = width.get(id, 0) + 1
+
+    def cost(test: Timed) -> float:
+        kin: float = (1 + kinship.get(test.id.partition("::")[0], 0.0)) ** 3
+        return (test.seconds + 0.005) * (10 + width.get(test.id, 0)) / kin
+
+    turns, costs = dict[str, int](), dict[str, float]()
+    for test in sorted(tests, key=cost):
+        function = test.id.partition("[")[0]
+        turns[function] = turn = turns.get(function, 0) + 1
+        costs[test.id] = cost(test) * turn
+    return sorted(tests, key=lambda test: costs[test.id])
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w{3,}", text))
 
 
 def _scopes(tree: ast.Module, first: int, last: int) -> list[ast.AST | None]:
@@ -225,19 +291,6 @@ def statement(source: str, line: int) -> tuple[int, int]:
             if node.lineno <= line <= last:
                 found = (node.lineno, last)
     return found
-
-
-def _support(sources: Iterable[str]) -> list[Path]:
-    """All that tests run, their own files aside."""
-    tests = [path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_")]
-    return sorted([*tests, *(path for source in sources for path in (ROOT / source).rglob("*.py"))])
-
-
-def _digest(paths: Iterable[Path]) -> str:
-    whole = hashlib.sha256()
-    for path in paths:
-        whole.update(f"{path.relative_to(ROOT)} {_file(path)}\n".encode())
-    return whole.hexdigest()[:16]
 
 
 def _file(path: Path) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +53,18 @@ def sample(root: Path, packages: list[str], size: int, seed: int) -> list[Mutati
     for index, package in enumerate(packages):
         share = size // len(packages) + (index < size % len(packages))
         ranked = sorted(places(root, PACKAGES[package]), key=lambda place: _hash(f"{seed} {place.key}"))
-        for place in ranked[:share]:
-            drawn.append(min(place.specs, key=lambda spec: _hash(f"{seed} {place.key} {_variant(spec)}")))
+        sound = (spec for place in ranked if (spec := _sound(root, place, seed)) is not None)
+        drawn += islice(sound, share)
     return drawn
+
+
+def _sound(root: Path, place: Place, seed: int) -> MutationSpec | None:
+    """The fault drawn at a place; None if each that fits is no Python, as `not` before a `:=`."""
+    for spec in sorted(place.specs, key=lambda spec: _hash(f"{seed} {place.key} {_variant(spec)}")):
+        with suppress(SyntaxError):
+            compile(mutated((root / spec.module_path).read_text("utf-8"), spec), spec.module_path, "exec")
+            return spec
+    return None
 
 
 def places(root: Path, folder: str) -> Iterator[Place]:
@@ -65,15 +76,12 @@ def _places(source: str, path: Path) -> Iterator[Place]:
     lines, found = source.splitlines(), dict[tuple[str, tuple[int, int]], list[MutationSpec]]()
     nodes = list(ast_nodes(get_ast(source)))
     # In the order of the tree: a fault is the n-th of its operator there.
-    by_family = {
-        family: [node for node in nodes if node.type in kinds and can_change(family, node)]
-        for family, kinds in NODES.items()
-    }
+    by_family = {family: [node for node in nodes if node.type in kinds] for family, kinds in NODES.items()}
     for name, operator in operators().items():
         fitting = by_family[name.partition("_")[0]]
         positions = ((node, *position) for node in fitting for position in operator.mutation_positions(node))
         for occurrence, (node, start, end) in enumerate(positions):
-            if not equivalent(node, start, name):
+            if can_change(name.partition("_")[0], node) and not equivalent(node, start, name):
                 spec = MutationSpec(path, name, occurrence, start, end, definition_name=_definition(node))
                 found.setdefault((name.partition("_")[0], start), []).append(spec)
     again: dict[str, int] = {}

@@ -71,9 +71,9 @@ class Session:
             console.print(f"recording which lines {len(stale)} test files run; all of them take minutes")
             for failed in recording.record(copy(folder / "recording", self.tools), stale, PROCESSES):
                 console.print(f"didn't pass without a mutant: {failed}", markup=False, soft_wrap=True)
-        free = SimpleQueue[Trials]()
+        free, passing = SimpleQueue[Trials](), dict[str, bool]()
         for worker in range(PROCESSES):
-            free.put(Trials(copy(folder / str(worker), self.tools), recording, worker, self.budget))
+            free.put(Trials(copy(folder / str(worker), self.tools), recording, worker, self.budget, passing))
 
         def attempt(spec: MutationSpec) -> WorkResult:
             trials = free.get()
@@ -86,7 +86,8 @@ class Session:
         times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
         with Progress(*columns, *times, console=console) as progress, ThreadPoolExecutor(PROCESSES) as pool:
             task, survived = progress.add_task("0 survived", total=done + len(left), completed=done), 0
-            jobs = {pool.submit(attempt, spec): job for job, spec in left.items()}
+            # By their ids, which are hashes: a run that is interrupted has seen something of every package.
+            jobs = {pool.submit(attempt, spec): job for job, spec in sorted(left.items(), key=lambda item: item[0])}
             try:
                 for future in as_completed(jobs):
                     result = future.result()
@@ -96,6 +97,18 @@ class Session:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+            self._confirm(database, free.get())
+
+    def _confirm(self, database: WorkDB, trials: Trials) -> None:
+        """Tries the mutants again whose test fails without them, too: a source may have changed since it passed."""
+        specs = {_id(spec): spec for spec in self.specs}
+        while True:
+            caught = {job: result.output for job, result in database.results if job in specs and result.is_killed}
+            failing = trials.failing({str(output) for output in caught.values()})
+            if not failing:
+                return
+            for job in [job for job, output in caught.items() if output in failing]:
+                database.set_result(job, trials.attempt(specs[job]))
 
 
 def _id(spec: MutationSpec) -> str:

@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from gateway.errors import ProviderInvalidResponse
+from gateway.wire.messages.answer import MessageEncoder
+from gateway.wire.pieces import CallArguments, CallStart
 from tests.api.asking import USAGE, USAGE_CHUNK, WEATHER, call, frames, said
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams
 from tests.gateway.running import running
@@ -55,7 +58,7 @@ CASES: dict[str, tuple[Json, Script, list[str], str]] = {
     "two calls without arguments": (
         {},
         said(*call(0, "a", "now"), *call(1, "b", "now"), reason="tool_calls"),
-        [USE[0], USE[2], *USE],
+        [*USE, *USE],
         "tool_use",
     ),
     "two calls": (
@@ -212,3 +215,17 @@ async def test_a_busy_engine_is_overloaded() -> None:
         answer = await gateway.ask(body(), "/v1/messages")
     assert (answer.status, answer.error["type"]) == (503, "overloaded_error")
     assert answer.headers["retry-after"]
+
+
+def test_arguments_for_a_call_that_has_ended_are_an_error() -> None:
+    encoder = MessageEncoder("m", thinking=False)
+    encoder.feed([CallStart(0, "a", "now"), CallArguments(0, "{}"), CallStart(1, "b", "later")])
+    with pytest.raises(ProviderInvalidResponse, match="call 0, which has ended"):
+        encoder.feed([CallArguments(0, '{"n": 1}')])
+
+
+def test_the_end_of_the_stream_repeats_calls_without_arguments() -> None:
+    encoder = MessageEncoder("m", thinking=False)
+    encoder.feed([CallStart(0, "a", "now"), CallStart(1, "b", "later"), CallArguments(0, "{}")])
+    encoder.finish()
+    assert [block["input"] for block in encoder.message["content"]] == [{}, {}]

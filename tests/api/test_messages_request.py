@@ -178,3 +178,10 @@ def test_deferred_tools_are_shown_once_named() -> None:
     reference = {"type": "tool_reference", "tool_name": "later"}
     found = user({"type": "tool_result", "tool_use_id": "t1", "content": [reference]})
     assert names(tools=tools, messages=[HI, {"role": "assistant", "content": [USE]}, found]) == ["get_weather", "later"]
+
+
+@pytest.mark.parametrize("strict", [True, False, None])
+def test_a_tool_is_as_strict_as_the_client_says(strict: bool | None) -> None:
+    (found,) = asked(tools=[{**TOOL, "strict": strict}])["tools"]
+    assert found["function"].get("strict", None) is strict
+    assert ("strict" in found["function"]) is (strict is not None)

@@ -18,6 +18,7 @@ from tests.patience import PATIENCE
 TOOLS: list[Json] = [
     {"type": "function", "function": {"name": "get_weather", "description": "Weather.", "parameters": WEATHER}}
 ]
+NOW: Json = {"type": "function", "function": {"name": "now", "parameters": {"type": "object"}}}
 ASK = {"role": "user", "content": "What is the weather in Paris in celsius?"}
 
 
@@ -98,7 +99,7 @@ LINES: dict[str, tuple[Script, list[Json]]] = {
     ),
     "two calls, then a text": (
         said(*call(0, "a", "now", "{}"), *call(1, "b", "now"), chunk("Done."), reason="tool_calls"),
-        [called("a", 0, "now"), called("b", 1, "now"), {"content": "Done."}],
+        [{"content": "Done."}, called("a", 0, "now"), called("b", 1, "now")],
     ),
 }
 
@@ -107,7 +108,7 @@ LINES: dict[str, tuple[Script, list[Json]]] = {
 async def test_lines(name: str) -> None:
     script, expected = LINES[name]
     async with running(script) as gateway:
-        answer = await gateway.ask({"model": "m", "messages": [ASK], "tools": TOOLS}, "/api/chat")
+        answer = await gateway.ask({"model": "m", "messages": [ASK], "tools": [*TOOLS, NOW]}, "/api/chat")
     assert answer.headers["content-type"] == "application/x-ndjson"
     *lines, last = [json.loads(line) for line in answer.body.splitlines()]
     assert [line["message"] for line in lines] == [{"role": "assistant", "content": "", **one} for one in expected]
@@ -170,14 +171,17 @@ async def test_errors_are_strings() -> None:
     assert lines[-1] == {"error": "the engine's answer ended in the middle"}
 
 
+@pytest.mark.parametrize("deltas", ["guarded", "always"])
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/messages"])
-async def test_arguments_nested_too_deeply(path: str) -> None:
+async def test_arguments_nested_too_deeply(path: str, deltas: str) -> None:
     """An engine that reads calls itself hands on what its model has written; both APIs want it as a value."""
     deep = '{"city": ' + "[" * 5000 + "]" * 5000 + "}"
     tools = TOOLS if path == "/api/chat" else [{"name": "get_weather", "input_schema": WEATHER}]
-    async with running(said(*call(0, "c", "get_weather", deep), reason="tool_calls")) as gateway:
+    script = said(*call(0, "c", "get_weather", deep), reason="tool_calls")
+    async with running(script, call_deltas=deltas) as gateway:
         answer = await gateway.ask(
             {"model": "m", "messages": [ASK], "tools": tools, "max_tokens": 5, "stream": True}, path
         )
     assert answer.status == 200
-    assert b"arguments that are not valid JSON" in answer.body
+    assert (b"arguments that are not valid JSON" in answer.body) == (deltas == "always")
+    assert (b'\\"arguments\\": {\\"city\\": [[[' in answer.body) == (deltas == "guarded")

@@ -105,3 +105,53 @@ def test_arguments_for_a_call_that_has_ended_are_an_error() -> None:
     lines.feed([CallStart(0, "a", "now"), CallArguments(0, "{}"), CallStart(1, "b", "later")])
     with pytest.raises(ProviderInvalidResponse, match="call 0, which has ended"):
         lines.feed([CallArguments(0, "{}")])
+
+
+LAST = {
+    "done": True,
+    "done_reason": "stop",
+    "total_duration": 1_000_000_000,
+    "load_duration": 0,
+    "prompt_eval_count": 3,
+    "prompt_eval_duration": 250_000_000,
+    "eval_count": 4,
+    "eval_duration": 500_000_000,
+}
+SAID: list[Piece] = [Reasoning("Hm."), Text("So"), Usage(3, 4, prompt_seconds=0.25, completion_seconds=0.5)]
+
+
+@pytest.mark.parametrize("generate", [False, True], ids=["chat", "generate"])
+def test_every_field_of_every_line(generate: bool) -> None:
+    lines = encoder(101.0, generate=generate)
+    head = {"model": "m", "created_at": "1970-01-01T00:01:41Z"}
+
+    def line(text: str, **more: str) -> dict[str, object]:
+        said = {**more, "response": text} if generate else {"message": {"role": "assistant", "content": text, **more}}
+        return {**head, **said, "done": False}
+
+    came = [*lines.feed(SAID), *lines.finish()]
+    assert came == [line("", thinking="Hm."), line("So"), {**line(""), **LAST}]
+    assert lines.whole(came) == {**line("So", thinking="Hm."), **LAST}
+    assert encoder(101.0, generate=generate).loaded() == {**line(""), "done": True, "done_reason": "load"}
+
+
+def test_a_generated_answer_without_thinking_has_none() -> None:
+    lines = encoder(101.0, generate=True)
+    whole = lines.whole([*lines.feed([Text("S"), Text("o")]), *lines.finish()])
+    assert whole["response"] == "So"
+    assert "thinking" not in whole
+
+
+def test_a_call_that_the_limit_cut_is_left_out() -> None:
+    lines = encoder(101.0)
+    begun = lines.feed([CallStart(0, "a", "now"), CallArguments(0, '{"n": '), End("length")])
+    (last,) = lines.finish()
+    assert begun == []
+    assert (last["done_reason"], "tool_calls" in last["message"]) == ("length", False)
+
+
+def test_the_end_of_the_stream_repeats_calls_without_arguments() -> None:
+    lines = encoder(101.0)
+    lines.feed([CallStart(0, "a", "now"), CallStart(1, "b", "later"), CallArguments(0, "{}")])
+    calls = [line["message"]["tool_calls"][0]["function"] for line in lines.finish()[:-1]]
+    assert calls == [{"index": 1, "name": "later", "arguments": {}}]

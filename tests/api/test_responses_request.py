@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
 import pytest
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
-from gateway.wire.responses.request import CreateResponse, ToolTable, chat_fields, seal
+from gateway.wire.responses.answer import response_object
+from gateway.wire.responses.request import SEALED, CreateResponse, ToolTable, chat_fields, seal
 
 Json = dict[str, Any]
 
@@ -87,6 +89,12 @@ MESSAGES: dict[str, tuple[Json, list[Json]]] = {
     ),
     "reasoning that another server sealed": (
         {"input": [HI, {"type": "reasoning", "encrypted_content": "gAAAA"}, {"role": "assistant", "content": "Yes."}]},
+        [HI, {"role": "assistant", "content": "Yes."}],
+    ),
+    "reasoning whose seal is broken": (
+        {"input": [HI, *({"type": "reasoning", "encrypted_content": broken} for broken in
+                         (f"{SEALED}no base64!", SEALED + base64.b64encode(b"\xff").decode(), SEALED, None)),
+                   {"role": "assistant", "content": "Yes."}]},
         [HI, {"role": "assistant", "content": "Yes."}],
     ),
 }  # fmt: skip
@@ -172,6 +180,68 @@ def test_fields(name: str) -> None:
     assert found.items() >= expected.items()
     assert found.keys() <= ALWAYS | expected.keys()
     assert fields.get("stream", False) == found["stream"]
+
+
+ECHOED: Json = {
+    "instructions": "Be brief.",
+    "max_output_tokens": 9,
+    "max_tool_calls": 3,
+    "parallel_tool_calls": False,
+    "previous_response_id": "resp_1",
+    "prompt_cache_key": "k",
+    "safety_identifier": "s",
+    "temperature": 0.0,
+    "tool_choice": "none",
+    "top_logprobs": 2,
+    "top_p": 0.5,
+    "user": "u",
+    "metadata": {"a": "b"},
+}
+ASKED_NOTHING: Json = {
+    **dict.fromkeys(ECHOED),
+    "parallel_tool_calls": True,
+    "temperature": 1.0,
+    "tool_choice": "auto",
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "metadata": {},
+}
+SCHEMA: Json = {"type": "json_schema", "name": "n", "schema": PARAMETERS, "strict": True, "description": "D."}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(ECHOED, ECHOED, id="what was asked for"),
+        pytest.param({}, ASKED_NOTHING, id="its defaults"),
+        pytest.param({"parallel_tool_calls": True}, {"parallel_tool_calls": True}, id="calls side by side"),
+        pytest.param({}, {"background": False, "status": "in_progress"}, id="in the foreground"),
+        pytest.param({"background": True}, {"background": True, "status": "queued"}, id="in the background"),
+        pytest.param({}, {"reasoning": {"effort": None, "summary": None}}, id="no reasoning"),
+        pytest.param(
+            {"reasoning": {"effort": "low", "summary": "auto"}},
+            {"reasoning": {"effort": "low", "summary": "auto"}},
+            id="reasoning",
+        ),
+        pytest.param(
+            {"text": {"format": SCHEMA, "verbosity": "low"}},
+            {"text": {"format": SCHEMA, "verbosity": "low"}},
+            id="a schema",
+        ),
+        pytest.param({"text": {"format": {"type": "text"}}}, {"text": {"format": {"type": "text"}}}, id="text"),
+        pytest.param(
+            {"tools": [F, {"type": "web_search"}, {"type": "custom", "name": "c"}]},
+            {"tools": [{**F, "strict": None, "parameters": None}, {"type": "custom", "name": "c"}]},
+            id="tools that can be called",
+        ),
+    ],
+)
+def test_a_response_repeats_what_it_answers(fields: Json, expected: Json) -> None:
+    request = CreateResponse.parse(json.dumps({"input": "Hi", **fields}).encode())
+    found = response_object(request, "m", ToolTable(request.tools), id="resp_2", created_at=5, store=True)
+    assert {name: found[name] for name in expected} == expected
+    same = {"id": "resp_2", "object": "response", "created_at": 5, "model": "m", "store": True, "output": []}
+    assert found.items() >= {**same, "usage": None, "error": None, "completed_at": None}.items()
 
 
 REFUSED: dict[str, tuple[Json, str]] = {

@@ -38,8 +38,10 @@ class OllamaDouble:
     window: int = 4096
     """Tokens of context where a request names none."""
     requests: list[Json] = field(default_factory=list)
-    script: Callable[[Json], tuple[str, list[Json]]] | None = None
-    """What the model says and calls, instead."""
+    script: Callable[[Json], tuple[str | list[str], list[Json]]] | None = None
+    """What the model says and calls, instead; the text as a list comes in those pieces."""
+    reason: str | None = None
+    """Why the answer ends, instead."""
 
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[Address]:
@@ -98,7 +100,7 @@ class OllamaDouble:
             return _error(writer, *refused)
         text, calls = (self.script or _reply)(request)
         words, cut = _limited(text, request.get("max_tokens"))
-        reason = "length" if cut else "tool_calls" if calls else "stop"
+        reason = self.reason or ("length" if cut else "tool_calls" if calls else "stop")
         usage = {"prompt_tokens": 20, "completion_tokens": len(words), "total_tokens": 20 + len(words)}
         shell = {"id": "chatcmpl-123", "created": 1, "model": request["model"], "system_fingerprint": "fp_ollama"}
         if not request.get("stream"):
@@ -150,7 +152,7 @@ class OllamaDouble:
         ]
         said: list[Json]
         shell = {"model": name, "created_at": "2026-08-21T18:48:22Z"}
-        last = {"done": True, "done_reason": "length" if cut else "stop", "total_duration": 7}
+        last = {"done": True, "done_reason": self.reason or ("length" if cut else "stop"), "total_duration": 7}
         last |= {"prompt_eval_count": prompt, "eval_count": len(words)}
         if not request.get("stream", True):
             said = [{"content": "".join(words), **({"tool_calls": native} if native else {})}]
@@ -193,9 +195,9 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
 
-def _limited(text: str, limit: int | None) -> tuple[list[str], bool]:
+def _limited(text: str | list[str], limit: int | None) -> tuple[list[str], bool]:
     """The words of an answer, and whether there would have been more."""
-    words = re.findall(r"\S+\s*", text)
+    words = re.findall(r"\S+\s*", text) if isinstance(text, str) else text
     return (words[:limit], True) if limit is not None and len(words) > limit else (words, False)
 
 

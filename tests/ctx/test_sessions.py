@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from gateway.config.values import CtxModel
 from gateway.ctx.connection import MAX_FOLLOWING
 from gateway.ctx.sync import sync
+from normalizers import registry
 from tests.ctx.kept import eventually, keeping
 from tests.ctx.served import text, types
 from tests.ctx.test_clients import Words
@@ -242,7 +243,13 @@ async def test_a_client_that_has_said_its_last_still_listens(short: Path) -> Non
 async def test_calls_are_part_of_the_conversation(short: Path) -> None:
     call = {"index": 0, "id": "x", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     script = streams(chunk("I look.", tool_calls=[call]), chunk(reason="tool_calls"))
-    async with Double(script).serve() as double, keeping(short, double) as kept, kept.connect() as client:
+    # The engine brings its own tools.
+    brings = registry.define({"like": "native_json", "unknown_tools": "forward"})
+    async with (
+        Double(script).serve() as double,
+        keeping(short, double, custom_format=brings) as kept,
+        kept.connect() as client,
+    ):
         await client.ask(op="send", id="m1", input="look")
         told = await client.until()
         (event,) = [frame for frame in told if frame["type"] == "tool_call"]

@@ -418,3 +418,39 @@ def mlx_engine(python: str, folder: Path) -> Engine:
         return replace(this_machine(), python=python, has=lambda module: True)
 
     return Engine(Model(name="tiny", runtime="mlx", path=folder, context_window=WINDOW), machine=machine)
+
+
+# What only goes wrong now and then
+
+
+async def test_an_engine_that_a_request_did_not_reach_but_lives_serves_on(
+    model: Model, xllamacpp: Callable[[], Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.engines.engine.DEATH_SECONDS", 0.05)
+    async with stopped(Engine(model, machine=xllamacpp)) as engine:
+        address = await engine.ensure()
+        pid = engine.pid
+        engine.lost()
+        assert (engine.state, engine.address) == ("ready", None)
+        assert await engine.ensure() == address
+        assert (engine.pid, engine.starts, engine.crashes) == (pid, 1, 0)
+        assert engine.in_flight == 0
+
+
+async def test_a_bug_during_a_start_is_a_failure_that_tells_nothing(model: Model) -> None:
+    def bug() -> Machine:
+        raise ZeroDivisionError("secret")
+
+    engine = Engine(model, machine=bug)
+    assert await refused(engine) == "model 'tiny': its start failed; see the gateway's log"
+    assert engine.reconfigure(model) is None
+    await engine.retire()
+    assert (engine.state, engine.failure) == ("stopped", None)
+
+
+async def test_a_failed_engine_has_no_progress_and_no_memory(model: Model) -> None:
+    engine = Engine(replace(model, path=Path("/no/such.gguf")))
+    await refused(engine)
+    status = engine.status()
+    assert (engine.loaded(), status.resident_bytes, status.expected_bytes, status.address) == (None, 0, None, None)
+    assert engine.progress(object()) is None

@@ -12,19 +12,28 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
+from gateway.answer.capture import RecordedAnswer
 from gateway.config import Model
+from gateway.config.values import Log
 from gateway.core import Gateway
+from gateway.request import grammars
 from normalizers import FormatSpec, registry
+from tests.backends.ollama_double import OllamaDouble
 from tests.conftest import ROOT
+from tests.formats import asking
 from tests.formats.asking import ASK, WEATHER, Json, Said, chat_request, from_stream, tool
 from tests.formats.conftest import config
 from tests.formats.schemas import random_tool
+from tests.gateway.double import Double, Exchange, answers, chunk, completion, streams
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
@@ -103,19 +112,20 @@ async def streamed(gateway: Gateway, *messages: Json, **fields: Any) -> tuple[Sa
     return from_stream(chunks), times
 
 
-async def ask(gateways: list[Gateway], seed: int, *, seeded: bool) -> Counter[str]:
-    """One answer to random tools, and what is to count of it."""
+def asked(seed: int) -> tuple[Json, Json]:
+    """A question, and the fields of a request with random tools."""
     random = Random(seed)
     tools = [tool(WEATHER), random_tool(random, "remind"), random_tool(random, "a.b-c")][: random.randint(1, 3)]
-    fields: Json = {"seed": seed} if seeded else {}
-    said, times = await streamed(
-        gateways[seed % len(gateways)],
-        random.choice(QUESTIONS),
-        tools=tools,
-        temperature=1.5,
-        max_tokens=200,
-        **fields,
-    )
+    return random.choice(QUESTIONS), {"tools": tools, "temperature": 1.5, "max_tokens": 200}
+
+
+async def ask(gateways: list[Gateway], seed: int, *, seeded: bool) -> Counter[str]:
+    """One answer to random tools, and what is to count of it."""
+    question, fields = asked(seed)
+    tools = fields["tools"]
+    if seeded:
+        fields["seed"] = seed
+    said, times = await streamed(gateways[seed % len(gateways)], question, **fields)
     cut = said.finish_reason == "length"
     if not cut:
         codes = {warning["code"] for warning in said.ctxgate.get("warnings", ())} - {"stray_marker", "echo_dropped"}
@@ -151,3 +161,95 @@ async def test_every_call_that_llama_cpp_begins_can_be_read(llama_cpp: str, reco
 async def test_every_call_that_mlx_begins_can_be_read(mlx: str, record_property: Any) -> None:
     """In batches, which mlx_lm.server makes of requests without a seed."""
     await every_call_is_read("mlx", mlx, record_property, seeded=False)
+
+
+@dataclass
+class Writing:
+    """What the doubles write now, in these pieces."""
+
+    pieces: list[str]
+    reason: str
+
+    async def script(self, exchange: Exchange) -> None:
+        if exchange.json.get("stream"):
+            await streams(*map(chunk, self.pieces), chunk(reason=self.reason))(exchange)
+        else:
+            await answers(completion("".join(self.pieces), reason=self.reason))(exchange)
+
+
+async def freely_written(url: str) -> list[Writing]:
+    """What the model writes at temperature 1.5 where no grammar holds it."""
+    found: list[Writing] = []
+    model = Model(name="m", runtime="llama.cpp", base_url=url, tool_call_format="pythonic")
+    gateway = Gateway(replace(config(model), log=Log(bodies=True)))
+    with patch.object(grammars, "_guard", lambda *_: None):
+        for seed in range(ANSWERS):
+            question, fields = asked(seed)
+            request = chat_request(question, stream=True, seed=seed, **fields)
+            with await gateway.chat(request) as run:
+                while await run.payloads():
+                    pass
+                assert isinstance(run.answer, RecordedAnswer)
+                choices = [json.loads(payload)["choices"] for payload in run.answer.recording.raw]
+            frames = [choice for (choice,) in filter(None, choices)]
+            pieces = [frame["delta"]["content"] for frame in frames if frame["delta"].get("content")]
+            reason = next(frame["finish_reason"] for frame in frames if frame["finish_reason"])
+            # The model ends its answers early; every fifth is cut in the middle.
+            found.append(Writing(pieces[: len(pieces) // 2], "length") if seed % 5 == 4 else Writing(pieces, reason))
+    await gateway.aclose()
+    return found
+
+
+@pytest.mark.timeout(3600)
+async def test_the_same_texts_without_a_grammar_are_the_same_whole_and_streamed(
+    llama_cpp: str, record_property: Any
+) -> None:
+    """From an OpenAI-compatible server and from Ollama, whose calls are held."""
+    counts: Counter[str] = Counter()
+    texts = await freely_written(llama_cpp)
+    ollama = OllamaDouble({"m": ["completion", "tools"]})
+    now = Writing([], "stop")
+    ollama.script = lambda _: (now.pieces, [])
+    async with Double(lambda exchange: now.script(exchange)).serve() as openai, ollama.serve() as native:
+        ports = {"openai": openai.address.port, "ollama": native.port}
+        gateways = {
+            (runtime, at): Gateway(
+                config(
+                    Model(
+                        name="m",
+                        runtime=runtime,
+                        base_url=f"http://127.0.0.1:{port}",
+                        tool_call_format="auto",
+                        custom_format=spec,
+                    )
+                )
+            )
+            for runtime, port in ports.items()
+            for at, spec in enumerate(FORMATS)
+        }
+        for seed, now in enumerate(texts):
+            ollama.reason = now.reason
+            question, fields = asked(seed)
+            counts["texts"] += 1
+            counts["cut"] += now.reason == "length"
+            for at in {
+                0,
+                seed % len(FORMATS),
+            }:  # in the model's own format, and in one that makes most of it unreadable
+                seen: list[tuple[Any, ...]] = []
+                for runtime in ports:
+                    for stream in (False, True):
+                        said = await asking.ask(gateways[runtime, at], question, stream=stream, **fields)
+                        seen.append((said.content, said.reasoning, said.calls, said.finish_reason))
+                assert seen == [seen[0]] * 4, (seed, now)
+                calls = seen[0][2]
+                complete = calls[: len(calls) - (now.reason == "length")]
+                assert all(isinstance(json.loads(arguments), dict) for _, arguments in complete)
+                counts["readings with calls"] += bool(calls)
+                counts["marked, without a call"] += not calls and MARKS["open"][0] in "".join(now.pieces)
+        for gateway in gateways.values():
+            await gateway.aclose()
+    print("held", dict(counts))
+    record_property("counts", dict(counts))
+    assert counts["readings with calls"] > ANSWERS // 4
+    assert counts["marked, without a call"] > ANSWERS // 40

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,12 +12,14 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from gateway.config import Model
+from gateway.config import Engines, Model, Residence
 from gateway.engines import Engine, Residency
 from gateway.engines.logfile import LogFile, last_lines, log_path, rotated
+from gateway.engines.process import Process
 from gateway.engines.recipe import Machine
-from gateway.errors import ProviderModelNotLoaded
+from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable
 from tests.cli.commands import ctxgate, environment
+from tests.engines.test_residency import gateway_of, whole
 
 
 def test_there_are_two_files_and_neither_grows(tmp_path: Path) -> None:
@@ -48,7 +51,9 @@ async def test_a_log_has_the_start_and_the_end(model: Model, xllamacpp: Callable
     engine = Engine(model, residency=Residency(state_dir=tmp_path), machine=xllamacpp)
     await engine.ensure()
     pid = engine.pid
+    assert os.listdir(tmp_path / "engines") == [f"{pid}.json"]
     await engine.stop()
+    assert os.listdir(tmp_path / "engines") == []
     lines = list(last_lines(log_path(tmp_path, "tiny"), 1000))
     assert lines[0].startswith("--- 20")
     assert lines[0].endswith(f" xllamacpp started, pid {pid}")
@@ -110,3 +115,24 @@ def test_following_goes_on_over_a_new_file(tmp_path: Path) -> None:
         finally:
             process.terminate()
     log.close()
+
+
+async def test_an_engine_without_a_folder_of_its_own_serves(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "work").write_text("in the way")
+    async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
+        assert b"chat.completion" in await whole(gateway, "one")
+    assert "model one's engine works in the gateway's folder" in caplog.text
+
+
+async def test_a_system_that_starts_no_process(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*args: object, **more: object) -> Process:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(Process, "start", full)
+    async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
+        with pytest.raises(ProviderUnavailable, match="can't start a process for xllamacpp: "):
+            await whole(gateway, "one")

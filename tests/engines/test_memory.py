@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.config import Model, Residence
-from gateway.engines import gpu, memory
+from gateway.config import Model, Prompts, Residence
+from gateway.engines import Engine, Residency, gpu, learnt, memory
 from gateway.engines.learnt import Learnt
 from gateway.engines.memory import MB, Budget, Footprint
+from gateway.errors import ProviderModelNotLoaded
+from gateway.prompts.saved import SavedPrompts
 
 GB = 1024 * MB
 
@@ -195,10 +197,11 @@ def tool(folder: Path, name: str, answers: dict[str, str]) -> None:
             "rocm-smi",
             {
                 "--showmeminfo": ROCM["--showmeminfo"],
-                "--showpids": '{"system": {"PID7": "idle, 1", "PID8": "x, 1, no", "PIDs": "x, 1, 5", "9": "x, 1, 5"}}',
+                "--showpids": '{"system": {"PID6": "x, 1, 5", "PID7": "idle, 1", "PID8": "x, 1, no", "PIDs": "x, 1, 5",'
+                ' "9": "x, 1, 5"}}',
             },
             17163091968,
-            {},
+            {6: 5},
         ),
         ("nvidia-smi", {}, None, {}),
         ("rocm-smi", {"--showmeminfo": "no json", "--showpids": "no json"}, None, {}),
@@ -244,23 +247,23 @@ def model(test_model: Path) -> Model:
 
 def test_the_largest_peak_is_kept(tmp_path: Path, model: Model) -> None:
     path = tmp_path / "deep/engines.json"
-    learnt = Learnt(path)
-    assert learnt.peak(model) is None
+    known = Learnt(path)
+    assert known.peak(model) is None
     for ram, seconds in ((100 * MB, 2.0), (300 * MB, 1.0), (200 * MB, None)):
-        learnt.saw(model, Footprint(ram), seconds)
-    for each in (learnt, Learnt(path)):
+        known.saw(model, Footprint(ram), seconds)
+    for each in (known, Learnt(path)):
         peak = each.peak(model)
         assert peak is not None
         assert (peak.ram, peak.load_seconds) == (300 * MB, 1.0)
 
 
 def test_another_context_is_another_peak(tmp_path: Path, model: Model) -> None:
-    learnt = Learnt(tmp_path / "engines.json")
-    learnt.saw(model, Footprint(MB), 1.0)
+    known = Learnt(tmp_path / "engines.json")
+    known.saw(model, Footprint(MB), 1.0)
     other = replace(model, context_window=1024)
-    assert learnt.peak(other) is None
+    assert known.peak(other) is None
     renamed = replace(model, name="other name", residence=Residence(pinned=True))
-    assert learnt.peak(renamed) is not None
+    assert known.peak(renamed) is not None
 
 
 @pytest.mark.parametrize("text", [b"", b"[1]", b'{"a": {"ram": "much"}}', b'{"\xff": {"ram": 1}}'])
@@ -269,8 +272,83 @@ def test_a_broken_file_is_started_anew(
 ) -> None:
     path = tmp_path / "engines.json"
     path.write_bytes(text)
-    learnt = Learnt(path)
-    assert learnt.peak(model) is None
+    known = Learnt(path)
+    assert known.peak(model) is None
     assert "starts it anew" in caplog.text
-    learnt.saw(model, Footprint(MB), 1.0)
+    known.saw(model, Footprint(MB), 1.0)
     assert Learnt(path).peak(model) is not None
+
+
+def test_only_so_many_peaks_are_kept(tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learnt, "MOST_ENTRIES", 2)
+    path = tmp_path / "engines.json"
+    kept = Learnt(path)
+    models = [replace(model, context_window=window) for window in (256, 512, 1024)]
+    for each in models[:2]:
+        kept.saw(each, Footprint(MB), 1.0)
+    kept.saw(models[0], Footprint(MB), 2.0)  # seen again, it is no longer the oldest
+    kept.saw(models[2], Footprint(MB), 1.0)
+    assert [Learnt(path).peak(each) is not None for each in models] == [True, False, True]
+
+
+def test_peaks_that_can_t_be_saved_are_known_until_the_end(
+    tmp_path: Path, model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    kept = Learnt(tmp_path / "file/engines.json")
+    kept.saw(model, Footprint(MB, 2 * MB), 1.0)
+    peak = kept.peak(model)
+    assert peak is not None
+    assert (peak.ram, peak.gpu) == (MB, 2 * MB)
+    assert "can't save what engines need" in caplog.text
+
+
+def test_a_peak_that_hardly_grew_is_not_written(tmp_path: Path, model: Model) -> None:
+    path = tmp_path / "engines.json"
+    kept = Learnt(path)
+    kept.saw(model, Footprint(100 * MB, 100 * MB), 1.0)
+    written = path.stat().st_mtime_ns, path.read_bytes()
+    kept.saw(model, Footprint(101 * MB, 101 * MB), 1.0)
+    assert (path.stat().st_mtime_ns, path.read_bytes()) == written
+    kept.saw(model, Footprint(100 * MB, 103 * MB), 1.0)
+    peak = Learnt(path).peak(model)
+    assert peak is not None
+    assert (peak.ram, peak.gpu) == (100 * MB, 103 * MB)
+
+
+def test_the_weights_of_pictures_count(tmp_path: Path) -> None:
+    path = gguf(tmp_path / "m.gguf", MB, **LAYERS)
+    alone = Model(name="m", runtime="llama.cpp", path=path, context_window=1024)
+    with_pictures = replace(alone, mmproj_path=gguf(tmp_path / "p.gguf", 3 * MB))
+    more = memory.estimate(with_pictures, on_gpu=False).ram - memory.estimate(alone, on_gpu=False).ram
+    assert more == (tmp_path / "p.gguf").stat().st_size
+    missing = replace(alone, mmproj_path=tmp_path / "none.gguf")
+    assert memory.estimate(missing, on_gpu=False) == memory.estimate(alone, on_gpu=False)
+
+
+@pytest.mark.parametrize(("with_gpu", "seen"), [(True, 8121 * MB), (False, 7 * MB)])
+async def test_what_a_process_holds_of_the_gpu(
+    tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch, with_gpu: bool, seen: int
+) -> None:
+    answers = {key: answer.replace("1234", str(os.getpid())) for key, answer in NVIDIA.items()}
+    tool(tmp_path, "nvidia-smi", answers)
+    residency = Residency(budget=lambda: Budget(10**12, 10**12))
+    engine = Engine(model, residency=residency)
+    await residency.admit(engine, 0.0)
+    engine.held = Footprint(1, 7 * MB)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    await residency.measure(engine, os.getpid(), with_gpu=with_gpu)
+    peak = residency.learnt.peak(model)
+    assert peak is not None
+    assert peak.gpu == seen
+    residency.close()
+
+
+async def test_weights_that_go_before_they_are_measured(tmp_path: Path, model: Model) -> None:
+    gone = replace(model, path=tmp_path / "gone.gguf")
+    saved = SavedPrompts(Prompts(), tmp_path / "prompts")
+    residency = Residency(prompts=saved)
+    for asked in (residency.admit(Engine(gone, residency=residency), 0.0), residency.cache_ram(gone)):
+        with pytest.raises(ProviderModelNotLoaded, match="its weights can't be read") as caught:
+            await asked
+        assert caught.value.code == "weights_missing"

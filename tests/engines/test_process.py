@@ -19,7 +19,7 @@ import pytest
 
 from gateway.engines.process import LINE_CHARS, TAIL_LINES, Process
 from tests.conftest import ROOT
-from tests.engines.conftest import alive, gone
+from tests.engines.conftest import alive, gone, stand_still
 from tests.patience import PATIENCE
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -198,6 +198,8 @@ async def test_a_line_that_only_looks_like_an_announcement_is_output() -> None:
 
 
 async def test_a_grandchild_that_left_and_holds_the_output_open() -> None:
+    await (await started("pass")).wait(PATIENCE)
+    before = os.listdir("/proc/self/fd")
     process = await started(
         """
         import os, signal, time
@@ -213,6 +215,9 @@ async def test_a_grandchild_that_left_and_holds_the_output_open() -> None:
     child = await process.announced("child")
     assert await process.wait(PATIENCE)
     assert process.ending() == "exited with code 0"
+    for _ in range(3):
+        await asyncio.sleep(0)  # transports close their files in the loop's next turn
+    assert os.listdir("/proc/self/fd") == before, "our ends are closed"
     os.kill(child, signal.SIGKILL)
 
 
@@ -271,3 +276,21 @@ def test_no_engine_outlives_the_gateway(number: signal.Signals, test_model: Path
     finally:
         gateway.kill()
         gateway.communicate(timeout=PATIENCE)
+
+
+async def test_a_signal_without_a_name() -> None:
+    process = await started(f"import os, signal\n{UP}\nos.kill(os.getpid(), 40)")
+    assert process.ending() == "is running"
+    assert await process.wait(PATIENCE)
+    assert process.ending() == "was killed by signal 40"
+
+
+async def test_a_guard_that_hangs_is_killed_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.engines.process.REAP_SECONDS", 0.1)
+    process = await started(f"import signal\n{UP}\nsignal.pause()", grace=0.1)
+    await process.announced("up")
+    assert process.pid is not None
+    stand_still(process._guard.pid)
+    await process.stop()
+    assert gone(process.pid)
+    assert gone(process._guard.pid)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gateway import engines
 from gateway.backends import Address
-from gateway.config import Model, Runtime
+from gateway.config import Model, Prompts, Runtime
 from gateway.engines import for_model
-from gateway.engines.recipe import Machine, recipe
+from gateway.engines.recipe import Machine, cache_ram, recipe
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 BARE = Machine(
@@ -159,6 +160,92 @@ def test_recipe(case: tuple[Model, Machine, int | None, str, Address | None, dic
     assert made.engine == engine
     assert made.address == address
     assert options(made.argv).items() >= expected.items()
+
+
+SAVING = Prompts(save="each_turn", min_tokens=256, max_bytes=10**9, max_age_days=3)
+COMMANDS: dict[str, tuple[Model, Machine, str, dict[str, str]]] = {
+    "llama-server": (
+        model(mmproj_path=Path("/m/p.gguf"), model_name="up"),
+        replace(FULL, prompts=Path("/saved"), saving=SAVING, cache_ram=7 * 2**20),
+        "/bin/llama-server --model /m/a.gguf --mmproj /m/p.gguf --alias up --host 127.0.0.1 --threads 7 --parallel 4"
+        " --ctx-size 16384 --no-warmup --slot-save-path /saved/ --port 40001 --jinja",
+        {
+            "PYTHONUNBUFFERED": "1",
+            "LLAMA_ARG_CORS_ORIGINS": "localhost",
+            "LLAMA_ARG_SSE_PING_INTERVAL": "-1",
+            "LLAMA_ARG_CACHE_RAM": "7",
+            "LLAMA_ARG_CACHE_IDLE_SLOTS": "0",
+        },
+    ),
+    "one that embeds": (
+        model(role="embedding", context_window=512),
+        replace(FULL, prompts=Path("/saved")),
+        "/bin/llama-server --model /m/a.gguf --alias a --host 127.0.0.1 --threads 7 --parallel 4 --ctx-size 2048"
+        " --no-warmup --embeddings --batch-size 512 --ubatch-size 512 --port 40001 --jinja",
+        {
+            "PYTHONUNBUFFERED": "1",
+            "LLAMA_ARG_CORS_ORIGINS": "localhost",
+            "LLAMA_ARG_SSE_PING_INTERVAL": "-1",
+            "LLAMA_ARG_CACHE_IDLE_SLOTS": "0",
+        },
+    ),
+    "llama-cpp-python": (
+        model("llama-cpp-python"),
+        WHEELS,
+        "/venv/python -P -m llama_cpp.server --model /m/a.gguf --model_alias a --host 127.0.0.1 --port 40001"
+        " --n_ctx 4096 --n_threads 7 --interrupt_requests false",
+        {"PYTHONUNBUFFERED": "1"},
+    ),
+    "mlx": (
+        model("mlx", context_window=None, engine=Runtime(parallel=2)),
+        replace(WHEELS, prompts=Path("/saved"), saving=SAVING),
+        f"/venv/python -P {Path(engines.__file__).with_name('mlx_server.py')} --model /m/a.gguf --host 127.0.0.1"
+        " --port 40001 --max-tokens 32768 --decode-concurrency 2 --log-level WARNING"
+        " --allowed-origins http://localhost --prompt-folder /saved --prompt-save each_turn --prompt-model a"
+        " --prompt-min-tokens 256 --prompt-max-bytes 1000000000 --prompt-max-age-days 3",
+        {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_whole_command(name: str) -> None:
+    of, machine, command, environment = COMMANDS[name]
+    made = recipe(of, machine, None)
+    assert " ".join(made.argv) == command
+    assert made.env == environment
+    assert (made.ready_timeout, made.pass_env) == (of.engine.startup_timeout_seconds, ())
+
+
+@pytest.mark.parametrize(
+    ("window", "slots"), [(None, 1), (100_000, 1), (16_384, 1), (8192, 2), (5000, 3), (4096, 4), (512, 4)]
+)
+def test_small_windows_answer_more_requests_at_once(window: int | None, slots: int) -> None:
+    assert options(recipe(model(context_window=window), FULL, 1).argv)["--parallel"] == str(slots)
+
+
+@pytest.mark.parametrize(
+    ("args", "bytes"),
+    [((), None), (("--cache-ram", "9"), 9 * 2**20), (("-cram=9",), 9 * 2**20), (("--my-cache-ram", "9"), None)],
+)
+def test_the_cache_that_args_name(args: tuple[str, ...], bytes: int | None) -> None:
+    assert cache_ram(model(engine=Runtime(args=args))) == bytes
+
+
+@pytest.mark.parametrize(
+    ("args", "given", "port"),
+    [
+        (("--port", "8080"), None, 8080),
+        (("--port=8080",), 9, 8080),
+        (("--port", "{port}"), 9, 9),
+        (("--port", "{port}"), None, 40001),
+        (("--report", "80"), 9, 9),
+        (("--port", "80x"), 9, 9),
+    ],
+)
+def test_where_a_command_listens(args: tuple[str, ...], given: int | None, port: int) -> None:
+    made = recipe(model(engine=Runtime(command=("x",), args=args)), FULL, given)
+    assert made.address == Address("127.0.0.1", port)
 
 
 def test_no_option_without_a_value() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 
 from gateway.config import Config, Engines, Model, Residence, load
 from gateway.core import Gateway, Run
-from gateway.engines import Engine, memory
+from gateway.engines import Engine, Residency, memory
 from gateway.engines.memory import Footprint
 from gateway.engines.recipe import Machine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit
@@ -196,6 +197,39 @@ async def test_a_claim_that_was_given_up_drains_nobody(
         assert not gateway.residency.claims
 
 
+async def test_a_larger_budget_helps_those_that_wait_already(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(model, {"one": sized(), "two": sized()}, ONE, xllamacpp, tmp_path) as (gateway, _):
+        one = engine_of(gateway, "one")
+        with await gateway.chat(asked("one", **LONG, top_logprobs=600, logprobs=True)) as run:
+            assert await run.payloads()
+            pid = one.pid
+            other = asyncio.create_task(whole(gateway, "two"))
+            while one.state != "draining":
+                await one.changed()
+            gateway.apply(replace(gateway.config, engines=Engines(memory_budget=3 * EACH)))
+            assert b"chat.completion" in await other
+            assert (one.state, one.pid, one.in_flight) == ("ready", pid, 1)
+
+
+async def test_an_engine_that_waits_for_memory_can_be_stopped(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(model, {"one": sized(), "two": sized()}, ONE, xllamacpp, tmp_path) as (gateway, _):
+        one, two = engine_of(gateway, "one"), engine_of(gateway, "two")
+        with await gateway.chat(asked("one", **LONG, top_logprobs=600, logprobs=True)) as run:
+            assert await run.payloads()
+            waiting = asyncio.create_task(refused(gateway, "two"))
+            while one.state != "draining":
+                await one.changed()
+            await two.stop()
+            assert "was stopped while it started" in str(await waiting)
+            while gateway.residency.claims:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert (one.state, two.state, two.starts) == ("ready", "stopped", 0)
+
+
 async def test_three_where_two_fit_the_least_worthy_goes(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
 ) -> None:
@@ -354,3 +388,21 @@ async def test_the_measured_need_is_saved(model: Model, xllamacpp: Callable[[], 
     ((key, peak),) = kept.items()
     assert str(model.path) in key
     assert 10 * memory.MB < peak["ram"] < 200 * memory.MB
+
+
+async def test_a_process_that_is_gone_teaches_nothing(model: Model, tmp_path: Path) -> None:
+    residency = Residency(state_dir=tmp_path)
+    engine = Engine(model, residency=residency)
+    await residency.measure(engine, 2**22 + 1, with_gpu=True)
+    assert residency.learnt.peak(model) is None
+    assert not os.listdir(tmp_path)
+
+
+async def test_weights_that_are_gone_teach_nothing(model: Model, tmp_path: Path) -> None:
+    residency = Residency(state_dir=tmp_path)
+    engine = Engine(replace(model, path=tmp_path / "gone.gguf"), residency=residency)
+    engine._lifecycle.to("admit")
+    engine._lifecycle.to("came")
+    await residency.measure(engine, os.getpid(), with_gpu=True)
+    assert engine.held == Footprint()
+    assert not os.listdir(tmp_path)

@@ -129,7 +129,7 @@ async def test_a_text_is_never_a_control_token(
     template = {name: spy.bodies("/apply-template")[-1].get(name) for name in ("messages", "tools")}
     (prompt,) = (body["prompt"] for body in spy.bodies("/v1/completions")[-1:])
     assert isinstance(prompt, list)
-    # The text arrives as it is, and nothing of the guard.
+    # The text arrives as it is, and nothing of the escapes.
     assert engine.text(prompt) == engine.rendered(without_nonce(template))
     assert NONCE not in json.dumps(prompt)
     # The prompt has the control tokens of a harmless one, in their order.
@@ -183,7 +183,7 @@ async def test_the_operator_and_the_model_write_their_own_marks(llama_cpp: str, 
         ]
         assert marks.count("<|im_start|>") == len(messages) + 1
         await ask(gateway, *messages[:2], max_tokens=4)
-    assert spy.bodies("/v1/completions") == [body]  # the operator's alone needs no guard
+    assert spy.bodies("/v1/completions") == [body]  # the operator's alone needs no escape
 
 
 async def test_a_schema_still_binds_the_answer(llama_cpp: str) -> None:

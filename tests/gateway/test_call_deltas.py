@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from tests.backends.ollama_double import OllamaDouble
 from tests.gateway.accumulator import Call, from_stream, from_whole
 from tests.gateway.client import Client, chat
 from tests.gateway.double import Exchange, Json, answers, chunk, completion, streams
-from tests.gateway.running import running
+from tests.gateway.running import Running, running
 
 PARAMETERS = {"type": "object", "properties": {"text": {"type": "string"}}}
 TOOLS = [{"type": "function", "function": {"name": "note", "parameters": PARAMETERS}}]
@@ -51,15 +54,31 @@ async def test_another_word_is_refused() -> None:
     assert (answer.status, answer.error["param"]) == (400, "call_deltas")
 
 
+@asynccontextmanager
+async def writing(protocol: str, pieces: list[str], reason: str) -> AsyncIterator[Running]:
+    """A gateway before an engine that writes these pieces streamed, then their text whole."""
+    if protocol == "ollama":
+        double = OllamaDouble({"m": ["completion", "tools"]}, script=lambda _: (pieces, []), reason=reason)
+        async with double.serve() as at:
+            settings: Json = {"runtime": "ollama", "base_url": f"http://127.0.0.1:{at.port}"}
+            async with running(answers(), tool_call_format="pythonic", **settings) as gateway:
+                yield gateway
+    else:
+        whole = answers(completion("".join(pieces), reason=reason))
+        scripts = streams(*map(chunk, pieces), chunk(reason=reason)), whole
+        async with running(*scripts, tool_call_format="pythonic") as gateway:
+            yield gateway
+
+
+@pytest.mark.parametrize("protocol", ["openai", "ollama"])
 @pytest.mark.parametrize("declared", [True, False])
 @pytest.mark.parametrize(
     "pieces", [PIECES, BROKEN, PIECES[:-3], BROKEN[:2]], ids=["good", "broken", "cut", "cut early"]
 )
 @pytest.mark.parametrize("reason", ["stop", "length"])
-async def test_whole_and_streamed_are_equal(pieces: list[str], reason: str, declared: bool) -> None:
+async def test_whole_and_streamed_are_equal(pieces: list[str], reason: str, declared: bool, protocol: str) -> None:
     fields: dict[str, Any] = {"tools": TOOLS} if declared else {}
-    scripts = streams(*map(chunk, pieces), chunk(reason=reason)), answers(completion("".join(pieces), reason=reason))
-    async with running(*scripts, tool_call_format="pythonic") as gateway:
+    async with writing(protocol, pieces, reason) as gateway:
         streamed = from_stream((await gateway.ask(chat(stream=True, **fields))).events[:-1])[0]
         whole = from_whole((await gateway.ask(chat(**fields))).body)[0]
     assert (streamed.content, streamed.calls, streamed.reason) == (whole.content, whole.calls, whole.reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from typing import Any
@@ -12,7 +13,9 @@ from gateway.backends import Backend
 from gateway.backends.about import UNKNOWN, About
 from gateway.config import Model
 from gateway.core.capability import CapabilityFinder
+from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest
+from gateway.wire.control_tokens import MOST_AT_ONCE, ControlTokens
 
 CALL = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
 PAST: list[dict[str, Any]] = [
@@ -102,3 +105,37 @@ async def test_a_format_that_nothing_tells_is_looked_for_once() -> None:
         assert (await finder.find(request(), backend)).reader.name == "auto"
     assert backend.asked == {"about": 1}
     assert finder.evidence.startswith("not seen yet")
+
+
+class Guarding(Counted):
+    """Its model has a control token that begins with a usual letter."""
+
+    escapes = True
+
+    async def control_tokens(self) -> ControlTokens:
+        return ControlTokens({"<end>": [60, 101]})
+
+
+@pytest.mark.parametrize(("end", "refused"), [("", False), ("<end>", True)], ids=["text alone", "a control token"])
+async def test_a_long_search_for_control_tokens_lets_others_run(end: str, refused: bool) -> None:
+    found, turns = asyncio.Event(), 0
+
+    async def others() -> None:
+        nonlocal turns
+        while not found.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(others())
+    asked = request([{"role": "user", "content": "<" * (10 * MOST_AT_ONCE) + " " + end}])
+    finder, backend = CapabilityFinder(model()), Guarding(model())
+    can = await finder.find(asked, backend)
+    if refused:
+        with pytest.raises(ProviderInvalidRequest) as caught:
+            await finder.escaping(asked, backend, can)
+        assert caught.value.code == "too_many_control_tokens"
+    else:
+        assert await finder.escaping(asked, backend, can) is can
+    found.set()
+    await other
+    assert turns > 5

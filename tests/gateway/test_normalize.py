@@ -186,6 +186,23 @@ def test_a_whole_answer_that_needs_nothing_goes_out_as_the_object_that_came(form
     assert answer(format).whole(came) is came
 
 
+WHOLE_ANSWERS: dict[str, dict[str, Any]] = {
+    "cut by a filter": completion("Hi", reason="content_filter"),
+    "brackets": completion("See [1] and <b>: {x}."),
+    "reasoning": completion("Hi", reasoning_content="hm", reasoning="hm"),
+    "two choices": {**completion("Hi"), "choices": [{**completion(text)["choices"][0], "index": at}
+                                                    for at, text in enumerate(("[Hi]", "{you}"))]},
+    "no calls": completion("Hi", tool_calls=None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("format", registry.names())
+@pytest.mark.parametrize("name", WHOLE_ANSWERS)
+def test_a_whole_answer_is_only_written_anew_where_it_changes(format: str, name: str) -> None:
+    came = json.dumps(WHOLE_ANSWERS[name], indent=1).encode()
+    assert answer(format, n=2).whole(came) is came
+
+
 # Calls that the engine read itself
 
 
@@ -298,20 +315,24 @@ def same(calls: list[Call]) -> list[tuple[str, Any]]:
     return [(call.name, json.loads(call.arguments)) for call in calls]
 
 
+@pytest.mark.parametrize("piecewise", [False, True], ids=["held", "piecewise"])
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "at once"])
 @pytest.mark.parametrize("reason", ["stop", "tool_calls"])
 @pytest.mark.parametrize(("chunks", "calls"), NATIVE.values(), ids=NATIVE.keys())
-def test_native_calls(chunks: list[bytes], calls: list[Call], reason: str, together: bool) -> None:
+def test_native_calls(chunks: list[bytes], calls: list[Call], reason: str, together: bool, piecewise: bool) -> None:
     payloads = [payload("", role="assistant"), *chunks, payload(reason=reason)]
     batches = [payloads] if together else [[p] for p in payloads]
-    [choice] = from_stream(streamed(answer("pythonic"), batches)).values()
+    one = answer("pythonic")
+    one.guarded = piecewise
+    [choice] = from_stream(streamed(one, batches)).values()
     assert same(choice.calls) == same(calls)
     assert choice.reason == "tool_calls"
 
 
-def test_good_native_calls_are_not_written_anew() -> None:
+def test_good_native_calls_that_leave_piecewise_are_not_written_anew() -> None:
     chunks = NATIVE["as OpenAI does"][0]
     one = answer()
+    one.guarded = True
     first, second, third = fed(one, *chunks)
     assert (second, third) == tuple(chunks[1:])
     assert json.loads(first) == json.loads(chunks[0])
@@ -343,7 +364,9 @@ def test_the_first_of_parallel_native_calls_stays_and_the_others_cause_warnings(
 
 
 def test_unknown_fields_of_a_call_are_kept() -> None:
-    [clean] = fed(answer(), native(fn("get_weather", "{}", index=0, x_mine={"a": 1})))
+    one = answer()
+    assert fed(one, native(fn("get_weather", "{}", index=0, x_mine={"a": 1}))) == []
+    clean, _ = fed(one, payload(reason="tool_calls"))
     assert json.loads(clean)["choices"][0]["delta"]["tool_calls"][0]["x_mine"] == {"a": 1}
 
 
@@ -481,6 +504,23 @@ def test_two_choices_in_one_chunk() -> None:
     last["choices"] += chunk(index=1, reason="length")["choices"]
     choices = from_stream(streamed(answer(n=2), [[json.dumps(both).encode()], [json.dumps(last).encode()]]))
     assert [(c.content, c.reason) for _, c in sorted(choices.items())] == [("a", "stop"), ("b", "length")]
+
+
+def test_choices_begin_in_order_whatever_the_engine_sends_first() -> None:
+    """Several of one chunk as several of their own: clients build their list of choices as they come."""
+    together = chunk("c", index=2)
+    together["choices"] += chunk("b", index=1)["choices"]
+    alone = [payload("c", index=2), payload("b", index=1)]
+    for came in ([json.dumps(together).encode()], alone):
+        clean = [json.loads(each)["choices"][0] for each in fed(answer(n=3), *came)]
+        assert [(frame["index"], frame["delta"].get("content")) for frame in clean] == [
+            *((0, None), (1, None)),
+            *((2, "c"), (1, "b")),
+        ]
+    # A choice that has begun, and one that nobody asked for, open no other.
+    one = answer(n=2)
+    begun = fed(one, payload("a"), payload("b", index=1), json.dumps(together).encode())
+    assert [json.loads(each)["choices"][0]["index"] for each in begun] == [0, 1, 2, 1]
 
 
 def test_warnings_cover_every_choice() -> None:

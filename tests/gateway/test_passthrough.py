@@ -45,6 +45,20 @@ async def test_an_error_in_place_of_a_stream_is_raised() -> None:
         await stream.payloads()
 
 
+async def test_an_error_in_the_middle_of_a_stream_is_raised_in_its_place() -> None:
+    stream, meter, _ = passthrough(TEXT, ERROR, TEXT)
+    assert await stream.payloads() == [TEXT]
+    with pytest.raises(GatewayError, match="out of memory"):
+        await stream.payloads()
+    assert meter.chunks == 1, "the client has one payload"
+
+
+async def test_text_about_errors_is_no_error() -> None:
+    about = json.dumps({"choices": [{"text": '{"error": 1}'}], "error": None}).encode()
+    stream, _, _ = passthrough(TEXT, about)
+    assert [await stream.payloads(), await stream.payloads(), await stream.payloads()] == [[TEXT], [about], []]
+
+
 async def test_a_stream_that_no_client_could_read_is_an_error() -> None:
     stream, _, _ = passthrough(b"<html>", TEXT)
     with pytest.raises(ProviderInvalidResponse):

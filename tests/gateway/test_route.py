@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.backends import Backend
 from gateway.config import Config, Model
 from gateway.core import Gateway, Route
+from gateway.core.fallbacks import open_with_fallbacks
 from gateway.engines import Engine
 from gateway.errors import ProviderModelNotLoaded
 from gateway.observe.request_log import RequestLog
 from gateway.schema.pool import Pool, Threads
 from gateway.upstream import EngineGone
+from gateway.wire.chat import ChatRequest
+from tests.gateway.double import completion
+from tests.gateway.test_run import GONE, Scripted
+from tests.patience import PATIENCE
 
 MODEL = Model(name="m", runtime="echo")
 
@@ -82,6 +90,52 @@ async def test_an_engine_that_goes_during_any_request_counts_as_lost() -> None:
     assert (engine.losses, engine.in_flight, used.in_flight) == (1, 0, 0)
 
 
+class Lost(Counted):
+    """Its engine goes before the first answer, and again within the second."""
+
+    opened = 0
+
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Scripted:
+        self.opened += 1
+        if self.opened == 1:
+            raise GONE
+        return Scripted(error=GONE)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_engine_is_asked_once_more_and_no_third_time(stream: bool) -> None:
+    engine = CountedEngine()
+    engine.backend = backend = Lost(MODEL, None)
+    used = route(engine)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+    with await used.open(ChatRequest.parse(json.dumps(body).encode())) as run, pytest.raises(EngineGone):
+        await (run.payloads() if stream else run.whole())
+    assert (backend.opened, engine.losses) == (2, 2)
+    assert (used.in_flight, engine.in_flight) == (0, 0)
+
+
+class Unclosable(Counted):
+    async def aclose(self) -> None:
+        raise ZeroDivisionError("its own bug")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [(Counted, ""), (Unclosable, "the former engine of model m did not end: its own bug")],
+    ids=["it ends", "it fails"],
+)
+async def test_only_what_fails_while_a_route_leaves_is_logged(
+    kind: type[Counted], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(source=Path("config.yaml"), active_model="m", models={"m": MODEL})
+    async with Gateway(config) as gateway:
+        gateway.routes["m"]._backend = kind(MODEL, None)
+        gateway.apply(replace(config, active_model="n", models={"n": replace(MODEL, name="n")}))
+        while gateway.leaving:
+            await asyncio.wait([*gateway.leaving])
+    assert [record.getMessage() for record in caplog.records] == ([said] if said else [])
+
+
 async def test_a_replaced_route_closes_its_old_connections_and_leaves_the_engine() -> None:
     engine = CountedEngine()
     old = route(engine)
@@ -104,3 +158,66 @@ async def test_ready_asks_the_engine_that_runs() -> None:
             await gateway.ready("m")
         assert engine.in_flight == 0
         gateway.routes["m"].engine = None
+
+
+class Refusing(Counted):
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Scripted:
+        raise ProviderModelNotLoaded("still loads")
+
+
+async def test_a_request_that_no_engine_takes_is_over() -> None:
+    engine = CountedEngine()
+    engine.backend = Refusing(MODEL, None)
+    used = route(engine)
+    with pytest.raises(ProviderModelNotLoaded):
+        await used.open(ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Hi"}]}'))
+    assert (used.in_flight, engine.in_flight, engine.losses) == (0, 0, 0)
+    async with asyncio.timeout(PATIENCE):
+        await used.retire(PATIENCE)
+
+
+class Answering(Counted):
+    """Answers with a call as a model writes it."""
+
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Scripted:
+        return Scripted(
+            json.dumps(completion('<tool_call>{"name": "f", "arguments": {"a": True,}}</tool_call>')).encode()
+        )
+
+
+@pytest.mark.parametrize(
+    ("said", "healed"),
+    [
+        pytest.param([{"role": "user", "content": "Hi"}], {}, id="the answer alone"),
+        pytest.param([{"role": "tool", "content": "noon"}], {"orphan_results": 1}, id="and the past"),
+    ],
+)
+async def test_repairs_are_booked(said: list[dict[str, str]], healed: dict[str, int]) -> None:
+    log = RequestLog()
+    model = replace(MODEL, tool_call_format="hermes")
+    engine = CountedEngine()
+    engine.backend = Answering(model, None)
+    used = Route(model, log, Threads(Pool()), cast("Engine", engine))
+    body = {"messages": said, "tools": [{"type": "function", "function": {"name": "f"}}]}
+    with await used.open(ChatRequest.parse(json.dumps(body).encode())) as run:
+        await run.whole()
+    (row,) = log.rows
+    assert row[8] is not None
+    assert (row[8].mended, dict(row[8].healed), row[8].warnings) == ("lexical", healed, [])
+
+
+async def test_one_route_that_can_t_be_closed_keeps_no_other_open() -> None:
+    models = {name: replace(MODEL, name=name) for name in ("m", "n")}
+    gateway = Gateway(Config(source=Path("config.yaml"), active_model="m", models=models))
+    gateway.routes["m"]._backend = Unclosable(MODEL, None)
+    gateway.routes["n"]._backend = other = Counted(MODEL, None)
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await gateway.aclose()
+    assert [str(each) for each in caught.value.exceptions] == ["its own bug"]
+    assert other.closed == 1
+
+
+async def test_a_model_that_a_reload_removes_meanwhile() -> None:
+    asked = ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Hi"}]}')
+    with pytest.raises(ProviderModelNotLoaded, match="model 'm' was just removed"):
+        await open_with_fallbacks(replace(MODEL, retries=1, fallbacks=("n",)), lambda name: None, asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from time import monotonic
 from typing import Any, cast
 
 import pytest
@@ -10,9 +11,13 @@ import pytest
 from gateway.answer.normalize import Answer
 from gateway.backends import Backend, Reply
 from gateway.config import Model
+from gateway.core.checked import CheckedRun
 from gateway.core.run import Asked, Run
 from gateway.engines import Engine
 from gateway.errors import ProviderUnavailable
+from gateway.request.checks import Check, Enforced
+from gateway.request.constraints import Constraint
+from gateway.schema.checker import compiled
 from gateway.schema.pool import Pool, Threads
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest
@@ -66,8 +71,9 @@ class CountedEngine:
 class Route:
     """Answers each attempt with the next reply."""
 
-    def __init__(self, *replies: Scripted, ours: bool = True) -> None:
+    def __init__(self, *replies: Scripted, ours: bool = True, format: str = "native_json") -> None:
         self.model = MODEL
+        self.format = format
         self.fake = CountedEngine()
         self.engine = cast("Engine", self.fake) if ours else None
         self.schemas = Threads(Pool())
@@ -76,14 +82,18 @@ class Route:
 
     async def ask(self, request: ChatRequest) -> Asked:
         self.fake.in_flight += 1
-        return self.replies.pop(0), Answer(request, registry.get("native_json")), Backend(MODEL, None), None
+        return self.replies.pop(0), Answer(request, registry.get(self.format)), Backend(MODEL, None), None
 
     def ended(self, run: Run) -> None:
         self.booked.append(run)
 
+    def request(self, *, stream: bool) -> ChatRequest:
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream, "tools": tools}
+        return ChatRequest.parse(json.dumps(body).encode())
+
     async def run(self, *, stream: bool) -> Run:
-        body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream}
-        request = ChatRequest.parse(json.dumps(body).encode())
+        request = self.request(stream=stream)
         return Run(self, request, await self.ask(request), 0.0, replayed=False)
 
 
@@ -145,6 +155,22 @@ async def test_a_client_that_has_a_part_is_told_of_the_end() -> None:
     assert len(route.replies) == 1, "never asked again"
 
 
+@pytest.mark.parametrize("begun", [False, True], ids=["read", "begun before"])
+async def test_when_the_first_payload_came(begun: bool) -> None:
+    """For the request log: 0 until then, and the first moment ever after."""
+    route = Route(good(True))
+    with await route.run(stream=True) as run:
+        before = monotonic()
+        assert run.first == 0.0
+        if begun:
+            await run.begin()
+        assert await run.payloads()
+        first = run.first
+        assert before <= first <= monotonic()
+        assert await text(run, True) == ""
+        assert run.first == first
+
+
 async def test_what_begin_has_read_can_still_be_asked_again_elsewhere() -> None:
     route = Route(good(True))
     with await route.run(stream=True) as run:
@@ -159,3 +185,31 @@ async def test_a_client_that_leaves_the_second_attempt_left_and_nothing_failed()
         assert await run.payloads()
         assert run.outcome == "client_left"
     assert route.booked[0].outcome == "client_left"
+
+
+async def test_an_error_that_came_behind_held_text_is_the_outcome_of_a_client_that_leaves() -> None:
+    """The client got the text that was held back, and never read the error."""
+    begun, error = json.dumps(chunk("Hi <tool_")).encode(), b'{"error": {"message": "slot failed", "code": 500}}'
+    route = Route(Scripted(begun, error), format="hermes")
+    with await route.run(stream=True) as run:
+        said = [json.loads(payload) for _ in range(2) for payload in await run.payloads()]
+    assert "".join(each["choices"][0]["delta"]["content"] for each in said) == "Hi <tool_"
+    assert run.outcome == "internal_error"
+
+
+class Enforcing(Route):
+    """The first attempt is to be checked; the second engine takes a grammar."""
+
+    async def ask(self, request: ChatRequest) -> Asked:
+        reply, answer, backend, _ = await super().ask(request)
+        check = Check(Constraint("json"), None, compiled)
+        return reply, answer, backend, Enforced("checked", check) if self.replies else Enforced("grammar")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_what_the_second_engine_enforces_is_not_checked(stream: bool) -> None:
+    route = Enforcing(Scripted(error=GONE), good(stream))
+    request = route.request(stream=stream)
+    with CheckedRun(route, request, await route.ask(request), 0.0, replayed=False) as run:
+        assert await text(run, stream) == "Hello", "no JSON, and no reason to ask again"
+        assert run.enforced_by == "grammar"

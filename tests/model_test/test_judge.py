@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -230,6 +231,19 @@ def test_kinds_of_words() -> None:
     case = CORE["single-001"]
     cut = Answer(calls=(RawCall("add", '{"a": 1', "c"),), finish="stop", warned=("unfinished_call",))
     assert judge(case, case.steps[0], cut).kind == "abandoned_call"
+    # One that the answer's length cut is what OpenAI sends, too.
+    assert judge(case, case.steps[0], replace(cut, finish="length", warned=("truncated_call",))).kind == "truncated"
+
+
+def test_a_call_of_an_undeclared_tool_is_text() -> None:
+    """The gateway keeps it as the model wrote it, marks included, and says so: the model's fault."""
+    case = CORE["single-001"]
+    text = "<|tool_call_start|>[fly()]<|tool_call_end|>"
+    kept = Answer(content=text, finish="stop", warned=("unknown_tool",))
+    verdict = judge(case, case.steps[0], kept)
+    assert (verdict.kind, verdict.well_formed) == ("unknown_tool", True)
+    leaked = judge(case, case.steps[0], replace(kept, warned=()))
+    assert (leaked.kind, leaked.well_formed) == ("text_tool_call", False)
 
 
 def test_turning_in_a_circle() -> None:

@@ -1,6 +1,6 @@
-"""Classes of what models write in place of a clean Python call, each as a table and as a generator.
+"""Classes of what models write in place of a clean Python call or of clean JSON, as tables and as generators.
 
-What a reader of Python understands without doubt is read; anything else is text, and no value is guessed.
+What a reader of either understands without doubt is read; anything else is text, and no value is guessed.
 """
 
 from __future__ import annotations
@@ -186,4 +186,173 @@ def spelled(draw: st.DrawFn) -> tuple[str, Calls]:
 def test_liberties_combine(written: tuple[str, Calls]) -> None:
     body, calls = written
     message = parse("pythonic", BEGIN + body + END, TOOLS, random_splits=1)
+    assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == calls
+
+
+# The same for arguments in JSON: what stands for `{"query": "a"}`
+
+JSON_QUOTES: list[tuple[str, Calls]] = [
+    ("{“query”: “a b”}", search(query="a b")),
+    ('{"query": “a b”}', search(query="a b")),
+    ('{“query”: "a b"}', search(query="a b")),
+    ("{‘query’: ‘a b’}", search(query="a b")),
+    ("{”query”: ”a b”}", search(query="a b")),
+    ("{„query“: „a b“}", search(query="a b")),
+    ("{‚query‘: ‚a b‘}", search(query="a b")),
+    ("{“query”: ‘it’s’}", search(query="it’s")),
+    ("{“query”: “say “hi”, then go”, “limit”: 3}", search(query="say “hi”, then go", limit=3)),
+    ("{“query”: “a \"b\" 'c'”}", search(query="a \"b\" 'c'")),
+    ("{“query”: “a\\n\\u00e9\\”b”}", search(query="a\né”b")),
+    ("{“query”: “a\nb”}", search(query="a\nb")),
+    ('{“query”: “a”, “tags”: [“x”, ‘y’ , "z"]}', search(query="a", tags=["x", "y", "z"])),
+    ("{“query”: “a”, “deep”: {“k”: {“l”: “m”}}}", search(query="a", deep={"k": {"l": "m"}})),
+    ('{"query": "a “b” c’s"}', search(query="a “b” c’s")),
+    ("{“query”: “” }", search(query="")),
+]
+JSON_SPACE: list[tuple[str, Calls]] = [
+    ('{ "query" : "a" , "limit" : 3 }', search(query="a", limit=3)),
+    ('{"query":"a","limit":3}', search(query="a", limit=3)),
+    ('{\n\t"query"\n:\n"a"\n,\n"limit"\n:\n3\n}', search(query="a", limit=3)),
+    ('{\u00a0"query"\u3000:\u00a0"a"\u3000}', search(query="a")),
+    ('{"tags" : [ "x" , "y" ] , "query" : "a"}', search(tags=["x", "y"], query="a")),
+    ('{"query": "a", "deep": { }}', search(query="a", deep={})),
+    ('{"query": "a", "tags": [ ]}', search(query="a", tags=[])),
+    ('{"query": "a" ,}', search(query="a")),
+    ('{"query": "a", "tags": ["x" , ]}', search(query="a", tags=["x"])),
+    ("{“query” : “a” , “limit” : 3 }", search(query="a", limit=3)),
+    ('{\r\n  "query": "a"\r\n}', search(query="a")),
+]
+JSON_SEPARATORS: list[tuple[str, Calls]] = [
+    ('{"query" = "a"}', search(query="a")),
+    ('{"query"="a", "limit"=3}', search(query="a", limit=3)),
+    ('{"query" => "a", "limit" => 3}', search(query="a", limit=3)),
+    ('{query = "a"}', search(query="a")),
+    ('{"query": "a"; "limit": 3}', search(query="a", limit=3)),
+    ('{"query": "a", "tags": ["x"; "y"]}', search(query="a", tags=["x", "y"])),
+    ('{"query"："a"，"limit"：3}', search(query="a", limit=3)),
+    ("{“query”：“a”，“limit”：3}", search(query="a", limit=3)),
+    ('{"query": "a"； "limit": 3}', search(query="a", limit=3)),
+    ('{"query": "x=1; y：2，z"}', search(query="x=1; y：2，z")),
+    ('{"query": "a";}', search(query="a")),
+]
+JSON_KEYWORDS: list[tuple[str, Calls]] = [
+    ('{query: "a", limit: 3}', search(query="a", limit=3)),
+    ("{'query': 'a'}", search(query="a")),
+    ("{'query': \"a\", limit: 3}", search(query="a", limit=3)),
+    ('{"query": "a", "maybe": None}', search(query="a", maybe=None)),
+    ('{"query": "a", "maybe": NULL}', search(query="a", maybe=None)),
+    ('{"query": "a", "deep": {"on": True, "off": FALSE}}', search(query="a", deep={"on": True, "off": False})),
+    ('{"query": "a", "mode": fast}', search(query="a", mode="fast")),
+    ('{"query": "a", "level": low}', search(query="a", level="low")),
+    ('{"query": "a", "tags": [x, y]}', search(query="a", tags=["x", "y"])),
+    ('{"query": "a", "limit": 07}', search(query="a", limit=7)),
+    ('{"query": "a", "limit": +3}', search(query="a", limit=3)),
+]
+JSON_READ = {
+    "quotes": JSON_QUOTES,
+    "space": JSON_SPACE,
+    "separators": JSON_SEPARATORS,
+    "keywords": JSON_KEYWORDS,
+}
+ENVELOPES = {
+    "hermes": '<tool_call>\n{"name": "search", "arguments": %s}\n</tool_call>',
+    "llama3_json": '{"name": "search", "parameters": %s}',
+    "mistral": "[TOOL_CALLS]search[ARGS]%s",
+    "granite_20b_fc": '<function_call> {"name": "search", "arguments": %s}',
+    "arguments first": '<tool_call>\n{"arguments": %s, "name": "search"}\n</tool_call>',
+}
+
+
+@pytest.mark.parametrize("envelope", ENVELOPES)
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=f"{name}: {row[0]}") for name in JSON_READ for row in JSON_READ[name]]
+)
+def test_what_a_reader_of_json_understands_is_read(row: tuple[str, Calls], envelope: str) -> None:
+    body, calls = row
+    format = "hermes" if envelope == "arguments first" else envelope
+    message = parse(format, ENVELOPES[envelope] % body, TOOLS, unknown_tools="refuse")
+    assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == calls
+    assert message.content == ""
+
+
+def test_each_class_of_json_has_ten_cases() -> None:
+    assert all(len(rows) >= 10 for rows in JSON_READ.values())
+
+
+AROUND: list[str] = [
+    "{“name”: “search”, “arguments”: {“query”: “a”}}",
+    "{“name” : “search” , “arguments” : {“query” : “a”}}",
+    "{‘name’: ‘search’, ‘arguments’: {‘query’: ‘a’}}",
+    '{"name" = "search", "arguments" = {"query" = "a"}}',
+    '{"name" => "search", "arguments" => {"query" => "a"}}',
+    '{"name"："search"，"arguments"：{"query"："a"}}',
+    '{"name": "search"; "arguments": {"query": "a"}}',
+    "{“arguments”: {“query”: “a”}, “name”: “search”}",
+    '{name: “search”, arguments: {query: "a"}}',
+    "{“function”: {“name”: “search”, “arguments”: {“query”: “a”}}}",
+    "{„name“: „search“, „arguments“: {„query“: „a“}}",
+]
+
+
+@pytest.mark.parametrize("body", AROUND)
+def test_the_same_around_the_arguments(body: str) -> None:
+    message = parse("hermes", f"<tool_call>{body}</tool_call>", TOOLS, unknown_tools="refuse")
+    assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == search(query="a")
+
+
+def test_a_call_in_typographic_quotes_needs_no_mark() -> None:
+    message = parse("llama3_json", AROUND[0], TOOLS, unknown_tools="refuse")
+    assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == search(query="a")
+
+
+DOUBTFUL_JSON = [
+    '{"query" == "a"}',
+    '{"query" := "a"}',
+    '{"query": = "a"}',
+    '{"query": "a”}',
+    '{"query": “a"}',
+    "{“query: “a”}",
+    "{“query”: “a “b”}",
+    "{“query”: “a” “b”}",
+    '{"query": "a" "limit": 3}',
+    '{"query": two words}',
+    '{"query": "a", "deep": {"k": v}}',
+    '{"query" "a"}',
+]
+
+
+@pytest.mark.parametrize("body", DOUBTFUL_JSON)
+def test_any_other_json_is_text(body: str) -> None:
+    message = parse("hermes", ENVELOPES["hermes"] % body, TOOLS, unknown_tools="refuse")
+    assert not message.tool_calls
+    assert body in message.content
+
+
+@st.composite
+def spelled_json(draw: st.DrawFn) -> tuple[str, Calls]:
+    """Arguments in JSON with every class's liberties at once."""
+    parts: list[str] = []
+    value: dict[str, Any] = {}
+    for key in draw(st.lists(st.sampled_from(["query", "mode", "limit", "tags"]), min_size=1, unique=True)):
+        words = [draw(WORD) for _ in range(2)]
+        opening, closing = draw(st.sampled_from([("'", "'"), ('"', '"'), ("“", "”"), ("‘", "’"), ("„", "“")]))
+        written: dict[str, tuple[str, Any]] = {
+            "query": (f"{opening}{' '.join(words)}{closing}", " ".join(words)),
+            "mode": ("fast", "fast"),
+            "limit": ("7", 7),
+            "tags": (f"[{draw(BLANK)}{words[0]}{draw(BLANK)},{opening}{words[1]}{closing}]", words),
+        }
+        name = draw(st.sampled_from([key, f"{opening}{key}{closing}", f'"{key}"']))
+        sign = draw(st.sampled_from([":", "=", "=>", "："]))
+        text, value[key] = written[key]
+        parts.append(f"{draw(BLANK)}{name}{draw(BLANK)}{sign}{draw(BLANK)}{text}{draw(BLANK)}")
+    return "{" + draw(st.sampled_from([",", ";", "，"])).join(parts) + "}", search(**value)
+
+
+@given(written=spelled_json(), envelope=st.sampled_from(["hermes", "mistral", "arguments first"]))
+@settings(max_examples=150, deadline=None)
+def test_liberties_of_json_combine(written: tuple[str, Calls], envelope: str) -> None:
+    body, calls = written
+    format = "hermes" if envelope == "arguments first" else envelope
+    message = parse(format, ENVELOPES[envelope] % body, TOOLS, random_splits=1)
     assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == calls

@@ -516,6 +516,20 @@ GLM: dict[str, Case] = {
         [("note", {"text": '"'})],
         (),
     ),
+    "a quote at its beginning": (
+        '<tool_call>note<arg_key>text</arg_key><arg_value>"a" and b</arg_value></tool_call>',
+        "",
+        "",
+        [("note", {"text": '"a" and b'})],
+        (),
+    ),
+    "a quote at its end": (
+        '<tool_call>note<arg_key>text</arg_key><arg_value>a "b"</arg_value></tool_call>',
+        "",
+        "",
+        [("note", {"text": 'a "b"'})],
+        (),
+    ),
     "quotes around nothing": (
         '<tool_call>note<arg_key>text</arg_key><arg_value>""</arg_value></tool_call>',
         "",

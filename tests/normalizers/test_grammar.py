@@ -258,3 +258,52 @@ def test_a_schema_that_refers_to_itself_without_end(format: str) -> None:
     schema = {"$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "type": "object"}}}
     parameters = {**schema, "type": "object", "properties": {"x": {"$ref": "#/$defs/a"}}}
     assert len(written(format, [{"name": "f", "parameters": parameters}])) < 1_000_000
+
+
+OBJECTS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "any": ({"type": "object"}, [{}, {"a": 1}], [[], 1]),
+    "closed and empty": ({"type": "object", "additionalProperties": False}, [{}], [{"a": 1}]),
+    "a map": (
+        {"type": "object", "additionalProperties": {"type": "integer"}},
+        [{}, {"a": 1}, {"a": 1, "b c": 2}],
+        [{"a": "x"}, {"a": 1, "b": None}],
+    ),
+    "all of, within": (
+        {"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}}, {"required": ["a"]}]},
+        [{"a": 1}],
+        [{}, {"a": "x"}],
+    ),
+    "required and not": (
+        {"properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}}, "required": ["b"]},
+        [{"b": True}, {"a": 1, "b": False}, {"b": False, "a": 1}],
+        [{}, {"a": 1}],
+    ),
+}
+
+
+@pytest.mark.parametrize("format", ["hermes", "pythonic", "mistral", "kimi_k2"])
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects(format: str, name: str) -> None:
+    schema, fitting, others = OBJECTS[name]
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+    assert [value for value in fitting if not accepts(format, parameters, {"x": value})] == []
+    assert [value for value in others if accepts(format, parameters, {"x": value})] == []
+
+
+TAGGED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
+    "a text": ({"type": "string"}, ["", "a b", "5"], []),
+    "a text or a number": ({"type": ["string", "integer"]}, ["x", 5], []),
+    "no text": ({"type": ["integer", "boolean"]}, [5, True], ["x"]),
+    "a text of few": ({"enum": ["a", "b"]}, ["a", "b"], ["c"]),
+    "a value of few": ({"enum": ["a", 5]}, ["a", 5], ["c", 6]),
+    "a number by a branch": ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, [5, None], ["x"]),
+}
+
+
+@pytest.mark.parametrize("format", ["qwen3_coder", "glm45", "deepseek_v32", "minimax_m2"])
+@pytest.mark.parametrize("name", TAGGED)
+def test_values_between_tags(format: str, name: str) -> None:
+    schema, fitting, others = TAGGED[name]
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+    assert [value for value in fitting if not accepts(format, parameters, {"x": value})] == []
+    assert [value for value in others if accepts(format, parameters, {"x": value})] == []

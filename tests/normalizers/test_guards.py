@@ -178,6 +178,28 @@ def test_usual_spellings_are_allowed(format: str) -> None:
         assert Machine(guard.in_reasoning or "").accepts(f"Hm.{closing}\n{render_calls(spec, [one])}")
 
 
+OPEN: Json = {"name": "log", "parameters": {"type": "object", "additionalProperties": True}}
+STRICT: Json = {"name": "empty", "strict": True, "parameters": {"type": "object", "properties": {}}}
+
+
+@pytest.mark.parametrize("format", GUARDED)
+def test_only_a_tool_without_declared_parameters_takes_any(format: str) -> None:
+    spec = registry.get(format)
+    guard = guarded(spec, [*TOOLS, OPEN, STRICT])
+    assert guard is not None
+    machine = Machine(guard.text)
+
+    def accepts(name: str, **arguments: Any) -> bool:
+        return machine.accepts(render_calls(spec, [ToolCall("", name, json.dumps(arguments))]))
+
+    assert accepts("log", zone="UTC", at="noon")
+    assert accepts("log")
+    assert accepts("get_weather", city="Rome")
+    assert not accepts("get_weather", city="Rome", zone="UTC")
+    assert accepts("empty")
+    assert not accepts("empty", zone="UTC")
+
+
 SPELLINGS: dict[str, Sequence[str]] = {
     "pythonic": (
         "[get_weather(days=3, city='Rome')]",

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from normalizers import FormatSpec, UnknownFormat, detect, get, names, warm
+from normalizers import FormatSpec, UnknownFormat, detect, get, names, normalizer, warm
+from normalizers.events import ToolArgs, ToolCall, ToolEnd, ToolStart
+from normalizers.write.render import render_calls
 from tests.normalizers.splits import parse, tool
 from tests.patience import PATIENCE
 
@@ -158,3 +160,15 @@ def test_the_grammar_is_loaded_by_a_call_or_by_warming() -> None:
 @pytest.mark.parametrize("name", names())
 def test_every_format_warms(name: str) -> None:
     warm(name)
+
+
+TOOL = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "string"}}}}
+MARKED = [name for name in names() if get(name).open and get(name).close]
+
+
+@pytest.mark.parametrize("format", MARKED)
+def test_a_format_that_is_looked_for_does_not_wait_for_the_end_of_the_answer(format: str) -> None:
+    text = render_calls(get(format), [ToolCall("", "f", '{"a": "x"}')])
+    reader = normalizer("auto", [TOOL])
+    events = [event for at in range(0, len(text), 3) for event in reader.feed(text[at : at + 3])]
+    assert [type(event) for event in events] == [ToolStart, ToolArgs, ToolEnd]

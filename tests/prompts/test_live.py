@@ -88,6 +88,7 @@ async def test_an_engine_that_restores_in_vain_is_told_once_and_not_tried_again(
     for prompt in PROMPTS:
         await turn(prompts, server, prompt)
     await prompts.save_all(server)
+    await saved.kept()
     assert (len(saved), saved.saves) == (3, 3)
     with caplog.at_level(logging.WARNING, "ctxgate"):
         prompts = live(saved)
@@ -111,6 +112,7 @@ async def test_a_file_that_an_engine_refuses_is_removed(saved: SavedPrompts) -> 
     server, prompts = Double(saved.path), live(saved)
     await turn(prompts, server, PROMPTS[0])
     await prompts.save_all(server)
+    await saved.kept()
     server.trouble = ProviderUnavailable("died")
     prompts = live(saved)
     assert await prompts.place(server, 4000, rendering(PROMPTS[0]), private=False) is None
@@ -150,6 +152,7 @@ async def test_what_an_engine_wrote_late_is_swept(tmp_path: Path, monkeypatch: p
     (saved.path / saved.fresh()).write_bytes(b"late")
     await turn(prompts, server, PROMPTS[0])
     await prompts.save_all(server)
+    await saved.kept()
     assert len(saved) == 1
     assert names(saved.path, "new-*") == []
 
@@ -160,5 +163,6 @@ async def test_the_bounds_hold(tmp_path: Path) -> None:
     for prompt in PROMPTS:
         await turn(prompts, server, prompt)
     await prompts.save_all(server)
+    await saved.kept()
     assert (len(saved), saved.size) == (2, 12)
     assert len(names(saved.path, "*.prompt")) == 2

@@ -46,9 +46,11 @@ def config(folder: Path, weights: Path, **prompts: Any) -> dict[str, Any]:
     }
 
 
-def ask(gateway: Served, model: str = "a", messages: list[dict[str, str]] | None = None) -> tuple[str, float]:
+def ask(
+    gateway: Served, model: str = "a", messages: list[dict[str, str]] | None = None, **fields: Any
+) -> tuple[str, float]:
     """The words, and the cached share of the prompt."""
-    asked = {"model": model, "messages": messages or talk(), "max_tokens": 8, "temperature": 0}
+    asked = {"model": model, "messages": messages or talk(), "max_tokens": 8, "temperature": 0, **fields}
     answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=asked, timeout=PATIENCE).raise_for_status().json()
     usage = answer["usage"]
     cached = usage["prompt_tokens_details"]["cached_tokens"] / usage["prompt_tokens"]
@@ -132,6 +134,14 @@ def test_mlx(mlx_model: Path, tmp_path: Path, save: str) -> None:
         again, cached = ask(gateway)
         assert cached >= LEAST_CACHED
         assert again == words
+        ask(gateway, messages=talk(system=LONG.replace("Item 3 ", "Item three ")))
+        (changed, restored) = httpx.get(f"{gateway.url}/-/requests", timeout=PATIENCE).json()["requests"][:2]
+        assert restored["restored_tokens"] == restored["cached_tokens"] > 0
+        assert restored["prefix"] == []
+        assert [place.partition(" ")[0] for place in changed["prefix"]] == ["messages[0].content"]
+        assert changed["restored_tokens"] == 0
+        ask(gateway, messages=talk(system="A secret. " + LONG), cache_prompt=False)
     assert modes(tmp_path / "state/prompts") == (0o700, {0o600})
-    (saved,) = Folder(tmp_path / "state/prompts").list().values()
-    assert saved.model == "a"
+    # The first conversation, the changed one, and none for the one that shall leave nothing.
+    saved = Folder(tmp_path / "state/prompts").list().values()
+    assert [each.model for each in saved] == ["a", "a"]

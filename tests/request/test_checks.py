@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ProviderInvalidRequest
-from gateway.request.checks import Check, with_contents
+from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
+from gateway.request import checks
+from gateway.request.checks import AnswerBuffer, Check, with_contents
 from gateway.request.constraints import Constraint, allowed_tools, constraint
 from gateway.schema.checker import compiled
 from gateway.wire.chat import ChatRequest
@@ -194,3 +195,100 @@ def test_the_tools_that_a_choice_leaves(choice: Any, named: bool, tools: list[st
     found = {name: json.loads(bytes(value)) for name, value in allowed_tools(asked, named=named).items()}
     left = found.get("tools")
     assert (left and [each["function"]["name"] for each in left], found.get("tool_choice")) == (tools, mode)
+
+
+# Bounds
+
+
+def called(*arguments: str) -> Json:
+    return {"tool_calls": [{"function": {"name": "strict", "arguments": each}} for each in arguments]}
+
+
+STRICT = tool("strict", strict=True, parameters={"type": "object", "properties": {"n": {"type": "integer"}}})
+
+
+def test_an_answer_may_hold_a_hundred_calls() -> None:
+    checked = check(kind="call", tools=[STRICT])
+    assert checked.fault(called(*["{}"] * 100), "tool_calls") is None
+    assert checked.fault(called(*["{}"] * 101), "tool_calls") == "more than 100 tools were called"
+
+
+@pytest.mark.parametrize("arguments", ['{"n": ', "[" * 100_000])
+def test_arguments_that_are_not_json(arguments: str) -> None:
+    found = check(kind="call", tools=[STRICT]).fault(called("{}", arguments), "tool_calls")
+    assert found == "the arguments of strict are not JSON"
+
+
+def test_a_call_without_arguments_is_checked_as_an_empty_one() -> None:
+    needy = tool("strict", strict=True, parameters={"type": "object", "required": ["n"]})
+    for arguments in ("", None, "{}"):
+        message = {"tool_calls": [{"function": {"name": "strict", "arguments": arguments}}]}
+        found = check(kind="call", tools=[needy]).fault(message, "tool_calls")
+        assert str(found).startswith("the arguments of strict don't fit: the value: ")
+
+
+def test_a_strict_tool_with_too_long_a_schema_is_refused() -> None:
+    long = {"type": "object", "description": "x" * 2**20}
+    checked = check(kind="call", tools=[tool("strict", strict=True, parameters=long)])
+    with pytest.raises(ProviderInvalidRequest, match="longer than 1048576 bytes") as caught:
+        checked.fault(called("{}"), "tool_calls")
+    assert caught.value.param == "tools"
+
+
+def test_a_fault_that_quotes_the_answer_is_cut() -> None:
+    found = check({"properties": {"n": {"type": "integer"}}}).fault({"content": json.dumps({"n": "x" * 9000})}, "stop")
+    assert found is not None
+    assert len(found) == 500
+
+
+def test_a_stream_is_held_back_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "MAX_HELD", 10)
+    buffer = AnswerBuffer()
+    buffer.add([b"12345", b"678"])
+    buffer.add([b"90"])
+    assert buffer.payloads == [b"12345", b"678", b"90"]
+    with pytest.raises(ProviderInvalidResponse, match="exceeds 10 bytes"):
+        buffer.add([b"1"])
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"content": "Well"}, "Well"),
+        ({"content": None}, "(nothing)"),
+        ({"tool_calls": [{"id": "c", "function": {"name": "f"}}]}, '[{"name":"f"}]'),
+    ],
+)
+def test_what_a_model_said_is_quoted_to_it(message: Json, said: str) -> None:
+    assert check().again(message, "it is not JSON")[0] == {"role": "assistant", "content": said}
+
+
+SCHEMA = b'{"type":"object"}'
+NOTHING_ELSE = "and with nothing else: no words around it, no code fence."
+WORDS: dict[str, tuple[Constraint, str]] = {
+    "any tool": (Constraint("call"), "Call one of the tools now, whatever is said, and write nothing else."),
+    "these tools": (Constraint("call", ("a", "b")), "Call a or b now, whatever is said, and write nothing else."),
+    "an object": (Constraint("json"), f"Answer with one JSON object, {NOTHING_ELSE}"),
+    "a schema": (
+        Constraint("json", schema=SCHEMA),
+        f"Answer with one JSON value, {NOTHING_ELSE} It has to conform to this JSON Schema: {SCHEMA.decode()}",
+    ),
+    "an object, or a call": (
+        Constraint("json or call"),
+        f"Answer with one JSON object, {NOTHING_ELSE} This is about an answer in text: calling a tool stays allowed.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_constraint_in_words(name: str) -> None:
+    of, words = WORDS[name]
+    assert of.words() == words
+
+
+@pytest.mark.parametrize(
+    ("of", "schema"),
+    [(Constraint("call"), None), (Constraint("json"), b'{"type":"object"}'), (Constraint("json", schema=b"{}"), b"{}")],
+)
+def test_the_schema_of_a_text(of: Constraint, schema: bytes | None) -> None:
+    assert of.text_schema == schema

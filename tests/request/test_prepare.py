@@ -83,6 +83,26 @@ def test_past_calls_become_text_with_the_tools() -> None:
     assert (result["role"], "noon" in result["content"]) == ("user", True)
 
 
+def test_a_result_in_text_names_its_tool() -> None:
+    """By the id of its call, or by its own name; several calls of one message are told apart."""
+    can = Capabilities(PLAIN := registry.get("mistral"), PLAIN, tools_in_prompt=True, takes_tools=False)
+    assert not PLAIN.result, "a format without its own form of results"
+    other = {"id": "call_2", "type": "function", "function": {"name": "later", "arguments": "{}"}}
+    messages = [
+        USER,
+        {"role": "assistant", "content": "", "tool_calls": [CALL, other]},
+        {"role": "tool", "tool_call_id": "call_2", "content": "soon"},
+        {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
+        {"role": "tool", "tool_call_id": "call_2", "name": "renamed", "content": {"at": 5}},
+    ]
+    *_, first, second, third = sent(prepared(can, messages=messages, tools=[tool("now")]))["messages"]
+    assert [first["content"], second["content"], third["content"]] == [
+        "Result of later:\nsoon",
+        "Result of now:\nnoon",
+        'Result of renamed:\n{"at": 5}',
+    ]
+
+
 @pytest.mark.parametrize(
     ("keeps_calls", "takes_tools", "roles"),
     [
@@ -178,9 +198,27 @@ def test_calls_that_the_model_decides_on_get_a_grammar() -> None:
     assert raw.in_reasoning is not None
     assert raw.starts == ("<tool_call>",)
     harmony = registry.get("harmony")
-    without = prepared(Capabilities(harmony, harmony, notation="gbnf"), tools=[tool("now")]).terms.raw
-    assert without is not None
-    assert without.grammar is None
+    terms = prepared(Capabilities(harmony, harmony, notation="gbnf"), tools=[tool("now")]).terms
+    assert terms.raw is not None
+    assert terms.raw.grammar is None
+
+
+@pytest.mark.parametrize(
+    ("format", "wanted", "by_grammar", "piecewise"),
+    [
+        ("hermes", "guarded", True, True),
+        ("hermes", "guarded", False, False),
+        ("harmony", "guarded", True, False),
+        ("harmony", "always", False, True),
+        ("hermes", "never", True, False),
+    ],
+)
+def test_calls_leave_in_pieces_if_a_grammar_holds_them(
+    format: str, wanted: Any, by_grammar: bool, piecewise: bool
+) -> None:
+    spec = registry.get(format)
+    terms = prepared(Capabilities(spec, spec, notation="gbnf"), tools=[tool("now")]).terms
+    assert terms.piecewise(wanted, by_grammar) is piecewise
 
 
 def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
@@ -308,3 +346,60 @@ def test_a_past_call_is_written_behind_what_the_model_said() -> None:
         else:
             assert called["content"][0] == parts[0]
             assert '"now"' in called["content"][1]["text"]
+
+
+# Bounds
+
+
+def of_length(size: int) -> Json:
+    """A JSON Schema of so many bytes."""
+    bare: Json = {"type": "object", "description": ""}
+    return {**bare, "description": "x" * (size - len(json.dumps(bare, separators=(",", ":"))))}
+
+
+@pytest.mark.parametrize(("more", "taken"), [(0, True), (1, False)], ids=["at the bound", "beyond"])
+def test_a_schema_may_have_a_megabyte(more: int, taken: bool) -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": of_length(2**20 + more)}}
+    body = {"messages": [USER], "response_format": schema}
+    request = ChatRequest.parse(json.dumps(body, separators=(",", ":")).encode())
+    settings = Settings.of(
+        "ollama", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
+    )
+    can = Capabilities(NATIVE, NATIVE)
+    if taken:
+        assert work_out(request, settings, can).method == "engine"
+        return
+    with pytest.raises(ProviderInvalidRequest, match="longer than 1048576 bytes") as caught:
+        work_out(request, settings, can)
+    assert caught.value.param == "response_format.json_schema.schema"
+
+
+@pytest.mark.parametrize(
+    ("choice", "strict", "more", "expected"),
+    [
+        pytest.param("auto", False, 0, "grammar", id="at the bound"),
+        pytest.param("auto", False, 1, "no grammar", id="beyond"),
+        pytest.param("auto", True, 0, "grammar", id="strict, at the bound"),
+        pytest.param("auto", True, 1, "refused", id="strict, beyond"),
+        pytest.param("required", False, 0, "grammar", id="forced, at the bound"),
+        pytest.param("required", False, 1, "refused", id="forced, beyond"),
+    ],
+)
+def test_the_schemas_of_tools_may_have_a_megabyte(choice: str, strict: bool, more: int, expected: str) -> None:
+    function: Json = {"name": "now", **({"strict": True} if strict else {}), "parameters": {}}
+    around = len(json.dumps([{"type": "function", "function": function}], separators=(",", ":"))) - len("{}")
+    function["parameters"] = of_length(2**20 + more - around)
+    body = {"messages": [USER], "tools": [{"type": "function", "function": function}], "tool_choice": choice}
+    request = ChatRequest.parse(json.dumps(body, separators=(",", ":")).encode())
+    settings = Settings.of(
+        "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
+    )
+    can = Capabilities(HERMES, HERMES, notation="gbnf")
+    if expected == "refused":
+        with pytest.raises(ProviderInvalidRequest, match="longer than 1048576 bytes") as caught:
+            work_out(request, settings, can)
+        assert caught.value.param == "tools"
+        return
+    raw = work_out(request, settings, can).raw
+    assert raw is not None
+    assert (raw.grammar is not None) is (expected == "grammar")

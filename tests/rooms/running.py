@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,9 +104,10 @@ async def house(
     keys: tuple[str, ...] = (),
     store: str | None = None,
     keep_alive: float = 15.0,
+    model: Mapping[str, Any] | None = None,
     **rooms: Any,
 ) -> AsyncIterator[House]:
-    """Model `m`, the active one, is the scripted engine; `rooms` are settings of that name."""
+    """Model `m`, the active one, is the scripted engine, with these further settings; `rooms` are of that name."""
     async with asyncio.timeout(PATIENCE), Double(*scripts).serve() as double:
         address = f"http://127.0.0.1:{double.address.port}"
         rooms.setdefault("secret_key_file", state / "secrets.key")
@@ -114,7 +115,7 @@ async def house(
             source=Path(__file__),
             active_model="m",
             models={
-                "m": Model(name="m", runtime="openai", base_url=address),
+                "m": Model(name="m", runtime="openai", base_url=address, **(model or {})),
                 "echo": Model(name="echo", runtime="echo"),
                 "vectors": Model(name="vectors", runtime="openai", role="embedding", base_url=address),
             },

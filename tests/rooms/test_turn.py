@@ -12,6 +12,7 @@ import pytest
 from gateway.config import RoomTools
 from gateway.rooms.schemas import encode
 from gateway.rooms.transaction import sound
+from normalizers import registry
 from tests.gateway.double import answers, endless, silence
 from tests.patience import PATIENCE
 from tests.rooms.running import calls, house, speaks
@@ -108,10 +109,27 @@ INVALID = {
 }
 
 
+HANDS_OUT_ALL = {
+    "custom_format": registry.define({"like": "native_json", "unknown_tools": "forward"}),
+    "call_deltas": "always",
+}
+"""Settings of a model whose calls reach the room whatever they are."""
+
+
+async def test_a_call_of_no_declared_tool_is_text(tmp_path: Path) -> None:
+    async with house(tmp_path, calls(("tool_rm", {"path": "/x"}))) as rooms:
+        room = await rooms.rent(tool_policy={"access": "read"})
+        await rooms.say(room)
+        await rooms.until(room, "room:idle")
+        assert (await rooms.history(room))["messages"][-1]["content"] == (
+            '{"name": "tool_rm", "arguments": {"path": "/x"}}'
+        )
+
+
 @pytest.mark.parametrize("case", INVALID.values(), ids=INVALID)
 async def test_the_model_learns_of_a_refused_call(tmp_path: Path, case: Any) -> None:
     call, reason = case
-    async with house(tmp_path, calls(call), speaks("Sorry.")) as rooms:
+    async with house(tmp_path, calls(call), speaks("Sorry."), model=HANDS_OUT_ALL) as rooms:
         room = await rooms.rent(tool_policy={"access": "read"})
         await rooms.say(room)
         await rooms.until(room, "room:idle")

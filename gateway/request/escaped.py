@@ -22,43 +22,43 @@ _role = msgspec.json.Decoder(_Role).decode
 _fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def may_need_guard(request: ChatRequest) -> bool:
+def may_need_escape(request: ChatRequest) -> bool:
     """Whether the request may hold the text of a control token of some model. Cheap: it is asked for every request."""
     messages = b"".join((request.fields["messages"],))  # bytes() of a Raw costs four times as much
     return suspicious(messages) or (request.tools is not None and suspicious(request.tools))
 
 
-def needs_guard(request: ChatRequest, tokens: ControlTokens, spec: FormatSpec) -> bool:
+def needs_escape(request: ChatRequest, tokens: ControlTokens, spec: FormatSpec) -> bool:
     """Whether it holds one of these tokens' texts where that is not the operator's or the model's own."""
     if request.tools is not None and tokens.found(request.tools):
         return True
     messages = bytes(request.fields["messages"])
-    return tokens.found(messages) and count(guard_messages(messages, tokens, spec)) > 0
+    return tokens.found(messages) and count(escape_messages(messages, tokens, spec)) > 0
 
 
-def guard_messages(messages: bytes, tokens: ControlTokens, spec: FormatSpec) -> bytes:
-    """The messages, as JSON, with the guard in every text but the operator's.
+def escape_messages(messages: bytes, tokens: ControlTokens, spec: FormatSpec) -> bytes:
+    """The messages, as JSON, with every text escaped but the operator's.
 
     The model's own earlier answers keep its marks of reasoning and calls, which chat templates look for.
     """
     if not tokens.found(messages):
         return messages
     own = (*spec.open, *spec.close, *(mark for pair in spec.think for mark in pair))
-    return b"[%b]" % b",".join([_guarded(bytes(message), tokens, own) for message in _parts(messages)])
+    return b"[%b]" % b",".join([_escaped(bytes(message), tokens, own) for message in _parts(messages)])
 
 
-def _guarded(message: bytes, tokens: ControlTokens, own: tuple[str, ...]) -> bytes:
+def _escaped(message: bytes, tokens: ControlTokens, own: tuple[str, ...]) -> bytes:
     if not tokens.found(message):
         return message
     role = _role(message).role
     if role in OPERATORS:
         return message
     if role != "assistant":
-        return tokens.guard(message)
+        return tokens.escape(message)
     fields = _fields(message)
     return encode(
         {
-            name: Raw(tokens.guard(bytes(value), own if name in ("content", "reasoning_content") else ()))
+            name: Raw(tokens.escape(bytes(value), own if name in ("content", "reasoning_content") else ()))
             for name, value in fields.items()
         }
     )
