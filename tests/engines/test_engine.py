@@ -247,7 +247,7 @@ async def test_an_engine_that_never_gets_ready(model: Model) -> None:
 async def test_a_failure_reaches_every_caller(model: Model) -> None:
     engine = Engine(replace(model, path=Path("/no/such.gguf")))
     results = await asyncio.gather(*(engine.ensure() for _ in range(10)), return_exceptions=True)
-    assert {type(result) for result in results} == {ProviderModelNotLoaded}
+    assert {type(result) for result in results} == {WeightsMissing}
 
 
 # The ADR's entry: a path and a port
