@@ -113,6 +113,10 @@ class ProviderInvalidModel(GatewayError):
     exit_code = 1
 
 
+class WeightsMissing(ProviderInvalidModel):
+    """A configured model whose weights aren't there: no retry helps, but another model may answer."""
+
+
 class ProviderModelNotLoaded(GatewayError):
     category = "provider_model_not_loaded"
     default_status = 503

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from gateway.api.streaming import EventEncoding, chat_stream, dropped_tools, estimate, stand_in, write_events
-from gateway.server.asgi import ASGIApp
+from gateway.errors import ProviderInvalidModel
+from gateway.server.asgi import ASGIApp, Receive, Scope, Send
 from gateway.server.http import JSON, Request
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.messages.answer import MessageEncoder
 from gateway.wire.messages.request import CreateMessage, chat_fields, dropped
 from gateway.wire.pieces import pieces
+
+CLAUDE_CODE = "claude-cli/"
+"""How its User-Agent begins."""
 
 
 class MessageEncoding(EventEncoding):
@@ -18,6 +25,31 @@ class MessageEncoding(EventEncoding):
 
 
 async def create(request: Request) -> ASGIApp:
+    if not request.headers.get("user-agent", "").startswith(CLAUDE_CODE):
+        return await _create(request)
+    with _shown_by_claude_code():
+        answer = await _create(request)
+
+    async def shown(scope: Scope, receive: Receive, send: Send) -> None:
+        with _shown_by_claude_code():
+            await answer(scope, receive, send)
+
+    return shown
+
+
+@contextmanager
+def _shown_by_claude_code() -> Iterator[None]:
+    """Claude Code doesn't show the message of a 404, which names the cure, but a text of its own. It shows that of a
+    410, and doesn't ask again."""
+    try:
+        yield
+    except ProviderInvalidModel as error:
+        raise ProviderInvalidModel(
+            error.message, code=error.code, param=error.param, status=410, details=error.details
+        ) from error
+
+
+async def _create(request: Request) -> ASGIApp:
     wanted = CreateMessage.parse(await request.body())
     model = request.gateway.route(wanted.model).model.name
     omitted = wanted.thinking is not None and wanted.thinking.display == "omitted"

@@ -1,12 +1,14 @@
-"""`/v1/models` and `/ready`: the configured models, and whether they answer."""
+"""`/v1/models` and `/ready`: the models that can be served, and whether they answer."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from gateway.api.listing import Listing, Seen
 from gateway.core import Gateway, Route
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
@@ -15,13 +17,13 @@ from gateway.services import Services
 ENDPOINTS = {"chat": (), "embedding": ("embeddings",), "rerank": ("rerank",)}
 
 
-def model_object(gateway: Gateway, route: Route) -> dict[str, Any]:
+def model_object(gateway: Gateway, seen: Seen, route: Route) -> dict[str, Any]:
     """OpenAI's object with Anthropic's fields, and the context length under the names that clients look for.
 
-    Comes from the configuration alone: no engine, no file. Leaves out unknown values.
+    Asks no engine and no file. Leaves out unknown values.
     """
     config, model = gateway.config, route.model
-    created = int(config.source.stat().st_mtime) if config.source.exists() else 0
+    created = int(seen.changed)
     active = model.name == config.active_model
     shown: dict[str, Any] = {
         "id": model.name,
@@ -33,6 +35,7 @@ def model_object(gateway: Gateway, route: Route) -> dict[str, Any]:
         "created_at": datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
         "role": model.role,
         "active": active,
+        "available": model.name in seen.available,
         "aliases": [*model.aliases, *(["default"] if active else [])],
         "capabilities": [*dict.fromkeys((*model.capabilities, *ENDPOINTS[model.role]))],
         "tool_call_format": route.spec.name,
@@ -46,26 +49,30 @@ def model_object(gateway: Gateway, route: Route) -> dict[str, Any]:
     return shown
 
 
-def model_list(gateway: Gateway, routes: Sequence[Route]) -> dict[str, Any]:
-    data = [model_object(gateway, route) for route in routes]
+def model_list(gateway: Gateway, seen: Seen, routes: Sequence[Route]) -> dict[str, Any]:
+    data = [model_object(gateway, seen, route) for route in routes]
     return {
         "object": "list",
         "data": data,
         "has_more": False,
-        "first_id": data[0]["id"],
-        "last_id": data[-1]["id"],
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
     }
 
 
 async def models(request: Request) -> ASGIApp:
-    gateway = request.gateway
+    all = request.flag("all")
+    seen = await request.services.shared(Listing).look()
     # Some formats show only in the model's files: read those now, for the next listing.
-    request.services.shared(Inspections).begin(route for route in gateway.routes.values() if not route.evidence)
-    return JSON(model_list(gateway, [*gateway.routes.values()]))
+    request.services.shared(Inspections).begin(route for route in seen.listed(all=False) if not route.evidence)
+    return JSON(model_list(request.gateway, seen, seen.listed(all=all)))
 
 
 async def model(request: Request) -> ASGIApp:
-    return JSON(model_object(request.gateway, request.gateway.route(request.path_params["name"])))
+    route, all = request.gateway.route(request.path_params["name"]), request.flag("all")
+    if not all and (error := await route.missing()) is not None:
+        raise error
+    return JSON(model_object(request.gateway, await request.services.shared(Listing).look(), route))
 
 
 async def start(request: Request) -> ASGIApp:
@@ -91,16 +98,21 @@ class Inspections:
     """Reads models' files in the background, to find their formats of tool calls."""
 
     def __init__(self, services: Services) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[Route, asyncio.Task[None]] = {}
 
     def begin(self, routes: Iterable[Route]) -> None:
+        """Begins with those that aren't under way."""
         for route in routes:
-            task = asyncio.create_task(route.look(), name=f"inspect {route.model.name}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            if route not in self._tasks:
+                task = self._tasks[route] = asyncio.create_task(route.look(), name=f"inspect {route.model.name}")
+                task.add_done_callback(partial(self._ended, route))
+
+    def _ended(self, route: Route, task: asyncio.Task[None]) -> None:
+        del self._tasks[route]
 
     async def aclose(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks.values()]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)

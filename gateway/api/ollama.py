@@ -11,7 +11,9 @@ from msgspec import Raw
 from starlette.responses import Response
 
 from gateway import __version__
+from gateway.api.listing import Listing, Seen
 from gateway.api.streaming import LineEncoding, chat_stream, stand_in
+from gateway.config import Model
 from gateway.core import Gateway, Route
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
@@ -105,21 +107,25 @@ async def _vectors(gateway: Gateway, model: str, texts: str | list[str]) -> Vect
 
 
 async def tags(request: Request) -> ASGIApp:
-    gateway = request.gateway
-    return JSON({"models": [_entry(gateway, route) for route in gateway.routes.values()]})
+    all = request.flag("all")
+    seen = await request.services.shared(Listing).look()
+    return JSON({"models": [_entry(seen, route.model) for route in seen.listed(all=all)]})
 
 
 async def running(request: Request) -> ASGIApp:
-    gateway = request.gateway
-    ready = [route for route in gateway.routes.values() if route.engine is not None and route.engine.state == "ready"]
+    seen = await request.services.shared(Listing).look()
+    routes = request.gateway.routes.values()
+    ready = [route for route in routes if route.engine is not None and route.engine.state == "ready"]
     forever = {"size_vram": 0, "expires_at": "9999-12-31T23:59:59Z"}
-    return JSON({"models": [{**_entry(gateway, route), **forever} for route in ready]})
+    return JSON({"models": [{**_entry(seen, route.model), **forever} for route in ready]})
 
 
 async def show(request: Request) -> ASGIApp:
     wanted = Named.parse(await request.body())
     route = request.gateway.route(plain_name(wanted.model or wanted.name))
-    model, entry = route.model, _entry(request.gateway, route)
+    if (error := await route.missing()) is not None:
+        raise error
+    model, entry = route.model, _entry(await request.services.shared(Listing).look(), route.model)
     able = [known for name, known in CAPABILITIES.items() if name in model.capabilities]
     family = entry["details"]["family"]
     info: dict[str, Any] = {"general.architecture": family, "general.basename": model.name}
@@ -151,14 +157,14 @@ def _encoder(wanted: Common, route: Route, *, generate: bool) -> LineEncoder:
     return LineEncoder(wanted.model or route.model.name, time.time(), time.time, generate=generate)
 
 
-def _entry(gateway: Gateway, route: Route) -> dict[str, Any]:
+def _entry(seen: Seen, model: Model) -> dict[str, Any]:
     """A model as Ollama lists it. Never reads the model's files, so only their size is known."""
-    model, source = route.model, gateway.config.source
-    path = model.path if model.path is not None and model.path.is_file() else None
-    stamp = (path or source).stat().st_mtime if (path or source).exists() else 0
+    file = seen.files.get(model.name)
+    size, stamp = file or (0, seen.changed)
+    gguf = file is not None and model.path is not None and model.path.suffix == ".gguf"
     details = {
         "parent_model": "",
-        "format": "gguf" if path is not None and path.suffix == ".gguf" else "",
+        "format": "gguf" if gguf else "",
         "family": model.runtime,
         "families": [model.runtime],
         "parameter_size": "",
@@ -168,7 +174,7 @@ def _entry(gateway: Gateway, route: Route) -> dict[str, Any]:
         "name": model.name,
         "model": model.name,
         "modified_at": datetime.fromtimestamp(stamp, UTC).isoformat().replace("+00:00", "Z"),
-        "size": path.stat().st_size if path is not None else 0,
+        "size": size,
         "digest": sha256(model.name.encode()).hexdigest(),
         "details": details,
     }

@@ -53,9 +53,10 @@ ANY: Json = {}
 OBJECT: Json = {"type": "object"}
 
 _MODEL = _object(
-    "id object created owned_by type display_name created_at role active aliases capabilities tool_call_format",
+    "id object created owned_by type display_name created_at role active available aliases capabilities "
+    "tool_call_format",
     id=TEXT, object=_of("model"), created=COUNT, owned_by=TEXT, type=_of("model"), display_name=TEXT, created_at=TEXT,
-    role=_of("chat", "embedding", "rerank"), active=FLAG, aliases=_list(TEXT), capabilities=_list(TEXT),
+    role=_of("chat", "embedding", "rerank"), active=FLAG, available=FLAG, aliases=_list(TEXT), capabilities=_list(TEXT),
     context_window=COUNT, context_length=COUNT, max_model_len=COUNT, tool_call_format=TEXT, ready_path=TEXT,
 )  # fmt: skip
 
@@ -140,6 +141,8 @@ def parameter(name: str, place: str = "path", schema: Json = TEXT) -> Json:
 _SSE = "text/event-stream"
 _ID = (parameter("response_id"),)
 _NAME = (parameter("name"),)
+_ALL = (parameter("all", "query", FLAG),)
+"""Models without weights, too."""
 
 
 def _anthropic(id: str, summary: str, answer: str, stream: str | None = None) -> Json:
@@ -148,8 +151,24 @@ def _anthropic(id: str, summary: str, answer: str, stream: str | None = None) ->
     )
 
 
-def _ollama(id: str, summary: str, answer: str, request: str | None = None, stream: str | None = None) -> Json:
-    return operation(id, summary, answer, request=request, error="OllamaError", stream=stream, tag="Ollama")
+def _ollama(
+    id: str,
+    summary: str,
+    answer: str,
+    request: str | None = None,
+    stream: str | None = None,
+    parameters: tuple[Json, ...] = (),
+) -> Json:
+    return operation(
+        id,
+        summary,
+        answer,
+        request=request,
+        error="OllamaError",
+        stream=stream,
+        parameters=parameters,
+        tag="Ollama",
+    )
 
 
 def _operations(id: str, summary: str, stream: str | None = None, parameters: tuple[Json, ...] = ()) -> Json:
@@ -185,8 +204,8 @@ PATHS: dict[str, Json] = {
     },
     "/-/reload": {"post": _operations("reload", "Reload the configuration")},
     "/openapi.json": {"get": _operations("openapi", "This document")},
-    "/v1/models": {"get": operation("models", "The models of config.yaml", "ModelList")},
-    "/v1/models/{name}": {"get": operation("model", "One of them", "Model", parameters=_NAME)},
+    "/v1/models": {"get": operation("models", "The models that can be served", "ModelList", parameters=_ALL)},
+    "/v1/models/{name}": {"get": operation("model", "One of them", "Model", parameters=(*_NAME, *_ALL))},
     "/v1/models/{name}/ready": {
         "get": operation("ready", "Start its engine; answers once it serves", "Ready", parameters=_NAME, tag="ctxgate")
     },
@@ -227,7 +246,7 @@ PATHS: dict[str, Json] = {
     "/api/generate": {"post": _ollama("ollamaGenerate", "A text", "OllamaLine", "OllamaGenerate", _NDJSON)},
     "/api/embed": {"post": _ollama("ollamaEmbed", "Vectors", "OllamaEmbeddings", "OllamaEmbed")},
     "/api/embeddings": {"post": _ollama("ollamaEmbeddings", "A vector", "OllamaEmbeddings", "OllamaEmbed")},
-    "/api/tags": {"get": _ollama("ollamaTags", "The models", "OllamaModels")},
+    "/api/tags": {"get": _ollama("ollamaTags", "The models that can be served", "OllamaModels", parameters=_ALL)},
     "/api/ps": {"get": _ollama("ollamaPs", "Models with running engines", "OllamaModels")},
     "/api/show": {"post": _ollama("ollamaShow", "One of them", "OllamaModel", "OllamaNamed")},
     "/api/version": {"get": _ollama("ollamaVersion", "The version of the API", "OllamaVersion")},

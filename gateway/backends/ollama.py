@@ -15,10 +15,10 @@ from gateway.backends.openai import MAX_ERROR_BODY, OpenAIBackend, error_message
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
-    ProviderInvalidModel,
     ProviderInvalidRequest,
     ProviderInvalidResponse,
     ProviderUnsupportedContentBlock,
+    WeightsMissing,
 )
 from gateway.upstream import Response
 from gateway.wire.chat import ChatRequest, encode
@@ -103,7 +103,7 @@ class OllamaBackend(OpenAIBackend):
             )
 
     async def ready(self) -> None:
-        """Returns if Ollama has the model, which it loads at the first request. Raises ProviderInvalidModel."""
+        """Returns if Ollama has the model, which it loads at the first request. Raises WeightsMissing."""
         await self._show()
 
     async def takes_tools(self) -> bool:
@@ -124,7 +124,7 @@ class OllamaBackend(OpenAIBackend):
         return About(_template(shown), architecture, source="/api/show")
 
     async def shown(self) -> dict[str, Any]:
-        """The cached answer of /api/show. Raises ProviderInvalidModel if Ollama doesn't have the model."""
+        """The cached answer of /api/show. Raises WeightsMissing if Ollama doesn't have the model."""
         if self._shown is None:
             self._shown = json_object(await self._show())
         return self._shown
@@ -132,8 +132,9 @@ class OllamaBackend(OpenAIBackend):
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)
         if status == 404:
-            remedy = f"`ctxgate pull {self.model.name}` or `ollama pull {self.model.upstream_name}` fetches it"
-            return ProviderInvalidModel(f"Ollama: {message}; {remedy}", param="model")
+            ours = f"`ctxgate pull {self.model.name}` or " if self.model.pull is not None else ""
+            remedy = f"{ours}`ollama pull {self.model.upstream_name}` fetches it"
+            return WeightsMissing(f"Ollama: {message}; {remedy}", param="model")
         if (too_long := exceeded(message, self.model.context_window)) is not None:
             return too_long
         if "error parsing tool call" in message:
@@ -143,7 +144,7 @@ class OllamaBackend(OpenAIBackend):
         return super().error(status, body)
 
     async def _show(self) -> bytes:
-        """Asks /api/show for the model. Raises ProviderInvalidModel if Ollama doesn't have it."""
+        """Asks /api/show for the model. Raises WeightsMissing if Ollama doesn't have it."""
         response = await self.upstream.request(self._show_head, encode({"model": self.model.upstream_name}))
         try:
             body = await response.read(MAX_ERROR_BODY * 16)

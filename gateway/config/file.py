@@ -228,7 +228,8 @@ class ModelEntry(RuntimeEntry):
         description="How often to retry a request after a transient failure before its first byte.",
     )
     fallbacks: Many[Text] | None = Field(
-        default=None, description="Models to try in turn after this one fails transiently."
+        default=None,
+        description="Models to try in turn after this one fails transiently, or if its weights are missing.",
     )
     api_key: Secret | None = Field(default=None, description="The server's key: ${VARIABLE} or keychain:NAME.")
     capabilities: Many[Capability] | None = Field(default=None, description="What the model can do.")

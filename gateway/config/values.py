@@ -171,7 +171,7 @@ class Model(Struct, frozen=True, kw_only=True):
     retries: int = 0
     """How often the gateway retries a request after a transient failure before its first byte."""
     fallbacks: tuple[str, ...] = ()
-    """Models to try in turn after this one fails like that, retries included."""
+    """Models to try in turn after this one fails like that, retries included, or if its weights are missing."""
     api_key: SecretStr | None = None
     """Key of the engine's server, sent as a bearer token."""
     capabilities: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from gateway.core.checked import CheckedRun
 from gateway.core.passthrough import Passthrough, RequestMeter
 from gateway.core.run import Asked, Run
 from gateway.engines import Engine
-from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
 from gateway.request.escaped import may_need_escape
 from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
@@ -276,12 +276,18 @@ class Route:
                 can = await self.capability.escaping(request, backend, can)
             return await backend.count_tokens(prepare_prompt(request, self._settings, can))
 
+    async def missing(self) -> WeightsMissing | None:
+        """Why no request can be answered; see `Engine.missing`. None for the model of an external server."""
+        return await self.engine.missing() if self.engine is not None else None
+
     async def readiness(self) -> GatewayError | None:
         """Why a request would have to wait, or None. Asks the engine, but starts nothing."""
         engine, model = self.engine, self.model
         backend = engine.backend if engine is not None else await self.backend()
         if backend is None:
             assert engine is not None
+            if (error := await engine.missing()) is not None:
+                return error
             cure = "the next request starts it" if engine.state == "stopped" else "requests wait for it"
             return engine.failure or ProviderModelNotLoaded(
                 f"model {model.name!r}: its engine is {engine.state}; {cure}", retry_after=engine.load_seconds or 1

@@ -24,7 +24,7 @@ from gateway.config import Model, Prompts
 from gateway.config.hidden import hider
 from gateway.config.values import STARTABLE
 from gateway.engines import memory, prompts
-from gateway.engines.launch import adopted, check_weights, cure, last_words, launched
+from gateway.engines.launch import adopted, cure, last_words, launched, listens, weights_missing
 from gateway.engines.lifecycle import Lifecycle
 from gateway.engines.machine import this_machine
 from gateway.engines.memory import Footprint, Usage
@@ -36,7 +36,7 @@ from gateway.engines.snapshot import EngineSnapshot
 from gateway.engines.spawn import spawn
 from gateway.engines.states import Event, State
 from gateway.engines.supervisor import Supervisor
-from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 from gateway.prompts.live import LivePrompts
 
 log = logging.getLogger("ctxgate")
@@ -200,6 +200,21 @@ class Engine:
         """Calls `watcher` after each change of the state. It must not wait or raise."""
         self._lifecycle.on_change(lambda: watcher(self))
 
+    async def missing(self) -> WeightsMissing | None:
+        """Why no request can be answered: the weights aren't there, and no server listens at the fixed address.
+
+        Looks anew each time, in a thread; starts nothing.
+        """
+        if self._backend is not None:
+            return None
+        error = await asyncio.to_thread(weights_missing, self.model)
+        return None if error is None or await self.served_already() else error
+
+    async def served_already(self) -> bool:
+        """Whether something listens at the address that config.yaml names, which a start would use."""
+        address = self._free_fixed()
+        return address is not None and await listens(address)
+
     async def changed(self) -> None:
         """Waits for the next change of the state."""
         await self._lifecycle.changed()
@@ -219,9 +234,9 @@ class Engine:
         """Counts a request in and returns once the engine can answer it; `leave` counts it out again.
 
         Starts the engine if it doesn't run: once, however many requests wait. A caller that gives up doesn't end the
-        start for the others. key: see `progress`. Raises ProviderModelNotLoaded if the weights are missing, the engine
-        fails to start or the wait was too long, ProviderRateLimit if too many requests wait already, and
-        ProviderUnavailable if no engine is installed or its port is taken. The next call tries again.
+        start for the others. key: see `progress`. Raises WeightsMissing, ProviderModelNotLoaded if the engine fails to
+        start or the wait was too long, ProviderRateLimit if too many requests wait already, and ProviderUnavailable if
+        no engine is installed or its port is taken. The next call tries again.
         """
         while True:
             if self.backend is not None:
@@ -360,7 +375,8 @@ class Engine:
             self._process = self._plan = None
             self._lifecycle.to("admit")
             return address
-        check_weights(self.model)
+        if (error := await asyncio.to_thread(weights_missing, self.model)) is not None:
+            raise error
         saved = self.residency.prompts
         self._prompt_folder = await saved.ready() if saved is not None else None
         self._cache_ram = await self.residency.cache_ram(self.model)

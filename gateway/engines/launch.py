@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from gateway.backends import Address
 from gateway.config import Model
 from gateway.engines.process import Process
 from gateway.engines.recipe import Machine, Recipe, recipe
-from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 from gateway.upstream import Upstream
 
 STARTS_ON_A_FREE_PORT = 3
@@ -30,7 +31,7 @@ async def adopted(model: Model, address: Address) -> bool:
 
     Waits for a server that is loading. Raises ProviderUnavailable if something else listens.
     """
-    if not await _listens(address):
+    if not await listens(address):
         return False
     deadline = time.monotonic() + model.engine.startup_timeout_seconds
     async with _probe(model, address) as ready:
@@ -54,14 +55,14 @@ async def adopted(model: Model, address: Address) -> bool:
                 return True
 
 
-def check_weights(model: Model) -> None:
-    """Raises ProviderModelNotLoaded, code `weights_missing`, with the cure, if the weights are missing."""
-    assert model.path is not None
-    if not model.path.exists():
-        cure = f"`ctxgate pull {model.name}` fetches it" if model.pull is not None else "correct its `path`"
-        raise ProviderModelNotLoaded(
-            f"model {model.name!r}: there is no file {model.path}; {cure}", code="weights_missing"
-        )
+def weights_missing(model: Model) -> WeightsMissing | None:
+    """The error, with the cure, if a file of the model isn't there. Asks the file system, which may take long."""
+    for key, file in (("path", model.path), ("mmproj_path", model.mmproj_path)):
+        if file is not None and not os.path.exists(file):  # unlike Path.exists it never raises
+            pulled = key == "path" and model.pull is not None
+            cure = f"`ctxgate pull {model.name}` fetches it" if pulled else f"correct its `{key}`"
+            return WeightsMissing(f"model {model.name!r}: there is no file {file}; {cure}", param="model")
+    return None
 
 
 async def launched(
@@ -98,7 +99,7 @@ async def launched(
                 and port is None
                 and chosen is not None
                 and starts < STARTS_ON_A_FREE_PORT
-                and await _listens(chosen)
+                and await listens(chosen)
             ):
                 # Another program took the port between our choice and the engine's start.
                 starts += 1
@@ -164,7 +165,8 @@ async def _healthy(upstream: Upstream, head: bytes) -> None:
         raise ProviderUnavailable(f"its health check answers {response.status}")
 
 
-async def _listens(address: Address) -> bool:
+async def listens(address: Address) -> bool:
+    """Whether anything accepts connections there."""
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             _, writer = await asyncio.open_connection(address.host, address.port)

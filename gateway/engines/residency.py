@@ -20,7 +20,7 @@ from gateway.engines.learnt import Learnt
 from gateway.engines.memory import Budget, Footprint, estimate, machine_budget
 from gateway.engines.pidfile import PidFiles
 from gateway.engines.states import State
-from gateway.errors import ProviderModelNotLoaded
+from gateway.errors import ProviderModelNotLoaded, WeightsMissing
 from gateway.prompts.saved import SavedPrompts
 
 
@@ -110,7 +110,7 @@ class Residency:
     async def admit(self, engine: Loadable, since: float) -> None:
         """Returns once `engine` holds its memory and is starting.
 
-        Raises ProviderModelNotLoaded if it can never have that much, or its weights can't be read.
+        Raises ProviderModelNotLoaded if it can never have that much, WeightsMissing if its weights can't be read.
         """
         need = await self._need(engine.model)
         claim = Pending(since, engine, need, asyncio.get_running_loop().create_future())
@@ -197,7 +197,7 @@ class Residency:
 
     async def cache_ram(self, model: Model) -> int | None:
         """Bytes in which the model's engine may keep prompts beside its slots: at most one full window; None for an
-        engine without such a cache. Raises ProviderModelNotLoaded if the weights can't be read."""
+        engine without such a cache. Raises WeightsMissing if the weights can't be read."""
         if self.prompts is None or model.runtime != "llama.cpp" or model.engine.command is not None:
             return None
         if model.role != "chat":
@@ -266,5 +266,5 @@ class Residency:
                 claim.granted.set_exception(ProviderModelNotLoaded(why, code="no_memory"))
 
 
-def _unreadable(model: Model, error: OSError) -> ProviderModelNotLoaded:
-    return ProviderModelNotLoaded(f"model {model.name!r}: its weights can't be read: {error}", code="weights_missing")
+def _unreadable(model: Model, error: OSError) -> WeightsMissing:
+    return WeightsMissing(f"model {model.name!r}: its weights can't be read: {error}", param="model")

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from gateway.backends import Address
 from gateway.backends.ollama import OllamaBackend
-from gateway.config import Model
+from gateway.config import Model, PullSource
 from gateway.errors import (
     GatewayError,
-    ProviderInvalidModel,
     ProviderInvalidRequest,
     ProviderInvalidResponse,
     ProviderUnavailable,
     ProviderUnsupportedContentBlock,
+    WeightsMissing,
 )
 from tests.backends.conftest import ask, folded
 from tests.backends.ollama_double import OllamaDouble
@@ -97,11 +97,18 @@ async def test_takes_tools(address: Address, name: str, takes: bool) -> None:
     await backend.aclose()
 
 
-async def test_a_model_that_is_not_pulled(address: Address) -> None:
-    backend = OllamaBackend(Model(name="mine", runtime="ollama", model_name="nope"), address)
-    with pytest.raises(ProviderInvalidModel, match=r"`ctxgate pull mine` or `ollama pull nope` fetches it"):
+@pytest.mark.parametrize(
+    ("pull", "cure"),
+    [
+        (PullSource(kind="ollama", name="nope"), "`ctxgate pull mine` or `ollama pull nope` fetches it"),
+        (None, "; `ollama pull nope` fetches it"),
+    ],
+)
+async def test_a_model_that_is_not_pulled(address: Address, pull: PullSource | None, cure: str) -> None:
+    backend = OllamaBackend(Model(name="mine", runtime="ollama", model_name="nope", pull=pull), address)
+    with pytest.raises(WeightsMissing, match=cure):
         await backend.ready()
-    with pytest.raises(ProviderInvalidModel, match="not found"):
+    with pytest.raises(WeightsMissing, match="not found"):
         await backend.takes_tools()
     await backend.aclose()
 

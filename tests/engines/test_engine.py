@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -22,7 +23,7 @@ from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.config import Model, PullSource, Rope, Runtime
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
-from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable
+from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 from gateway.wire.chat import ChatRequest
 from tests.engines.conftest import WINDOW, alive, gone
 from tests.patience import PATIENCE
@@ -191,7 +192,7 @@ async def test_after_a_crash_the_next_request_starts_it_again(model: Model, mach
 
 
 async def refused(engine: Engine) -> str:
-    with pytest.raises((ProviderModelNotLoaded, ProviderUnavailable)) as caught:
+    with pytest.raises((WeightsMissing, ProviderModelNotLoaded, ProviderUnavailable)) as caught:
         await engine.ensure()
     assert engine.state == "failed"
     assert engine.failure is caught.value
@@ -199,16 +200,41 @@ async def refused(engine: Engine) -> str:
     return str(caught.value)
 
 
+PULL = PullSource(kind="hub", name="a/b")
+
+
 @pytest.mark.parametrize(
     ("pull", "cure"),
     [
-        (PullSource(kind="hub", name="a/b"), "`ctxgate pull tiny` fetches it"),
+        (PULL, "`ctxgate pull tiny` fetches it"),
         (None, "correct its `path`"),
     ],
 )
 async def test_missing_weights(model: Model, pull: PullSource | None, cure: str) -> None:
-    message = await refused(Engine(replace(model, path=Path("/no/such.gguf"), pull=pull)))
+    engine = Engine(replace(model, path=Path("/no/such.gguf"), pull=pull))
+    message = await refused(engine)
     assert message == f"model 'tiny': there is no file /no/such.gguf; {cure}"
+    assert str(await engine.missing()) == message
+
+
+async def test_a_missing_projector(model: Model) -> None:
+    message = await refused(Engine(replace(model, mmproj_path=Path("/no/eye.gguf"), pull=PULL)))
+    assert message == "model 'tiny': there is no file /no/eye.gguf; correct its `mmproj_path`"
+
+
+async def test_a_running_engine_needs_no_weights_any_more(
+    model: Model, machine: Callable[[], Machine], tmp_path: Path
+) -> None:
+    assert model.path is not None
+    own = tmp_path / "own.gguf"
+    shutil.copyfile(model.path, own)
+    async with stopped(Engine(replace(model, path=own), machine=machine)) as engine:
+        assert await engine.missing() is None
+        await engine.ensure()
+        own.unlink()
+        assert await engine.missing() is None
+        assert await answers(engine)
+    assert isinstance(await engine.missing(), WeightsMissing)
 
 
 async def test_broken_weights_and_the_engines_output(
@@ -242,7 +268,7 @@ async def test_an_engine_that_never_gets_ready(model: Model) -> None:
 async def test_a_failure_reaches_every_caller(model: Model) -> None:
     engine = Engine(replace(model, path=Path("/no/such.gguf")))
     results = await asyncio.gather(*(engine.ensure() for _ in range(10)), return_exceptions=True)
-    assert {type(result) for result in results} == {ProviderModelNotLoaded}
+    assert {type(result) for result in results} == {WeightsMissing}
 
 
 # The ADR's entry: a path and a port

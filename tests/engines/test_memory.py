@@ -19,7 +19,7 @@ from gateway.config import Model, Prompts, Residence
 from gateway.engines import Engine, Residency, gpu, learnt, memory
 from gateway.engines.learnt import Learnt
 from gateway.engines.memory import MB, Budget, Footprint
-from gateway.errors import ProviderModelNotLoaded
+from gateway.errors import WeightsMissing
 from gateway.prompts.saved import SavedPrompts
 
 GB = 1024 * MB
@@ -362,6 +362,6 @@ async def test_weights_that_go_before_they_are_measured(tmp_path: Path, model: M
     saved = SavedPrompts(Prompts(), tmp_path / "prompts")
     residency = Residency(prompts=saved)
     for asked in (residency.admit(Engine(gone, residency=residency), 0.0), residency.cache_ram(gone)):
-        with pytest.raises(ProviderModelNotLoaded, match="its weights can't be read") as caught:
+        with pytest.raises(WeightsMissing, match="its weights can't be read") as caught:
             await asked
-        assert caught.value.code == "weights_missing"
+        assert caught.value.code == "model_not_found"

@@ -27,6 +27,7 @@ from gateway.errors import (
     ProviderInvalidRequest,
     ProviderRateLimit,
     ProviderUnavailable,
+    WeightsMissing,
 )
 from gateway.wire.chat import ChatRequest, encode
 from tests.gateway.client import chat
@@ -278,6 +279,41 @@ async def test_what_will_not_pass_is_told_at_once(status: int) -> None:
             with pytest.raises(GatewayError):
                 await asked(running, request())
             assert (len(first.requests), len(second.requests)) == (1, 0)
+
+
+MISSING = Path("/nowhere/model.gguf")
+
+
+def without_weights(name: str, **settings: Any) -> Model:
+    return Model(name=name, runtime="llama.cpp", path=MISSING, **settings)
+
+
+async def test_missing_weights_are_not_retried_but_replaced() -> None:
+    async with doubles((answers(),)) as (double,):
+        models = (without_weights("m", retries=3, fallbacks=("n", "b")), without_weights("n"), model(double, "b"))
+        async with gateway(*models) as running:
+            with await running.chat(request()) as run:
+                assert run.model.name == "b"
+            assert {name: dict(running.request_log.stats(name).outcomes) for name in ("m", "n")} == {
+                "m": {"provider_invalid_model": 1},
+                "n": {"provider_invalid_model": 1},
+            }
+
+
+@pytest.mark.parametrize("first", ["m", "b"])
+async def test_what_may_pass_is_told_before_missing_weights(first: str) -> None:
+    async with doubles((BUSY,)) as (double,):
+        missing = without_weights("m", fallbacks=("b",) if first == "m" else ())
+        busy = model(double, "b", fallbacks=("m",) if first == "b" else ())
+        async with gateway(missing, busy) as running:
+            with pytest.raises(ProviderUnavailable, match="busy"):
+                await asked(running, request(model=first))
+
+
+async def test_of_missing_weights_the_model_s_own_are_told() -> None:
+    async with gateway(without_weights("m", fallbacks=("n",)), without_weights("n")) as running:
+        with pytest.raises(WeightsMissing, match="model 'm'"):
+            await asked(running, request())
 
 
 async def test_after_the_first_byte_nobody_else_is_asked() -> None:

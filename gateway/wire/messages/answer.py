@@ -25,6 +25,7 @@ ERROR_TYPES = {
     404: "not_found_error",
     405: "invalid_request_error",
     408: "timeout_error",
+    410: "not_found_error",
     413: "request_too_large",
     415: "invalid_request_error",
     422: "invalid_request_error",
