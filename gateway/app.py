@@ -9,6 +9,7 @@ import gc
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -165,7 +166,9 @@ class _Server(uvicorn.Server):
         self._services.vitals.workers = Workers()
         loop.set_default_executor(self._services.vitals.workers)
         self._warming = loop.run_in_executor(None, self._warm)
-        loop.call_later(GUARDED_AFTER_SECONDS, loop.run_in_executor, None, self._end_guard.start)
+        # In a thread of its own: others' work may have taken all.
+        guarding = threading.Thread(target=self._end_guard.start, name="guard of the end", daemon=True)
+        loop.call_later(GUARDED_AFTER_SECONDS, guarding.start)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._services.ending.set()

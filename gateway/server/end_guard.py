@@ -29,6 +29,7 @@ class EndGuard:
     def __init__(self, seconds: float) -> None:
         """seconds: from the first signal to the end."""
         self._seconds = seconds
+        self.started = False
         self._pipe, told = os.pipe()
         os.set_blocking(told, False)
         # Python runs its handlers later than this is written: at the next event, a tenth of a second away at most.
@@ -47,6 +48,7 @@ class EndGuard:
             start_new_session=True,  # Ctrl-C is for the gateway
         )
         os.close(self._pipe)
+        self.started = True
 
 
 def main() -> None:

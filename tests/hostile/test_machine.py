@@ -178,7 +178,7 @@ def test_an_engine_for_another_processor_gives_way(
 
 
 def test_what_an_engine_asks_for_is_waited_for(machine: Gateway, upstream: Upstream, unharmed: Unharmed) -> None:
-    """The chance in a retry's delay never shortens a Retry-After."""
+    """The chance in a retry's delay never shortens a Retry-After, but timers may be a millisecond early."""
     times: dict[str, list[float]] = {}
 
     async def busy(exchange: Exchange) -> None:
@@ -193,4 +193,4 @@ def test_what_an_engine_asks_for_is_waited_for(machine: Gateway, upstream: Upstr
     with unharmed(machine), ThreadPoolExecutor(20) as threads:
         assert {*threads.map(lambda n: machine.chat(f"row {n}", model="patient").status, range(20))} == {200}
     assert len(times) == 20
-    assert all(second - first >= 1 for first, second in times.values())
+    assert all(second - first >= 0.99 for first, second in times.values())

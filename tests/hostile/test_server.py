@@ -439,7 +439,7 @@ def test_health_tells_that_the_active_engine_cannot_start(upstream: Upstream, tm
 
 
 HANGS = """
-import asyncio, ctypes, gateway.app, threading, time
+import asyncio, ctypes, gateway.app, sys, threading, time
 startup = gateway.app._Server.startup
 
 async def hanging(self, sockets=None):
@@ -450,7 +450,13 @@ async def hanging(self, sockets=None):
     if {loop}:
         loop.call_later(1, time.sleep, 600)
     if {lock}:
-        loop.call_later(1, threading.Thread(target=ctypes.PyDLL(None).sleep, args=(600,), daemon=True).start)
+        threading.Thread(target=keep_lock, args=(self._end_guard,), daemon=True).start()
+
+def keep_lock(guard):
+    while not guard.started:
+        time.sleep(0.02)
+    print("now C code keeps the lock", file=sys.stderr, flush=True)
+    ctypes.PyDLL(None).sleep(600)
 
 gateway.app._Server.startup = hanging
 gateway.app.END_SECONDS = {end}
@@ -517,7 +523,9 @@ def test_the_gateway_ends_though_c_code_keeps_pythons_lock(
 ) -> None:
     """Then no handler of Python's runs. The first test waits until the gateway's time is over."""
     with hanging(upstream, tmp_path, test_model, lock=True, end=2 if signals == 1 else 60) as gateway:
-        time.sleep(1.5)
+        deadline = time.monotonic() + PATIENCE
+        while "now C code keeps the lock" not in gateway.log() and time.monotonic() < deadline:
+            time.sleep(0.05)
         os.kill(gateway.pid, signal.SIGTERM)
         if signals == 2:
             time.sleep(1)
