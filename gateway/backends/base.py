@@ -7,7 +7,7 @@ A backend knows one kind of server: how to ask it, when it is ready, what it get
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
@@ -16,12 +16,14 @@ from gateway.backends.about import UNKNOWN, About
 from gateway.config import Model
 from gateway.config.hidden import hider
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
-from gateway.prompts.live import LivePrompts, Turn
-from gateway.prompts.told import ToldTurn
 from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Fixup, Notation, RawText
+
+if TYPE_CHECKING:
+    from gateway.prompts.live import LivePrompts, Turn
+    from gateway.prompts.told import ToldTurn
 
 Endpoint = Literal["completions", "embeddings", "rerank"]
 """Endpoints of OpenAI's and Jina's APIs beside chat."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
@@ -27,12 +27,14 @@ from gateway.errors import (
     ProviderUnavailable,
     seconds_until_retry,
 )
-from gateway.prompts.live import Turn
-from gateway.prompts.told import ToldTurn
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.engine import Fixup
 from gateway.wire.sse import EventTooLarge, SSEReader
+
+if TYPE_CHECKING:
+    from gateway.prompts.live import Turn
+    from gateway.prompts.told import ToldTurn
 
 MAX_ERROR_BODY = 1024 * 1024
 MAX_MESSAGE = 16 * 1024

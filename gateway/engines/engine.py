@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -37,7 +37,9 @@ from gateway.engines.spawn import spawn
 from gateway.engines.states import Event, State
 from gateway.engines.supervisor import Supervisor
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
-from gateway.prompts.live import LivePrompts
+
+if TYPE_CHECKING:
+    from gateway.prompts.live import LivePrompts
 
 log = logging.getLogger("ctxgate")
 

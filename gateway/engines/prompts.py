@@ -7,13 +7,16 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gateway.config import Model
 from gateway.engines import memory
 from gateway.engines.recipe import Recipe
 from gateway.prompts import key
-from gateway.prompts.live import LivePrompts
 from gateway.prompts.saved import SavedPrompts
+
+if TYPE_CHECKING:
+    from gateway.prompts.live import LivePrompts
 
 
 async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> LivePrompts | None:
@@ -23,6 +26,8 @@ async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> Live
     """
     if saved is None or f"{saved.path}/" not in recipe.argv:
         return None
+    from gateway.prompts.live import LivePrompts  # the gateway's start needn't wait for it
+
     try:
         began_with = await asyncio.to_thread(prints, model, recipe)
     except OSError as error:

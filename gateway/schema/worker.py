@@ -16,7 +16,6 @@ from functools import lru_cache
 from typing import Any
 
 from gateway.schema.fault import InvalidSchema, Unchecked
-from gateway.schema.ways import measure
 
 SECONDS = 0.5
 """Processor time for one check."""
@@ -54,6 +53,8 @@ def _reply(question: list[Any]) -> tuple[str, Any]:
         if kind == "grammar":
             return "done", _grammar(*arguments)
         if kind == "measure":
+            from gateway.schema.ways import measure  # the gateway, which imports this module, never needs it
+
             measure(arguments[0])
             return "done", None
         validator = _validator(arguments[0])
