@@ -22,6 +22,7 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderUnavailable,
     ProviderUnsupportedContentBlock,
+    WeightsMissing,
 )
 from gateway.wire.chat import encode
 
@@ -207,7 +208,7 @@ ERRORS: dict[str, tuple[str, int, bytes, type[GatewayError], str]] = {
         "ollama",
         404,
         body('model "a" not found', "not_found_error"),
-        ProviderInvalidModel,
+        WeightsMissing,
         "ollama pull a",
     ),
     "unread call": ("ollama", 500, body("error parsing tool call: raw='x'"), ProviderInvalidResponse, "raw='x'"),
