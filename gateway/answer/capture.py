@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -19,7 +21,10 @@ SMALL_FIELD = 1024
 class Recording(msgspec.Struct):
     """raw: the engine's payloads, or its one body. clean: the payloads or body for the client.
 
-    request: the client's fields, unchanged. cut: the recording ends before the answer does. size: bytes so far.
+    request: the client's fields, unchanged. sent: the fields that the engine got otherwise, None for one that it didn't
+    get. cut: the recording ends before the answer does. size: bytes so far. accepted: when the engine accepted the
+    request, by time.monotonic; 0 if none did. marks: for each step of the answer, milliseconds since then, and how many
+    of `raw` and of `clean` it has brought.
     """
 
     request: dict[str, msgspec.Raw]
@@ -29,6 +34,9 @@ class Recording(msgspec.Struct):
     clean: list[bytes] = []
     cut: bool = False
     size: int = 0
+    sent: dict[str, msgspec.Raw | None] = {}
+    accepted: float = 0.0
+    marks: list[tuple[float, int, int]] = []
 
     def add(self, raw: list[bytes], clean: list[bytes]) -> None:
         size = sum(map(len, raw)) + sum(map(len, clean))
@@ -37,9 +45,15 @@ class Recording(msgspec.Struct):
             self.size += size
             self.raw += raw
             self.clean += clean
+            self.marks.append((round(1000 * (monotonic() - self.accepted), 1), len(raw), len(clean)))
 
     def clear(self) -> None:
-        self.request, self.raw, self.clean, self.size = {}, [], [], 0
+        self.request, self.raw, self.clean, self.size, self.sent, self.marks = {}, [], [], 0, {}, []
+
+    @property
+    def kept(self) -> bool:
+        """Whether it still holds something: the log drops the oldest recordings."""
+        return bool(self.raw or self.request)
 
     @property
     def completion_id(self) -> str | None:
@@ -54,17 +68,18 @@ class RecordedAnswer(Answer):
     __slots__ = ("recording",)
     recording: Recording
 
-    def __init__(self, request: ChatRequest, *args: Any, **settings: Any) -> None:
+    def __init__(
+        self, request: ChatRequest, *args: Any, sent: Mapping[str, msgspec.Raw] | None = None, **settings: Any
+    ) -> None:
         super().__init__(request, *args, **settings)
-        fields = dict(request.fields)
-        size = sum(len(bytes(value)) for value in fields.values())
-        if cut := size > MAX_RECORDING:
-            fields = {name: value for name, value in fields.items() if len(bytes(value)) <= SMALL_FIELD}
-            size = sum(len(bytes(value)) for value in fields.values())
-            if size > MAX_RECORDING:
-                fields, size = {}, 0
-        fields = {name: value.copy() for name, value in fields.items()}  # else each keeps all of the body
-        self.recording = Recording(fields, self._spec.name, self._reasoning_open, cut=cut, size=size)
+        self.recording = recorded(request.fields, self._spec.name, self._reasoning_open)
+        self.recording.accepted = monotonic()
+        if sent is not None:
+            differing = {name: value for name, value in sent.items() if not _same(value, request.fields.get(name))}
+            # Half of what is left: the answer needs room, too.
+            kept, size, _ = _kept(differing, (MAX_RECORDING - self.recording.size) // 2)
+            self.recording.sent = {**kept, **{name: None for name in request.fields if name not in sent}}
+            self.recording.size += size
 
     def passes(self, payload: bytes, out: list[bytes]) -> bool:
         before, passes = len(out), False
@@ -91,3 +106,46 @@ class RecordedAnswer(Answer):
         finally:
             self.recording.add([payload], clean)
         return clean[0]
+
+
+def recorded(fields: Mapping[str, msgspec.Raw], format: str = "", reasoning_open: bool = False) -> Recording:
+    """The recording of a request that nobody has answered yet."""
+    kept, size, cut = _kept(fields, MAX_RECORDING)
+    return Recording(kept, format, reasoning_open, cut=cut, size=size)
+
+
+def asked(body: bytes) -> Recording | None:
+    """The recording of a request that was refused unread; None for a body that isn't a JSON object."""
+    try:
+        return recorded(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def model_in(body: bytes) -> str:
+    """The model that a request names that may be no valid one; "" if it names none."""
+    try:
+        model = msgspec.json.decode(body, type=_Named).model
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return model if isinstance(model, str) else ""
+
+
+class _Named(msgspec.Struct):
+    model: Any = None
+
+
+def _same(one: msgspec.Raw, other: msgspec.Raw | None) -> bool:
+    return other is not None and bytes(one) == bytes(other)
+
+
+def _kept(fields: Mapping[str, msgspec.Raw], most: int) -> tuple[dict[str, msgspec.Raw], int, bool]:
+    """Copies of the fields, only the short ones if all exceed `most` bytes; their size; whether some are missing."""
+    size = sum(len(bytes(value)) for value in fields.values())
+    if cut := size > most:
+        fields = {name: value for name, value in fields.items() if len(bytes(value)) <= SMALL_FIELD}
+        size = sum(len(bytes(value)) for value in fields.values())
+        if size > most:
+            fields, size = {}, 0
+    # Copies, else each keeps all of the body.
+    return {name: value.copy() for name, value in fields.items()}, size, cut

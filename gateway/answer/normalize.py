@@ -142,6 +142,9 @@ class Answer:
         "usage",
     )
 
+    recording: Any = None
+    """What `gateway.answer.capture` keeps of it; None if nothing."""
+
     def __init__(
         self,
         request: ChatRequest,

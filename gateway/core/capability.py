@@ -31,7 +31,8 @@ class CapabilityFinder:
         if self._undetected:
             self.evidence = ""
         self.known: dict[tuple[Backend, bool], Capabilities] = {}
-        """What the backend said that was asked last: without, and with, what concerns past calls."""
+        """What the backend said that was asked last, and that of flex requests: without, and with, what concerns past
+        calls."""
         self._escaping: tuple[Backend | None, dict[tuple[bool, bool], Capabilities]] = (None, {})
         """What `escaping` said, by past calls and tools."""
         self.plain = None if self._undetected else Capabilities(self.reader, self.reader)
@@ -50,9 +51,9 @@ class CapabilityFinder:
         known = self.known.get(key)
         if known is None:
             known = await self._ask(backend, past=request.past_calls)
-            if (backend, not request.past_calls) not in self.known:
-                self.known.clear()
-            self.known[key] = known
+            # Backends of engines that are gone are forgotten.
+            kept = {of: can for of, can in self.known.items() if of[0] is backend or of[0].unread != backend.unread}
+            self.known = {**kept, key: known}
         return known
 
     async def escaping(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Capabilities:
@@ -101,7 +102,7 @@ class CapabilityFinder:
             dialect = registry.get(found.format) if found is not None else reader
         if dialect.untouched:
             # We neither read nor write calls.
-            return Capabilities(reader, dialect, notation=await backend.notation())
+            return Capabilities(reader, dialect, notation=await backend.notation(), unread=backend.unread)
         takes_tools = await backend.takes_tools() if past or way == "auto" else True
         return Capabilities(
             reader,
@@ -110,6 +111,7 @@ class CapabilityFinder:
             tools_in_prompt=way == "system" if way != "auto" else not takes_tools,
             takes_tools=takes_tools,
             keeps_calls=await backend.keeps_calls() if past else True,
+            unread=backend.unread,
         )
 
     def _found(self, known: About) -> None:

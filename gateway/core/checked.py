@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.core.run import Asked, Asker, Run
+from gateway.observe.request_log import outcome_of
 from gateway.request.checks import ATTEMPTS, AnswerBuffer, Check
 from gateway.wire.chat import ChatRequest
 from gateway.wire.sse import Sink
@@ -63,7 +64,7 @@ class CheckedRun(Run):
     async def _ask_again(self, check: Check, message: Mapping[str, object], fault: str) -> None:
         if self._attempt == ATTEMPTS:
             error = check.unmet(fault)
-            self.outcome = error.category
+            self.outcome = outcome_of(error)
             raise error
         self._attempt += 1
         attempt, original = self._attempt, self._original

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gateway.config import Model
 from gateway.core.route import Route
 from gateway.core.run import Run
-from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, WeightsMissing
+from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded
 from gateway.wire.chat import ChatRequest
 
 RETRY = Backoff(0.25, 5.0, jitter=0.5)
@@ -18,7 +18,7 @@ RETRY = Backoff(0.25, 5.0, jitter=0.5)
 async def open_with_fallbacks(model: Model, route_of: Callable[[str], Route | None], request: ChatRequest) -> Run:
     """Asks `model`, with its retries, then each of its fallbacks, as long as the errors may pass.
 
-    Missing weights won't come by a retry, but a fallback may have its own.
+    Missing weights and engines won't come by a retry, but a fallback may have its own.
     Returns once the answer's first byte is there: until then another model can still answer. Raises the last error that
     may pass, or else the first.
     route_of: by the model's name; called anew for each attempt, since a reload may replace or end one meanwhile.
@@ -32,11 +32,11 @@ async def open_with_fallbacks(model: Model, route_of: Callable[[str], Route | No
                 break
             request.fallback = name if name != model.name else None
             try:
-                return await _begun(await route.open(request))
-            except WeightsMissing as error:
-                last = last or error
-                break
+                return await _begun(await route.open_in_turn(request))
             except GatewayError as error:
+                if error.lasting:
+                    last = last or error
+                    break
                 if not error.transient:
                     raise
                 last = error

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from gateway.config import Config, Model, Role
+from gateway.backends import Backend
+from gateway.config import Config, Engines, Model, Role
 from gateway.config.diff import Difference, difference, launch
 from gateway.core.fallbacks import open_with_fallbacks
 from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.engines import Residency, for_model
+from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import RequestLog
 from gateway.prompts.saved import SavedPrompts
 from gateway.request.token_estimate import TokenCount, estimate
 from gateway.schema.pool import Pool, Threads
 from gateway.wire.chat import ChatRequest
+
+if TYPE_CHECKING:
+    from gateway.config.values import Log
+    from gateway.observe.traces import Traces
 
 log = logging.getLogger("ctxgate")
 
@@ -26,9 +32,12 @@ log = logging.getLogger("ctxgate")
 class Gateway:
     """All configured models. Use as an async context manager, or `aclose` it."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, shared: Callable[[Model], Backend | None] | None = None) -> None:
+        """shared: the backend of a model whose engines belong to a cluster, None for any other model."""
         self.config = config
+        self.shared = shared
         self.request_log = RequestLog(config.log.requests, bodies=config.log.bodies)
+        self._traces = _traces(config.log, self.request_log) if config.log.traces is not None else None
         self.leaving: dict[asyncio.Task[None], Route] = {}
         """Routes that a reload removed, until their last answers have ended."""
         self._watchers: list[Callable[[], None]] = []
@@ -37,10 +46,8 @@ class Gateway:
         """Decides which engines may use the memory."""
         self.schemas = Threads(Pool())
         """Where the work on clients' schemas is done."""
-        self.routes: Mapping[str, Route] = {
-            name: Route(model, self.request_log, self.schemas, for_model(model, self.residency))
-            for name, model in config.models.items()
-        }
+        self.routes: Mapping[str, Route] = {name: self._new_route(model) for name, model in config.models.items()}
+        self._preloading: set[asyncio.Task[None]] = set()
         self._asked: dict[str | None, Route] = {}
         """Routes by the model names in chat requests, resolved once for each name."""
 
@@ -54,7 +61,7 @@ class Gateway:
         for name, model in config.models.items():
             old = before.get(name)
             if old is None or (old.model != model and (old.engine is None or launch(old.model) != launch(model))):
-                routes[name] = Route(model, self.request_log, self.schemas, for_model(model, self.residency))
+                routes[name] = self._new_route(model)
             else:
                 routes[name] = old if old.model == model else old.become(model)
         self.config, self.routes = config, routes
@@ -70,12 +77,40 @@ class Gateway:
                 leaving.add_done_callback(self._left)
         for watcher in self._watchers:
             watcher()
+        self._preload(
+            without=[
+                name
+                for name, route in before.items()
+                if route.model.residence.preload and name in routes and routes[name].engine is route.engine
+            ]
+        )
         return found
+
+    def _preload(self, without: Collection[str] = ()) -> None:
+        """Begins to load the models with `preload`, in the file's order. without: those that were loaded before."""
+        wanted = [route for name, route in self.routes.items() if route.model.residence.preload and name not in without]
+        if wanted:
+            task = asyncio.create_task(_load_all(wanted), name="preload")
+            self._preloading.add(task)
+            task.add_done_callback(self._preloading.discard)
 
     def _left(self, leaving: asyncio.Task[None]) -> None:
         route = self.leaving.pop(leaving)
         if not leaving.cancelled() and (error := leaving.exception()) is not None:
             log.error("the former engine of model %s did not end: %s", route.model.name, error, exc_info=error)
+
+    def _new_route(self, model: Model) -> Route:
+        backend = self.shared(model) if self.shared is not None else None
+        engine = for_model(model, self.residency) if backend is None else None
+        made = model, self.request_log, self.schemas, engine, self._limits, backend
+        if self._traces is None:
+            return Route(*made)
+        from gateway.core.traced import TracedRoute
+
+        return TracedRoute(self._traces, *made)
+
+    def _limits(self) -> Engines:
+        return self.config.engines
 
     def on_change(self, watcher: Callable[[], None]) -> None:
         """Calls `watcher` after each change of the configuration. It must not wait or raise."""
@@ -110,34 +145,65 @@ class Gateway:
         route = self._asked.get(request.model)
         if route is None:
             route = self._asked[request.model] = self.route(request.model, "chat")
+        if route.plain and request.tier is None and request.caller.meter is None:
+            return route.open(request)
         model = route.model
+        route.check(request.caller)
+        request.tier = route.tier(request.caller, request.model, request.tier)
         if model.retries or model.fallbacks:
             return open_with_fallbacks(model, lambda name: self.routes.get(name), request)
-        return route.open(request)
+        return route.open_in_turn(request)
 
     async def count_tokens(self, request: ChatRequest) -> TokenCount:
         """The length of the request's prompt; an estimate if the engine can't tell."""
-        found = await self.route(request.model).count_tokens(request)
+        route = self.route(request.model)
+        route.check(request.caller)
+        found = await route.count_tokens(request)
         return TokenCount(found, True) if found is not None else TokenCount(estimate(request), False)
 
     async def aclose(self) -> None:
         """Closes every connection and stops every engine that the gateway started."""
         routes = [*self.routes.values(), *self.leaving.values()]
-        for leaving in self.leaving:
+        for leaving in (*self.leaving, *self._preloading):
             leaving.cancel()
         results = await asyncio.gather(*(route.aclose() for route in routes), return_exceptions=True)
         await self.prompts.kept()
         self.residency.close()
         self.schemas.close()
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             raise BaseExceptionGroup("while closing", failures)
 
     async def __aenter__(self) -> Self:
         await self.residency.open()
+        self._preload()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _traces(log: Log, request_log: RequestLog) -> Traces:
+    """Raises ProviderUnavailable if OpenTelemetry isn't installed."""
+    try:
+        from gateway.observe.traces import TracedAnswer, TracedRecordedAnswer, Traces
+    except ImportError as error:
+        raise ProviderUnavailable(
+            f"log.traces needs the package {error.name}: pip install 'ctxgate[otel]'", code="otel_missing"
+        ) from error
+    assert log.traces is not None
+    request_log.read_by(TracedRecordedAnswer if log.trace_content else TracedAnswer, TracedRecordedAnswer)
+    return Traces(log.traces, content=log.trace_content)
+
+
+async def _load_all(routes: Iterable[Route]) -> None:
+    """One after the other. A model that can't be loaded now is loaded by its first request."""
+    for route in routes:
+        try:
+            await route.load()
+        except GatewayError as error:
+            log.warning("not preloaded: %s", error)

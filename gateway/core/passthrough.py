@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from gateway.backends import Backend, Reply
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
-from gateway.observe.request_log import Outcome, Row
-from gateway.wire.chat import ApiName
+from gateway.observe.request_log import Outcome, Row, tokens_of
+from gateway.wire.chat import NOBODY, ApiName, Caller, Tier
 from gateway.wire.sse import Sink
 
 
@@ -20,13 +20,16 @@ class RequestMeter:
     """Meters one request for the request log. The reader of its answer sets first, usage and chunks, see
     `request_log.Ended`, and calls `end` once."""
 
-    def __init__(self, model: str, api: ApiName, stream: bool, book: Callable[[Row], None]) -> None:
+    def __init__(
+        self, model: str, api: ApiName, stream: bool, book: Callable[[Row], None], caller: Caller = NOBODY
+    ) -> None:
         self.first = 0.0
         self.usage: Mapping[str, Any] = {}
         self.chunks = 0
         self._began = monotonic()
         self._asked = model, stream
         self._api: ApiName = api
+        self._caller = caller
         self._book = book
 
     def came(self, payloads: int) -> None:
@@ -36,13 +39,17 @@ class RequestMeter:
 
     def end(self, outcome: Outcome) -> None:
         times = self._began, monotonic(), self.first
-        self._book((*self._asked, outcome, *times, self.usage, self.chunks, None, None, self._api))
+        if self._caller.meter is not None:
+            self._caller.meter.spend(tokens_of(self.usage))
+        self._book((*self._asked, outcome, *times, self.usage, self.chunks, None, None, self._api, self._caller))
 
 
 class Passthrough:
     """An engine's answer, whole or streamed as the request asked, with its payloads unchanged."""
 
-    def __init__(self, reply: Reply, backend: Backend, count: RequestMeter) -> None:
+    def __init__(self, reply: Reply, backend: Backend, count: RequestMeter, tier: Tier | None = None) -> None:
+        self.tier = tier
+        """The service tier that the request got; None if nobody has said one."""
         self._reply = reply
         self._backend = backend
         self._count = count

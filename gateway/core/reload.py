@@ -106,7 +106,7 @@ class Reloader:
 
 
 def _weights(model: Model) -> list[Path]:
-    return [path for path in (model.path, model.mmproj_path) if path is not None]
+    return [path for path in (model.path, model.mmproj_path, *model.engine.files.values()) if path is not None]
 
 
 def _weights_exist(model: Model) -> bool:
@@ -142,6 +142,7 @@ def _with_fixed_values(running: Config, config: Config) -> Config:
         state_dir=running.state_dir,
         store=running.store,
         rooms=running.rooms,
+        cluster=running.cluster,
     )
 
 

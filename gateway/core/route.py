@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from time import monotonic
 
 from msgspec import Raw
 
 from gateway import backends
-from gateway.answer.capture import RecordedAnswer
+from gateway.answer.capture import recorded
 from gateway.answer.normalize import Answer
 from gateway.backends import Address, Backend, Endpoint, ReplicaStatus
-from gateway.config import Model
+from gateway.config import Engines, Model
 from gateway.core.capability import CapabilityFinder
 from gateway.core.checked import CheckedRun
+from gateway.core.flex_line import FlexLine, Load
 from gateway.core.passthrough import Passthrough, RequestMeter
 from gateway.core.run import Asked, Run
 from gateway.engines import Engine
+from gateway.engines.admission import rank_of
+from gateway.engines.seat import EngineSeat
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
-from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
+from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs, tokens_of
 from gateway.request.escaped import may_need_escape
 from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
 from gateway.request.repair_history import NOTHING
 from gateway.schema.pool import Threads
 from gateway.upstream import EngineGone
-from gateway.wire.chat import ApiName, ChatRequest, waiting
+from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, Tier, Wanted, tier_in, waiting
 from normalizers import FormatSpec
 
 READY_SECONDS = 5.0
@@ -41,15 +45,29 @@ class Route:
     engine; `prepare` works out what to send; `_send` sends it. The Run that comes back reads the answer.
     """
 
-    def __init__(self, model: Model, request_log: RequestLog, schemas: Threads, engine: Engine | None = None) -> None:
-        """schemas: where the work on clients' schemas is done. engine: the one to use, if the gateway runs it."""
+    def __init__(
+        self,
+        model: Model,
+        request_log: RequestLog,
+        schemas: Threads,
+        engine: Engine | None = None,
+        limits: Callable[[], Engines] = Engines,
+        backend: Backend | None = None,
+    ) -> None:
+        """schemas: where the work on clients' schemas is done. engine: the one to use, if the gateway runs it. limits:
+        how long, and how many, flex requests wait before a server that it doesn't run. backend: the one to use without
+        an engine; None: that of the server which config.yaml names."""
         self.model = model
+        self.plain = not (model.tiers or model.retries or model.fallbacks)
+        """The model's settings ask for nothing before `open`."""
         self.engine = engine
         self.capability = CapabilityFinder(model)
         self.runs: set[Run] = set()
         """Answers on their way."""
         self.opening = 0
         """Requests that no engine has accepted yet."""
+        self.waiting: dict[ChatRequest, float] = {}
+        """Those of them that wait for their engine, and since when, by time.monotonic."""
         self._request_log = request_log
         self.schemas = schemas
         self._settings = Settings.of(
@@ -64,13 +82,18 @@ class Route:
             measure=schemas.pool.measure,
         )
         self._terms = TermsCache()
+        self._limits = limits
+        self._line: FlexLine | None = None
+        """Made by the first flex request, for a server that isn't ours."""
         self._unused: asyncio.Event | None = None
+        self._watch: Callable[[], None] | None = None
+        """Called after each request that ends, once somebody waits for that."""
         self._engine_stays = False
         """Another route uses the engine by now."""
         self._replaced: Backend | None = None
         """This route's backend of an engine that has another route by now."""
-        self._backend: Backend | None = None
-        """The backend of an external server; an engine of ours has its own."""
+        self._backend = backend
+        """The backend of external servers; an engine of ours has its own."""
 
     @property
     def spec(self) -> FormatSpec:
@@ -106,10 +129,7 @@ class Route:
                 asked = await self.ask(request)
         except BaseException as error:
             self.opening -= 1
-            times = began, monotonic(), 0.0
-            self._book(
-                (self.model.name, request.stream, outcome_of(error), *times, NOTHING, 0, None, None, request.api)
-            )
+            self._failed(request, began, error)
             raise
         enforced = asked[-1]
         kind = Run if enforced is None or enforced.check is None else CheckedRun
@@ -118,6 +138,43 @@ class Route:
         self.opening -= 1
         return run
 
+    async def open_in_turn(self, request: ChatRequest) -> Run:
+        """As `open`, for a request whose service tier may let it wait before a server that isn't ours."""
+        if self.engine is not None or request.tier != "flex":
+            return await self.open(request)
+        async with self._flex_line().place(self._limits(), lambda say: setattr(request, "progress", say)):
+            request.progress = waiting
+            return await self.open(request)
+
+    def _flex_line(self) -> FlexLine:
+        if self._line is None:
+            parallel = self.model.engine.parallel
+            places = parallel * max(1, len(self.model.replicas)) if parallel is not None else None
+            self._line = FlexLine(self.model.name, self._load, places)
+            self._watch = self._look
+        return self._line
+
+    def _load(self) -> Load:
+        assert self._line is not None
+        flex = sum(run.flex for run in self.runs)
+        return Load(self.opening - self._line.inside + len(self.runs) - flex, self.in_flight)
+
+    def _look(self) -> None:
+        """A request has ended."""
+        if self._unused is not None and not self.in_flight:
+            self._unused.set()
+        if self._line is not None and self._line:
+            self._line.look()
+
+    def _failed(self, request: ChatRequest, began: float, error: BaseException) -> None:
+        """Books a request that no engine has accepted."""
+        recording = None
+        if request.recorded or self._request_log.bodies:
+            recording = self._request_log.keep(recorded(request.fields, self.spec.name))
+        times = began, monotonic(), 0.0
+        asked = self.model.name, request.stream, outcome_of(error)
+        self._book((*asked, *times, NOTHING, 0, None, recording, request.api, request.caller))
+
     def ask(self, request: ChatRequest) -> Awaitable[Asked]:
         """Sends the request once. If an engine accepts it, it has a place there until `Engine.leave`."""
         if self.engine is None:
@@ -125,19 +182,40 @@ class Route:
         return self._take_place(request, self.engine)
 
     async def _take_place(self, request: ChatRequest, engine: Engine) -> Asked:
-        if (backend := engine.backend) is not None:
+        if (backend := engine.backend) is not None and request.tier != "flex":
             engine.in_flight += 1
         else:
             request.progress = lambda: str(engine.progress(request) or "waiting")
-            backend = await engine.join(request)
+            self.waiting[request] = came = monotonic()
+            try:
+                backend = await engine.join(request, rank_of(request.tier))
+            finally:
+                self.waiting.pop(request, None)
             request.progress = waiting
+            if request.tier == "flex":
+                return await self._sit_down(request, engine, backend, monotonic() - came)
         try:
             return await self._send(request, backend)
         except BaseException as error:
             if isinstance(error, EngineGone):
                 engine.lost()
-            engine.leave()
+            engine.leave(rank_of(request.tier))
             raise
+
+    async def _sit_down(self, request: ChatRequest, engine: Engine, backend: Backend, waited: float) -> Asked:
+        """As `_take_place`, for a flex request, whose answer gives way in the middle if it can."""
+        try:
+            if (flexible := backend.flexible()) is not None:
+                backend, request.plain = flexible, False  # it needs terms of its own
+            asked = await self._send(request, backend)
+        except BaseException as error:
+            if isinstance(error, EngineGone):
+                engine.lost()
+            engine.leave(rank_of(request.tier))
+            raise
+        if (reply := asked[0].flexible) is not None:
+            engine.hosts(reply, EngineSeat(engine, request, waited))
+        return asked
 
     async def _send(self, request: ChatRequest, backend: Backend | None) -> Asked:
         """backend: None for the one of an external server that nobody has asked yet."""
@@ -157,7 +235,9 @@ class Route:
             reply = await backend.open(request, prepared.fields)
         else:
             reply = await backend.open_raw(request, prepared.fields, terms.raw)
-        kind = RecordedAnswer if self._request_log.bodies else Answer
+        kind: Callable[..., Answer] = self._request_log.plain
+        if request.recorded or self._request_log.bodies:
+            kind = partial(self._request_log.recorded, sent=prepared.fields)
         answer = kind(request, terms.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
         if request.stream and request.tools is not None:
             answer.guarded = terms.piecewise(request.call_deltas or self._settings.call_deltas, reply.by_grammar)
@@ -181,21 +261,30 @@ class Route:
         answer = run.answer
         # An answer whose normaliser saw nothing has no repairs.
         mended = repairs(answer) if answer.choices or answer.healed else None
-        recording = self._request_log.record(answer) if self._request_log.bodies else None
-        times = run.began, monotonic(), run.first
+        recording = None
+        if answer.recording is not None and (self._request_log.bodies or run.request.recorded):
+            recording = self._request_log.keep(answer.recording)  # any other is for a trace
         usage = answer.usage
         if self.engine is not None and (turn := run.reply.turn) is not None:
             usage = turn.answered(usage, run.began, run.first)
-        told = usage, answer.chunks, mended, recording
-        self._book((self.model.name, run.stream, run.outcome, *times, *told, run.api))
+        caller = run.caller
+        if (meter := caller.meter) is not None:
+            usage = usage or run.guessed_usage()
+            meter.spend(tokens_of(usage))
+        # fmt: off
+        self._book((
+            self.model.name, run.stream, run.outcome, run.began, monotonic(), run.first,
+            usage, answer.chunks, mended, recording, run.api, caller,
+        ))
+        # fmt: on
 
     def _book(self, row: Row) -> None:
         rows = self._request_log.rows
         rows.append(row)
         if len(rows) >= UNSETTLED:
             self._request_log.settle()
-        if self._unused is not None and not self.in_flight:
-            self._unused.set()
+        if self._watch is not None:
+            self._watch()
 
     # The backend, and other requests than chats
 
@@ -203,8 +292,8 @@ class Route:
         """The backend of a running engine; starts the engine if it is ours. Raises what `Engine.join` raises."""
         engine = self.engine
         if engine is not None:
-            if engine.backend is not None:
-                return engine.backend
+            if engine.accepting is not None:
+                return engine.accepting
             backend = await engine.join()
             engine.leave()
             return backend
@@ -219,15 +308,24 @@ class Route:
         return self._backend
 
     @asynccontextmanager
-    async def use(self) -> AsyncIterator[Backend]:
+    async def use(self, tier: Tier | None = None) -> AsyncIterator[Backend]:
         """The backend of a running engine, for requests that aren't chats; its engine stays up meanwhile.
 
         Raises what `Engine.join` raises.
         """
+        if self.engine is None and tier == "flex":
+            async with self._flex_line().place(self._limits()), self._used(rank_of(tier)) as backend:
+                yield backend
+        else:
+            async with self._used(rank_of(tier)) as backend:
+                yield backend
+
+    @asynccontextmanager
+    async def _used(self, rank: int) -> AsyncIterator[Backend]:
         engine = self.engine
         self.hold()
         try:
-            backend = await self.backend() if engine is None else await engine.join()
+            backend = await self.backend() if engine is None else await engine.join(rank=rank)
             try:
                 yield backend
             except EngineGone:
@@ -236,26 +334,36 @@ class Route:
                 raise
             finally:
                 if engine is not None:
-                    engine.leave()
+                    engine.leave(rank)
         finally:
             self.release()
 
     @asynccontextmanager
     async def post(
-        self, endpoint: Endpoint, fields: Mapping[str, Raw], api: ApiName, *, stream: bool = False
+        self,
+        endpoint: Endpoint,
+        fields: Mapping[str, Raw],
+        api: ApiName,
+        caller: Caller = NOBODY,
+        *,
+        asked: str | None = None,
+        stream: bool = False,
     ) -> AsyncIterator[Passthrough]:
         """An answer to a request for another endpoint than chat; see `Backend.post`.
 
-        An error while it is read is its outcome. Raises ProviderInvalidRequest if the engine has no such endpoint.
+        asked: the name by which the request asks for the model. An error while it is read is its outcome. Raises
+        ProviderInvalidRequest if the engine has no such endpoint.
         """
-        meter = self.count(api, stream=stream)
+        self.check(caller)
+        tier = self.tier(caller, asked, tier_in(fields))
+        meter = self.count(api, caller, stream=stream)
         try:
-            async with self.use() as backend:
+            async with self.use(tier) as backend:
                 if endpoint == "completions":
                     fields = self._settings.fields(fields)
                 reply = await backend.post(endpoint, dict(fields))
                 try:
-                    yield Passthrough(reply, backend, meter)
+                    yield Passthrough(reply, backend, meter, tier)
                 finally:
                     reply.close()
         except BaseException as error:
@@ -264,9 +372,22 @@ class Route:
         else:
             meter.end(OK)
 
-    def count(self, api: ApiName, *, stream: bool) -> RequestMeter:
+    def count(self, api: ApiName, caller: Caller = NOBODY, *, stream: bool) -> RequestMeter:
         """Meters a request that isn't a chat. Call its `end`."""
-        return RequestMeter(self.model.name, api, stream, self._book)
+        return RequestMeter(self.model.name, api, stream, self._book, caller)
+
+    def check(self, caller: Caller) -> None:
+        """Raises ProviderAuthentication (403) if the caller's key may not use the model."""
+        if caller.meter is not None:
+            caller.meter.check(self.model.name, *self.model.aliases)
+
+    def tier(self, caller: Caller, asked: str | None, wanted: Wanted | None) -> Tier | None:
+        """The service tier of a request: its own, else that of the name by which it asks for the model, else its
+        key's. None if nobody says one. Raises ProviderAuthentication (403)."""
+        model, own = self.model, None if wanted == "auto" else wanted
+        default = model.tiers.get(asked if asked in model.aliases else model.name)
+        tier = own or default if caller.meter is None else caller.meter.tier(own, default)
+        return tier or ("default" if wanted is not None else None)
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""
@@ -283,7 +404,7 @@ class Route:
     async def readiness(self) -> GatewayError | None:
         """Why a request would have to wait, or None. Asks the engine, but starts nothing."""
         engine, model = self.engine, self.model
-        backend = engine.backend if engine is not None else await self.backend()
+        backend = engine.accepting if engine is not None else await self.backend()
         if backend is None:
             assert engine is not None
             if (error := await engine.missing()) is not None:
@@ -300,6 +421,24 @@ class Route:
         except GatewayError as error:
             return error
         return None
+
+    async def load(self, keep_alive: float | None = None) -> None:
+        """Returns once the model is in memory. keep_alive: see `Backend.load`; of an engine of ours, until its end.
+
+        Raises what `Engine.join` raises, and ProviderInvalidRequest if the model's server can't be told.
+        """
+        if self.engine is None:
+            await (await self.backend()).load(keep_alive)
+        elif keep_alive == 0:
+            await self.engine.unload()
+        else:
+            await self.engine.join()
+            self.engine.keep_alive = keep_alive
+            self.engine.leave()
+
+    async def unload(self) -> None:
+        """Returns once the model is out of memory, its answers in flight complete. Raises as `load` does."""
+        await self.load(0)
 
     def replicas(self) -> Sequence[ReplicaStatus]:
         """The model's servers, if it has several and one has been asked."""
@@ -318,19 +457,23 @@ class Route:
 
     def release(self) -> None:
         self.opening -= 1
-        if self._unused is not None and not self.in_flight:
-            self._unused.set()
+        if self._watch is not None:
+            self._watch()
 
     def become(self, model: Model) -> Route:
         """The route of the model with other settings and the same engine."""
         assert self.engine is not None
         self._replaced = self.engine.reconfigure(model)
         self._engine_stays = True
-        return Route(model, self._request_log, self.schemas, self.engine)
+        return self.same(model)
+
+    def same(self, model: Model) -> Route:
+        """A route with this one's engine."""
+        return Route(model, self._request_log, self.schemas, self.engine, self._limits)
 
     async def retire(self, seconds: float) -> None:
         """Closes the route once its requests have ended, or after `seconds`. No new request may come."""
-        self._unused = asyncio.Event()
+        self._unused, self._watch = asyncio.Event(), self._look
         if self.in_flight:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._unused.wait(), seconds)

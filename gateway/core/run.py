@@ -12,9 +12,11 @@ from gateway.backends import Backend, Reply
 from gateway.config import Model
 from gateway.core.shortcut import Shortcut
 from gateway.engines import Engine
+from gateway.engines.admission import rank_of
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
 from gateway.request.checks import Enforced
+from gateway.request.token_estimate import estimate
 from gateway.schema.pool import Threads
 from gateway.wire.chat import ChatRequest
 from gateway.wire.sse import Sink
@@ -53,13 +55,14 @@ class Run:
         "_first",
         "_handed_out",
         "_in_flight",
-        "_replayed",
+        "_replays",
         "_request",
         "_route",
         "_whole",
         "answer",
         "api",
         "began",
+        "caller",
         "enforced",
         "fallback",
         "first",
@@ -71,6 +74,7 @@ class Run:
     def __init__(self, route: Asker, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
         self.stream = request.stream
         self.api = request.api
+        self.caller = request.caller
         self.fallback = request.fallback
         """The model that answers, if it isn't the one that was asked."""
         self.began = began
@@ -80,7 +84,7 @@ class Run:
         self._request = request
         self.reply, self.answer, self._backend, self.enforced = asked
         self._in_flight = True
-        self._replayed = replayed
+        self._replays = int(replayed)
         self._handed_out = False
         """The client has a part of the answer."""
         self._failed: GatewayError | None = None
@@ -95,9 +99,22 @@ class Run:
         return self._route.model
 
     @property
+    def flex(self) -> bool:
+        return self._request.tier == "flex"
+
+    @property
+    def request(self) -> ChatRequest:
+        """What the model was asked last."""
+        return self._request
+
+    @property
     def enforced_by(self) -> str:
         """How the answer's constraint is enforced; "" if it has none."""
         return "" if self.enforced is None else self.enforced.method
+
+    def guessed_usage(self) -> dict[str, int]:
+        """About what the answer took, where the engine hasn't told: it doesn't for a client that leaves."""
+        return {"prompt_tokens": estimate(self._request), "completion_tokens": self.answer.chunks}
 
     async def begin(self) -> None:
         """Returns once the answer's first byte is there; `whole` or `payloads` hands it out later.
@@ -119,7 +136,7 @@ class Run:
                 clean = self.answer.whole(await self.reply.whole())
             except EngineError as error:
                 failure = self._backend.fault(500, error.payload)
-                self.outcome = failure.category
+                self.outcome = outcome_of(failure)
                 raise failure from None
             except GatewayError as error:
                 if not await self._replay(error):
@@ -160,7 +177,7 @@ class Run:
                 self.outcome = OK
         except EngineError as error:
             self._failed = self._backend.fault(500, error.payload)
-            self.outcome = self._failed.category
+            self.outcome = outcome_of(self._failed)
             clean += self.answer.remaining()
         except GatewayError as error:
             if not await self._replay(error):
@@ -170,19 +187,22 @@ class Run:
         return clean
 
     async def _replay(self, error: GatewayError) -> bool:
-        """Sends the request again, once, if the engine went away before the client got anything.
+        """Sends the request again if the engine went away before the client got anything: once to an engine of ours,
+        `Backend.replays` times where several servers answer.
 
         Raises what `Asker.ask` raises. False: `error` stands.
         """
-        self.outcome = error.category
+        self.outcome = outcome_of(error)
         engine = self._route.engine
-        if engine is None or not isinstance(error, ProviderUnavailable):
+        if not isinstance(error, ProviderUnavailable):
             return False
-        engine.lost()
+        if engine is not None:
+            engine.lost()
+        most = 1 if engine is not None else self._backend.replays
         # 502: it went away, by the end of its connection or of an incomplete answer.
-        if self._handed_out or self._replayed or error.status != 502:
+        if self._handed_out or self._replays >= most or error.status != 502:
             return False
-        self._replayed = True
+        self._replays += 1
         await self._ask(self._request)
         return True
 
@@ -197,7 +217,7 @@ class Run:
     def _leave(self) -> None:
         self.reply.close()
         if self._in_flight and (engine := self._route.engine) is not None:
-            engine.leave()
+            engine.leave(rank_of(self._request.tier))
         self._in_flight = False
 
     def push_to(self, sink: Sink) -> None:

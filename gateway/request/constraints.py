@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest
@@ -135,6 +136,48 @@ def allowed_tools(request: ChatRequest, *, named: bool) -> dict[str, Raw]:
     if tools:
         fields["tools"] = Raw(encode(tools))
     return fields
+
+
+JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
+
+
+class _Typed(Struct, gc=False):
+    type: Any = None
+
+
+class _Declared(Struct, gc=False):
+    """A tool, or its function. Nothing else of it is decoded: its schema may have a megabyte."""
+
+    type: Any = "function"
+    parameters: Raw = Raw(b"null")
+    function: _Declared | None = None
+
+
+_decode_declared = msgspec.json.Decoder(list[_Declared]).decode
+_decode_typed = msgspec.json.Decoder(_Typed).decode
+
+
+def check_tools(request: ChatRequest, runtime: str) -> None:
+    """Raises ProviderInvalidRequest for tools that only OpenAI's own models have, and for a schema of an unknown type.
+
+    Another server behind `runtime: openai` may know tools that the gateway doesn't.
+    """
+    for at, tool in enumerate(_decode_declared(request.tools) if request.tools is not None else ()):
+        kind = tool.type
+        if kind != "function" and runtime != "openai":
+            place = f"tools[{at}].type"
+            cure = "declare a function, here with one string as its parameter" if kind == "custom" else "leave it out"
+            raise ProviderInvalidRequest(f"{place}: no tools of type {kind!r} on this API; {cure}", param=place)
+        parameters = bytes((tool.function or tool).parameters)
+        if parameters.startswith(b"{"):
+            _check_type(_decode_typed(parameters).type, f"tools[{at}].function.parameters")
+
+
+def _check_type(wanted: Any, place: str) -> None:
+    for kind in wanted if isinstance(wanted, list) else [wanted]:
+        if kind is not None and kind not in JSON_TYPES:
+            message = f"{place}: not a valid JSON Schema: there is no type {kind!r}; allowed: {', '.join(JSON_TYPES)}"
+            raise ProviderInvalidRequest(message, param=place)
 
 
 def measured(request: ChatRequest, wanted: Constraint | None, notation: Notation | None, measure: Measure) -> None:

@@ -9,7 +9,16 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace as replaced
 
 from gateway.request.checks import Check, Enforced
-from gateway.request.constraints import NEED_WORDS, Constraint, Method, allowed_tools, constraint, measured, refused
+from gateway.request.constraints import (
+    NEED_WORDS,
+    Constraint,
+    Method,
+    allowed_tools,
+    check_tools,
+    constraint,
+    measured,
+    refused,
+)
 from gateway.request.escaped import escape_messages
 from gateway.request.grammars import forced_tools, free_text, raw_text
 from gateway.request.repair_history import NOTHING, repair_history
@@ -19,7 +28,7 @@ from gateway.wire import control_tokens
 from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Notation, RawText
-from normalizers import FormatSpec
+from normalizers import FormatSpec, registry
 
 MAX_KEPT = 8
 
@@ -83,10 +92,10 @@ class Capabilities(Struct, frozen=True, eq=False):
 
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
     reads them. notation: that of the grammars to which the engine holds its unread text; None if it gives us none.
-    tools_in_prompt: the model sees its tools only if we put them into the prompt. takes_tools: its chat template has a
-    place for tools. keeps_calls: the template shows the calls of earlier answers. control_tokens: keep these out
-    of the request's texts. opens_escaped: the engine itself cuts an escaped prompt; any other gets broken texts if it
-    doesn't give us raw ones.
+    tools_in_prompt: the model sees its tools only if we put them into the prompt. takes_tools: its chat template has
+    a place for tools. keeps_calls: the template shows the calls of earlier answers. control_tokens: keep these out of
+    the request's texts. unread: ask for the unread text if no tools are offered, whoever reads calls. opens_escaped:
+    the engine itself cuts an escaped prompt; any other gets broken texts if it doesn't give us raw ones.
     """
 
     reader: FormatSpec
@@ -97,6 +106,7 @@ class Capabilities(Struct, frozen=True, eq=False):
     keeps_calls: bool = True
     control_tokens: ControlTokens | None = None
     opens_escaped: bool = False
+    unread: bool = False
 
 
 class Terms(Struct, frozen=True, eq=False):
@@ -262,6 +272,7 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     Raises ProviderInvalidRequest for what the engine couldn't be held to.
     """
     request = _without_the_rest(request)
+    check_tools(request, settings.runtime)
     wanted = constraint(request) if request.constrained else None
     method = _method(wanted, settings)
     if settings.measure is not None:
@@ -295,6 +306,9 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
         if request.tools is None or request.tool_choice == "none":
             raw = free_text(reader)
         raw = replaced(raw, escaped=True) if raw is not None else None
+    elif can.unread and wanted is None and (request.tools is None or request.tool_choice == "none"):
+        reader = next((each for each in (reader, can.dialect) if not each.untouched), None) or registry.get("auto")
+        raw = free_text(reader)
     check = None
     if wanted is not None and method in ("checked", "grammar"):
         check = Check(wanted, request.tools, settings.compile)

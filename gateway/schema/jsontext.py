@@ -15,10 +15,15 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def dump_json(value: Any) -> str:
-    """Writes compact JSON, keys in the caller's order. Raises ValueError for a value that isn't JSON."""
+def dump_json(value: Any, *, sort_keys: bool = False) -> str:
+    """Writes compact JSON. Raises ValueError for a value that isn't JSON.
+
+    sort_keys: equal values become equal bytes, whatever the order in which their keys were added.
+    """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain)
+        text = json.dumps(
+            value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain, sort_keys=sort_keys
+        )
         text.encode()
     except (TypeError, RecursionError) as error:
         raise ValueError(str(error)) from error

@@ -6,10 +6,10 @@ The gateway decodes only the fields that it acts on. It forwards every other fie
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -58,8 +58,16 @@ class ResponseFormat(Struct, gc=False):
         return bytes(self.json_schema.schema) if self.json_schema is not None else b"null"
 
 
+_Tokens = Annotated[int, Meta(ge=1)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
 class _Known(Struct, gc=False):
-    """The fields whose types the gateway validates before it asks an engine."""
+    """The fields whose types the gateway validates before it asks an engine.
+
+    The last ones are rare, and engines drop them in silence. A request that has one, or numbers out of the ordinary, is
+    read once more, with `gateway.wire.rare`; so they cost any other request nothing but their defaults.
+    """
 
     messages: list[_Message]
     model: str | None = None
@@ -72,19 +80,66 @@ class _Known(Struct, gc=False):
     response_format: ResponseFormat | None = None
     temperature: float | None = None
     top_p: float | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
+    max_tokens: _Tokens | None = None
+    max_completion_tokens: _Tokens | None = None
     n: int | None = None
     stop: str | list[str] | None = None
     seed: int | None = None
+    service_tier: str | None = None
     call_deltas: CallDeltas | UnsetType | None = UNSET
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    functions: None = None
+    function_call: None = None
+    modalities: None = None
+    audio: None = None
+    web_search_options: None = None
+    echo: None = None
+    best_of: None = None
+
+
+class _Loose(_Known, gc=False):
+    """The same, for a request whose rare fields are looked at afterwards."""
+
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    presence_penalty: Any = None
+    frequency_penalty: Any = None
+    functions: Any = None
+    function_call: Any = None
+    modalities: Any = None
+    audio: Any = None
+    web_search_options: Any = None
+    echo: Any = None
+    best_of: Any = None
 
 
 _decode_known = msgspec.json.Decoder(_Known).decode
+_decode_loose = msgspec.json.Decoder(_Loose).decode
 _decode_tools = msgspec.json.Decoder(list[_Tool] | None).decode
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
+
+
+def _tier(written: str) -> Wanted:
+    """Values of other servers' own, which they get to see, count as auto."""
+    return next((tier for tier in TIERS if tier == written), "auto")
+
+
+def tier_in(fields: Mapping[str, Raw]) -> Wanted | None:
+    """The tier that a request's fields name. Raises ProviderInvalidRequest unless it is a string."""
+    written = decode(fields["service_tier"]) if "service_tier" in fields else None
+    if written is not None and not isinstance(written, str):
+        raise ProviderInvalidRequest("service_tier: must be a string", param="service_tier")
+    return None if written is None else _tier(written)
+
+
+def with_tier(json: bytes, tier: str) -> bytes:
+    """An answer, or a chunk of one, that names its service tier; one that an external server named stays."""
+    if b'"service_tier"' in json:
+        return json
+    return b'{"service_tier":"%b",%b' % (tier.encode(), json.lstrip()[1:])
 
 
 def compact(json: bytes) -> bytes:
@@ -105,8 +160,55 @@ ApiName = Literal["chat", "responses", "messages", "completions", "embeddings", 
 """The gateway's API that received a request."""
 
 
+Tier = Literal["priority", "default", "flex"]
+"""OpenAI's `service_tier`: who goes first where requests wait for one engine or its memory."""
+
+TIERS: tuple[Tier, ...] = ("priority", "default", "flex")
+Wanted = Tier | Literal["auto"]
+"""auto: any; the answer tells which."""
+
+
+class Meter(Protocol):
+    """The limits of a caller's key, as the gateway's core sees them."""
+
+    def check(self, *names: str) -> None:
+        """Raises ProviderAuthentication (403) for a model that the key may not use. names: its name and aliases."""
+        ...
+
+    def tier(self, wanted: Tier | None, default: Tier | None) -> Tier | None:
+        """The tier that the key gets. wanted: by the request itself. default: of the model; None for none.
+
+        Raises ProviderAuthentication (403) for a tier that the key may not ask for.
+        """
+        ...
+
+    def spend(self, tokens: tuple[int, int, int]) -> None:
+        """An answer has ended that took these tokens of the prompt, cached ones among them, and of its own."""
+        ...
+
+
+class Caller:
+    """Who sends a request, for the books. key: the id of the API key, "" without one. client: the program, as its
+    User-Agent names it. meter: None without limits."""
+
+    __slots__ = ("client", "key", "meter")
+
+    def __init__(self, key: str = "", client: str = "", meter: Meter | None = None) -> None:
+        self.key = key
+        self.client = client
+        self.meter = meter
+
+
+NOBODY = Caller()
+"""The caller of the gateway's own requests, and of those that nobody told us about."""
+
+
 CALLING = "calling"
 """The first word of the progress of a call that is held back."""
+
+
+PUT_ASIDE = "put-aside"
+"""The first word of the progress of an answer that gave way in the middle."""
 
 
 def waiting() -> str:
@@ -123,7 +225,11 @@ class ChatRequest(Struct, eq=False):
     constraint; see `gateway.request.constraints`. past_calls: `messages` may contain tool calls or their results; a
     false positive only costs time. plain: without tools, past calls and constraint. progress: returns the progress
     until the answer begins; each stage that works on the request sets it. While a call is held back it begins with
-    `CALLING`, then and later. call_deltas: the client's wish, which the engine doesn't see.
+    `CALLING`, then and later. call_deltas: the client's wish, which the engine doesn't see. caller: set by the API.
+    tier: the service tier that it asks for, `auto` included; once the gateway has its route, the one that it gets. None
+    if nobody has said one; then the answer names none.
+    functions: the client speaks of `functions` and `function_call`, which came before tools.
+    recorded: its bytes are kept, whatever `log.bodies` says.
     """
 
     fields: dict[str, Raw]
@@ -141,6 +247,10 @@ class ChatRequest(Struct, eq=False):
     fallback: str | None = None
     progress: Callable[[], str] = waiting
     call_deltas: CallDeltas | None = None
+    caller: Caller = NOBODY
+    tier: Wanted | None = None
+    functions: bool = False
+    recorded: bool = False
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""
@@ -155,15 +265,17 @@ class ChatRequest(Struct, eq=False):
         return more
 
     @classmethod
-    def parse(cls, body: bytes, api: ApiName = "chat") -> ChatRequest:
-        """Raises ProviderInvalidRequest, which names the invalid field."""
+    def parse(cls, body: bytes, api: ApiName = "chat", strict: bool = True) -> ChatRequest:
+        """strict: look at rare fields, too. Raises ProviderInvalidRequest, which names the invalid field."""
         try:
             if not body.isascii():
                 # The decoder skips fields that it doesn't know, and engines may crash on invalid UTF-8 in them.
                 body.decode()
-            known = _decode_known(body)
+            known = _decode_known(body) if strict else _decode_loose(body)
             fields = _decode_fields(body)
         except msgspec.ValidationError as error:
+            if strict:
+                return cls._unusual(body, api)
             raise _invalid(error) from None
         except msgspec.DecodeError as error:
             raise ProviderInvalidRequest(f"the request body is not valid JSON: {error}") from None
@@ -196,9 +308,23 @@ class ChatRequest(Struct, eq=False):
             past_calls,
             tools is None and not constrained and not past_calls,
         )
+        if known.service_tier is not None:
+            request.tier = _tier(known.service_tier)
         if known.call_deltas is not UNSET:
             del fields["call_deltas"]
             request.call_deltas = known.call_deltas
+        return request
+
+    @classmethod
+    def _unusual(cls, body: bytes, api: ApiName) -> ChatRequest:
+        """A request with a rare field, or an invalid one. Raises as `parse`."""
+        from gateway.wire import rare
+
+        request = cls.parse(body, api, strict=False)
+        if (translated := rare.translated(request.fields)) is None:
+            return request
+        request = cls.parse(translated, api)
+        request.functions = True
         return request
 
 

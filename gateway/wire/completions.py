@@ -1,14 +1,28 @@
-"""`POST /v1/completions`: the request."""
+"""`POST /v1/completions`: the request, and the answers of several requests to an engine as one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
 
-from gateway.errors import ProviderInvalidRequest
+from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
+from gateway.wire.chat import Tier, decode, encode
+
+Json = dict[str, Any]
+Prompt = str | list[int]
+
+MOST = 128
+"""Choices of one request: `n` for each prompt."""
+
+ECHOES = ("openai", "llama-cpp-python")
+"""Runtimes that repeat the prompt with its log-probabilities."""
+
+_OURS = ("prompt", "n", "best_of", "echo", "stream_options", "max_tokens", "logprobs", "seed")
+"""Fields that the requests to the engine get from the gateway."""
 
 
 class _StreamOptions(Struct):
@@ -37,21 +51,210 @@ class Known(Struct):
     seed: int | None = None
 
 
+class PromptLogprobs(Struct):
+    """A prompt's tokens as text, the log-probability of each, and those of the likeliest in its place.
+
+    The first token has none: nothing comes before it.
+    """
+
+    tokens: list[str]
+    chosen: list[float | None]
+    top: list[dict[str, float] | None]
+
+
+class Part(Struct, frozen=True):
+    """One choice, which is one request to the engine.
+
+    fields: of that request. echoed: text to put before the model's. reads: put the prompt's tokens with their
+    log-probabilities there instead. silent: the client wants none of the model's text. first: of its prompt, whose
+    tokens count once.
+    """
+
+    index: int
+    prompt: Prompt
+    fields: dict[str, Raw]
+    echoed: str
+    reads: bool
+    silent: bool
+    first: bool
+
+
 class CreateCompletion(Struct):
     """fields: every field of the request as JSON, unknown ones included."""
 
     model: str | None
     stream: bool
     fields: dict[str, Raw]
+    known: Known
+    tier: Tier | None = None
+    """The service tier that it gets; the route sets it."""
 
     @classmethod
     def parse(cls, data: bytes) -> CreateCompletion:
         """Raises ProviderInvalidRequest, which names the invalid field."""
+        from gateway.wire.rare import check_ranges
+
         known = body.read(_known_decoder, data)
         if not known.prompt:
-            raise ProviderInvalidRequest("prompt: must not be empty", param="prompt")
-        return cls(known.model, bool(known.stream), _decode_fields(data))
+            raise _invalid("prompt", "must not be empty")
+        n = 1 if known.n is None else known.n
+        if n < 1:
+            raise _invalid("n", "must be at least 1")
+        if known.best_of not in (None, 1, n):
+            raise _invalid("best_of", "no engine ranks its answers; ask for n, and choose yourself")
+        fields = _decode_fields(data)
+        check_ranges(fields)
+        return cls(known.model, bool(known.stream), fields, known)
+
+    @property
+    def usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return self.known.stream_options is not None and self.known.stream_options.include_usage is True
+
+    @property
+    def prompts(self) -> Sequence[Prompt]:
+        """Raises ProviderInvalidRequest for a list of both texts and numbers."""
+        given = self.known.prompt
+        if isinstance(given, str):
+            return [given]
+        if all(isinstance(token, int) for token in given):
+            return [[token for token in given if isinstance(token, int)]]
+        found = [one for one in given if not isinstance(one, int)]
+        if len(found) != len(given) or not all(found):
+            raise _invalid("prompt", "must be a text, a list of tokens, or a list of either, none of them empty")
+        return found
+
+    def parts(self, runtime: str) -> list[Part]:
+        """The requests to an engine, one for each choice. Raises ProviderInvalidRequest."""
+        known, prompts, n = self.known, self.prompts, self.known.n or 1
+        if len(prompts) * n > MOST:
+            raise _invalid("n" if len(prompts) == 1 else "prompt", f"at most {MOST} choices, n for each prompt")
+        measured = bool(known.echo) and known.logprobs is not None
+        engine_echoes = measured and runtime in ECHOES
+        reads = measured and not engine_echoes
+        shared = {name: value for name, value in self.fields.items() if name not in _OURS}
+        if self.stream:
+            shared["stream_options"] = Raw(b'{"include_usage":true}')
+        if known.logprobs is not None:
+            # llama.cpp takes 0 for none. The client gets as many as it asked for.
+            shared["logprobs"] = Raw(encode(max(1, known.logprobs)))
+        if engine_echoes:
+            shared["echo"] = Raw(b"true")
+        silent = known.max_tokens == 0 and not engine_echoes
+        if known.max_tokens is not None:
+            shared["max_tokens"] = Raw(encode(1 if silent else known.max_tokens))
+        found = []
+        for place, prompt in enumerate(prompts):
+            if known.echo and not measured and not isinstance(prompt, str):
+                raise _invalid(
+                    "echo", "a prompt of tokens can't be repeated as text; send its text, or ask for logprobs"
+                )
+            echoed = prompt if known.echo and not measured and isinstance(prompt, str) else ""
+            for choice in range(n):
+                fields = {**shared, "prompt": Raw(encode(prompt))}
+                if known.seed is not None:
+                    # The same seed for all would make all choices the same.
+                    fields["seed"] = Raw(encode(known.seed + choice))
+                found.append(Part(place * n + choice, prompt, fields, echoed, reads, silent, choice == 0))
+        return found
 
 
 _known_decoder = msgspec.json.Decoder(Known)
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def _invalid(param: str, message: str) -> ProviderInvalidRequest:
+    return ProviderInvalidRequest(f"{param}: {message}", param=param)
+
+
+class Reader:
+    """Turns an engine's answer to one part, whole or chunk by chunk, into the client's."""
+
+    def __init__(self, part: Part, logprobs: int | None) -> None:
+        self.usage: Json = {}
+        self.before: PromptLogprobs | None = None
+        """Of a part that `reads`; to be set before the first `read`."""
+        self._part = part
+        self._top = logprobs
+        self._begun = False
+        self._offset = 0
+
+    def read(self, payload: bytes) -> Json:
+        """The answer, without its usage, which is in `usage` from then on. Raises ProviderInvalidResponse."""
+        try:
+            answer: Json = decode(payload)
+            if isinstance(usage := answer.pop("usage", None), dict):
+                self.usage = usage
+            answer["choices"] = [self._choice(choice) for choice in answer.get("choices") or ()]
+            if isinstance(id := answer.get("id"), str):
+                answer["id"] = "cmpl-" + id.removeprefix("chatcmpl-").removeprefix("cmpl-")
+        except (msgspec.DecodeError, AttributeError, TypeError, KeyError) as error:
+            raise ProviderInvalidResponse(f"the engine's answer is no completion: {error}") from error
+        return answer
+
+    def _choice(self, choice: Json) -> Json:
+        part = self._part
+        text = "" if part.silent else choice.get("text") or ""
+        logprobs = None if part.silent else choice.get("logprobs")
+        if self._begun:
+            if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
+                logprobs = self._own_shape(logprobs["content"])
+        else:
+            self._begun, self._offset = True, len(part.echoed)
+            before = self.before
+            shape = self._prompt_shape(before) if before is not None else None
+            if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
+                logprobs = self._own_shape(logprobs["content"], shape)
+            else:
+                logprobs = shape if shape is not None else logprobs
+            text = ("".join(before.tokens) if before is not None else part.echoed) + text
+        return {**choice, "index": part.index, "text": text, "logprobs": logprobs}
+
+    def _prompt_shape(self, prompt: PromptLogprobs) -> Json:
+        offsets = []
+        for text in prompt.tokens:
+            offsets.append(self._offset)
+            self._offset += len(text)
+        return {
+            "tokens": [*prompt.tokens],
+            "token_logprobs": [*prompt.chosen],
+            "top_logprobs": [*prompt.top],
+            "text_offset": offsets,
+        }
+
+    def _own_shape(self, tokens: Iterable[Json], before: Json | None = None) -> Json:
+        """Log-probabilities as this API writes them, from a chat's, which llama.cpp gives. before: the prompt's."""
+        made: Json = before or {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+        for token in tokens:
+            top = (token.get("top_logprobs") or [])[: self._top]
+            made["tokens"].append(token["token"])
+            made["token_logprobs"].append(token["logprob"])
+            made["top_logprobs"].append(likeliest(top))
+            made["text_offset"].append(self._offset)
+            self._offset += len(token["token"])
+        return made
+
+
+def likeliest(tokens: Iterable[Json]) -> dict[str, float]:
+    """Text → log-probability, the likeliest first. Of tokens with one text, such as control tokens, the likeliest."""
+    found: dict[str, float] = {}
+    for token in tokens:
+        found.setdefault(token["token"], token["logprob"])
+    return found
+
+
+def summed(read: Iterable[tuple[Part, Json]]) -> Json:
+    """The usage of all parts: every completion, and each prompt once."""
+    prompt = completion = cached = 0
+    for part, usage in read:
+        completion += 0 if part.silent else _number(usage.get("completion_tokens"))
+        if part.first:
+            prompt += _number(usage.get("prompt_tokens"))
+            details = usage.get("prompt_tokens_details")
+            cached += _number(details.get("cached_tokens")) if isinstance(details, dict) else 0
+    total = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    return {**total, "prompt_tokens_details": {"cached_tokens": cached}}
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -39,6 +39,12 @@ def as_text(prompt: Prompt) -> str:
     return "".join(piece if isinstance(piece, str) else f"\0{piece}\0" for piece in prompt)
 
 
+def ends_with(prompt: Prompt, text: str) -> bool:
+    """Whether the prompt's text ends with this one, white space behind it aside."""
+    last = prompt if isinstance(prompt, str) else prompt[-1]
+    return isinstance(last, str) and last.rstrip().endswith(text)
+
+
 _IN_BRACKETS = re.compile(rb"\[/?[A-Za-z]")
 
 

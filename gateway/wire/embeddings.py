@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
-from gateway.wire.chat import encode
+from gateway.wire.chat import Tier, encode
 
 T = TypeVar("T")
 
@@ -29,6 +29,7 @@ class CreateEmbedding(Struct):
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     user: str | None = None
+    service_tier: str | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> CreateEmbedding:
@@ -50,7 +51,7 @@ class CreateEmbedding(Struct):
     @property
     def fields(self) -> dict[str, Raw]:
         """The fields for the engine. Always asks for float numbers, which every engine supports."""
-        return {"input": Raw(encode(self.input)), "encoding_format": Raw(b'"float"')}
+        return {"input": Raw(encode(self.input)), "encoding_format": Raw(b'"float"'), **_tier(self.service_tier)}
 
 
 class CreateRerank(Struct):
@@ -59,6 +60,7 @@ class CreateRerank(Struct):
     model: str | None = None
     top_n: int | None = None
     return_documents: bool | None = None
+    service_tier: str | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> CreateRerank:
@@ -79,7 +81,12 @@ class CreateRerank(Struct):
 
     @property
     def fields(self) -> dict[str, Raw]:
-        return {"query": Raw(encode(self.query)), "documents": Raw(encode(self.texts))}
+        documents = Raw(encode(self.texts))
+        return {"query": Raw(encode(self.query)), "documents": documents, **_tier(self.service_tier)}
+
+
+def _tier(written: str | None) -> dict[str, Raw]:
+    return {} if written is None else {"service_tier": Raw(encode(written))}
 
 
 class Usage(Struct):
@@ -136,13 +143,13 @@ _decode_vectors = msgspec.json.Decoder(Vectors).decode
 _decode_scores = msgspec.json.Decoder(Scores).decode
 
 
-def embedding_list(request: CreateEmbedding, vectors: Vectors, model: str) -> dict[str, Any]:
-    """The answer in OpenAI's format."""
+def embedding_list(request: CreateEmbedding, vectors: Vectors, model: str, tier: Tier | None = None) -> dict[str, Any]:
+    """The answer in OpenAI's format. tier: the one that the request got, if the answer shall name it."""
     data = [
         {"object": "embedding", "index": at, "embedding": _encoded(one.embedding, request)}
         for at, one in enumerate(vectors.data)
     ]
-    return {"object": "list", "data": data, "model": model, "usage": vectors.usage}
+    return {"object": "list", "data": data, "model": model, "usage": vectors.usage, **named(tier)}
 
 
 def shortened(vector: list[float], dimensions: int | None) -> list[float]:
@@ -159,8 +166,13 @@ def cosine(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(map(mul, one, other)) / lengths if lengths else 0.0
 
 
-def rerank_list(request: CreateRerank, scores: Scores, model: str) -> dict[str, Any]:
-    """The answer in Jina's and Cohere's format, best first."""
+def named(tier: Tier | None) -> dict[str, Tier]:
+    """The field that names a service tier."""
+    return {} if tier is None else {"service_tier": tier}
+
+
+def rerank_list(request: CreateRerank, scores: Scores, model: str, tier: Tier | None = None) -> dict[str, Any]:
+    """The answer in Jina's and Cohere's format, best first. tier: see `embedding_list`."""
     best = sorted(scores.results, key=lambda one: (-one.relevance_score, one.index))[: request.top_n]
     if any(not 0 <= one.index < len(request.documents) for one in best):
         raise ProviderInvalidResponse("the engine ranked a document that the request doesn't contain")
@@ -170,7 +182,7 @@ def rerank_list(request: CreateRerank, scores: Scores, model: str) -> dict[str, 
         if request.return_documents:
             result["document"] = {"text": request.texts[one.index]}
         results.append(result)
-    return {"object": "list", "model": model, "results": results, "usage": scores.usage}
+    return {"object": "list", "model": model, "results": results, "usage": scores.usage, **named(tier)}
 
 
 def _encoded(vector: list[float], request: CreateEmbedding) -> list[float] | str:

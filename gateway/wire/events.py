@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from gateway.wire.pieces import CallArguments, CallStart, Reasoning, pieces
+from gateway.wire.pieces import CallArguments, CallStart, End, Reasoning, pieces
 from gateway.wire.pieces import Text as TextPiece
 from gateway.wire.pieces import Usage as UsagePiece
 
@@ -30,9 +30,11 @@ class _Event(Struct, tag_field="type", kw_only=True):
 
 
 class Start(_Event, tag="start", kw_only=True):
-    """model: the object that answers, `provider/model`. client_id: the id of the message that it answers."""
+    """model, agent, tool: the object that answers. client_id: the id of the message that it answers."""
 
-    model: str
+    model: str | UnsetType = UNSET
+    agent: str | UnsetType = UNSET
+    tool: str | UnsetType = UNSET
     client_id: str | UnsetType = UNSET
 
 
@@ -56,10 +58,23 @@ class ReasoningMessage(_Event, tag="reasoning_message", kw_only=True):
 
 
 class ToolCall(_Event, tag="tool_call", kw_only=True):
-    """A call that the model asks for; the gateway hasn't executed it. `id` is the call's id too. arguments: JSON."""
+    """A call that the model asks for. arguments: JSON.
+
+    A model's call isn't executed by the gateway, and `id` is the call's id too. An agent's is, and has a `call_id`.
+    """
 
     name: str
     arguments: Raw
+    call_id: str | UnsetType = UNSET
+
+
+class ToolResult(_Event, tag="tool_result", kw_only=True):
+    """What a tool returned. call_id: of the agent's call that it answers. result: JSON."""
+
+    name: str
+    result: Raw
+    ok: bool
+    call_id: str | UnsetType = UNSET
 
 
 class Usage(_Event, tag="usage", kw_only=True):
@@ -77,14 +92,17 @@ class Error(_Event, tag="error", kw_only=True):
 
 
 class Done(_Event, tag="done", kw_only=True):
+    """reason: `length` if the answer was cut at the limit of its length; for an agent, the limit of its turn."""
+
     status: Status
+    reason: str | UnsetType = UNSET
 
 
 class Pong(Struct, tag="pong", tag_field="type"):
     """The answer to a ping on a socket, outside any run."""
 
 
-Event = Start | Delta | Message | ReasoningDelta | ReasoningMessage | ToolCall | Usage | Error | Done
+Event = Start | Delta | Message | ReasoningDelta | ReasoningMessage | ToolCall | ToolResult | Usage | Error | Done
 
 _encode = msgspec.json.Encoder().encode
 decode: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
@@ -114,6 +132,8 @@ class EventWriter:
         self._reasoning: list[str] = []
         self._calls: dict[int, tuple[str, list[str]]] = {}
         self._usage: Usage | None = None
+        self.cut = False
+        """Whether the limit of its length ended the answer."""
 
     def text(self, text: str) -> None:
         self._count(text)
@@ -195,4 +215,6 @@ class EventReader(EventWriter):
                         self.arguments(index, json)
                     case UsagePiece(prompt=prompt, completion=completion, cached=cached):
                         self.usage(prompt, completion, cached)
+                    case End(reason="length"):
+                        self.cut = True
         return self.take()

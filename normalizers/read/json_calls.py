@@ -222,7 +222,8 @@ class JsonCalls(Region):
 
     def _complete(self, text: str, end: int) -> None:
         if self._name is None:
-            raise Malformed("call_without_name")
+            # Without a mark, an object that names no tool is JSON in the text: `{"type": "number"}`.
+            raise Malformed(NOT_A_CALL if self._bare else "call_without_name")
         if self._reader is None:
             late = self._late
             self._late = None

@@ -13,7 +13,6 @@ from itertools import count
 from typing import Any
 
 from normalizers.values.literals import json_number
-from normalizers.values.loose_json import read_loosely
 
 _ALIASES = {
     "str": "string",
@@ -242,6 +241,8 @@ def read_container(text: str) -> str | None:
     """The JSON of an object or array in JSON, in Python's spelling, or escaped once too often; else None."""
     if (known := read_json(text)) is not None:
         return known
+    from normalizers.values.loose_json import read_loosely  # takes 3 ms to load, and few requests need it
+
     if (loose := read_loosely(text)) is not None:
         return loose
     # Escaped once too often, as if it were inside a string.

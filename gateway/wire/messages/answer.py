@@ -18,6 +18,9 @@ Event = dict[str, Any]
 STOP_REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 """OpenAI's finish_reason → Anthropic's stop_reason; any other becomes `end_turn`."""
 
+TIERS = {"priority": "priority", "flex": "batch"}
+"""Service tiers → Anthropic's names; any other becomes `standard`."""
+
 ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -44,7 +47,16 @@ def error_object(error: GatewayError) -> Event:
     known = {"code": error.code, "category": error.category, "param": error.param, **error.details}
     more = {name: value for name, value in known.items() if value is not None}
     kind = ERROR_TYPES.get(error.status, "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message, **more}}
+    return {"type": "error", "error": {"type": kind, "message": _message(error), **more}}
+
+
+def _message(error: GatewayError) -> str:
+    """A prompt that is too long in Anthropic's words, in which its clients find the condition and both numbers."""
+    if error.code != "context_length_exceeded":
+        return error.message
+    prompt, window = error.details.get("prompt_tokens"), error.details.get("context_window")
+    sizes = f": {prompt} tokens > {window} maximum" if prompt is not None and window is not None else ""
+    return f"prompt is too long{sizes}; shorten the messages, or raise the model's context_window"
 
 
 class MessageEncoder:
@@ -73,6 +85,13 @@ class MessageEncoder:
         """Calls that ended without arguments. The end of the chat stream repeats them with `{}`."""
         self._texts: list[str] = []
         self._end = End("stop")
+        self._tier: dict[str, str] = {}
+
+    def name_tier(self, tier: str | None) -> None:
+        """tier: the chat request's; Anthropic's answers have names of their own. None: say none. Call it first."""
+        if tier is not None:
+            self._tier = {"service_tier": TIERS.get(tier, "standard")}
+            self.message["usage"] |= self._tier
 
     def opening(self) -> list[Event]:
         return [{"type": "message_start", "message": {**self.message, "content": []}}, {"type": "ping"}]
@@ -103,7 +122,7 @@ class MessageEncoder:
                 case End():
                     self._end = piece
                 case Usage():
-                    self.message["usage"] = _usage(piece)
+                    self.message["usage"] = _usage(piece) | self._tier
         return events
 
     def finish(self) -> list[Event]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -77,6 +77,7 @@ class CreateMessage(Struct, kw_only=True):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
 
     @classmethod
     def parse(cls, data: bytes, *, counting: bool = False) -> CreateMessage:
@@ -86,6 +87,8 @@ class CreateMessage(Struct, kw_only=True):
             raise _invalid("messages", "messages: at least one message is required")
         if request.max_tokens is None and not counting:
             raise _invalid("max_tokens", "max_tokens: field required")
+        if request.max_tokens == 0:
+            raise _invalid("max_tokens", "max_tokens: must be at least 1")
         return request
 
     @property
@@ -110,6 +113,7 @@ def chat_fields(request: CreateMessage) -> dict[str, Any]:
         fields["stream_options"] = {"include_usage": True}
     for name, value in {
         "model": request.model,
+        "service_tier": "default" if request.service_tier == "standard_only" else request.service_tier,
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
         "top_p": request.top_p,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -24,9 +24,19 @@ class LineEncoder:
 
     began, now: seconds since 1970; `total_duration` is their difference. The durations of prompt and completion come
     from the engine; if it doesn't report them, a stream's first piece divides them, and a whole answer omits them.
+    tier: the service tier that the last line names, asked for then; None names none.
     """
 
-    def __init__(self, model: str, began: float, now: Callable[[], float], *, generate: bool = False) -> None:
+    def __init__(
+        self,
+        model: str,
+        began: float,
+        now: Callable[[], float],
+        *,
+        generate: bool = False,
+        tier: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._tier = tier
         self._model = model
         self._began = began
         self._first = 0.0
@@ -84,6 +94,8 @@ class LineEncoder:
             "eval_count": self._usage.completion,
             "eval_duration": _ns(self._usage.completion_seconds or max(0.0, now - (self._first or now))),
         }
+        if (tier := self._tier()) is not None:
+            last["service_tier"] = tier
         return [*lines, last]
 
     def fail(self, error: GatewayError) -> list[Line]:
@@ -107,9 +119,9 @@ class LineEncoder:
             message["tool_calls"] = calls
         return last
 
-    def loaded(self) -> Line:
-        """The answer to a request that only loads the model."""
-        return {**self._line(""), "done": True, "done_reason": "load"}
+    def loaded(self, reason: Literal["load", "unload"]) -> Line:
+        """The answer to a request that only loads the model, or unloads it."""
+        return {**self._line(""), "done": True, "done_reason": reason}
 
     def _finish_call(self) -> list[Line]:
         call, self._call = self._call, None

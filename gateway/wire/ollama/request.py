@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import math
+import re
 from typing import Any
 
 import msgspec
@@ -25,6 +27,11 @@ OPTIONS = {
     "repeat_penalty": "repeat_penalty",
 }
 """Ollama's options → fields of a chat request. Ignores the others (`num_ctx`, `num_gpu`, …): see config.yaml."""
+
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_NUMBER = r"\d{1,12}(?:\.\d{0,12})?|\.\d{1,12}"
+_PART = re.compile(rf"({_NUMBER})({'|'.join(_UNITS)})")
+_DURATION = re.compile(rf"([+-]?)(?:({_NUMBER})|((?:(?:{_NUMBER})(?:{'|'.join(_UNITS)})){{1,8}}))")
 
 KINDS = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"))
 
@@ -59,6 +66,7 @@ class Common(Struct, kw_only=True):
     options: dict[str, Any] | None = None
     think: bool | str | None = None
     keep_alive: Any = None
+    service_tier: str | None = None
 
     def fields(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """The fields of the chat request. Raises ProviderInvalidRequest."""
@@ -67,8 +75,10 @@ class Common(Struct, kw_only=True):
             fields["model"] = plain_name(self.model)
         if fields["stream"]:
             fields["stream_options"] = {"include_usage": True}
+        if self.service_tier is not None:
+            fields["service_tier"] = self.service_tier
         for name, value in (self.options or {}).items():
-            unlimited = name == "num_predict" and isinstance(value, int | float) and value < 0
+            unlimited = name == "num_predict" and isinstance(value, int | float) and value <= 0
             if name in OPTIONS and value is not None and not unlimited:
                 fields[OPTIONS[name]] = value
         if isinstance(self.format, dict):
@@ -82,6 +92,11 @@ class Common(Struct, kw_only=True):
         elif self.think is not None:
             fields["chat_template_kwargs"] = {"enable_thinking": self.think}
         return fields
+
+    @property
+    def kept_seconds(self) -> float | None:
+        """`keep_alive` in seconds without a request; inf: for ever; None: not given. Raises ProviderInvalidRequest."""
+        return None if self.keep_alive is None else _duration(self.keep_alive)
 
 
 class Chat(Common):
@@ -143,6 +158,7 @@ class Embed(Struct, kw_only=True):
     input: str | list[str] = ""
     prompt: str | None = None
     dimensions: int | None = None
+    service_tier: str | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> Embed:
@@ -151,15 +167,31 @@ class Embed(Struct, kw_only=True):
 
 
 class Named(Struct, kw_only=True):
-    """`/api/show`; `name` is the old name of `model`."""
+    """`/api/show`, `pull` and `delete`; `name` is the old name of `model`. stream: None means True."""
 
     model: str = ""
     name: str = ""
+    stream: bool | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> Named:
         """Raises ProviderInvalidRequest."""
         return body.read(_named_decoder, data)
+
+
+def _duration(value: Any) -> float:
+    """A number of seconds, or a text as Go writes durations (`1h30m`, `500ms`); negative: inf."""
+    seconds: float | None = None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    elif isinstance(value, str) and (found := _DURATION.fullmatch(value.strip())):
+        sign, bare, parts = found.groups()
+        sizes = [float(number) * _UNITS[unit] for number, unit in _PART.findall(parts or "")]
+        seconds = (-1 if sign == "-" else 1) * (float(bare) if bare else sum(sizes))
+    if seconds is None or math.isnan(seconds):
+        message = "keep_alive: must be a duration, as 5m or 1h30m, or a number of seconds; -1: for ever"
+        raise ProviderInvalidRequest(message, param="keep_alive")
+    return math.inf if seconds < 0 else seconds
 
 
 _chat_decoder = msgspec.json.Decoder(Chat)

@@ -31,7 +31,8 @@ def response_object(
     format = request.text.format if request.text is not None else None
     text: dict[str, Any] = {"format": {"type": "text"}}
     if format is not None:
-        text["format"] = {key: value for key, value in _fields(format).items() if value is not None}
+        defaults = {"description": None, "strict": False} if format.type == "json_schema" else {}
+        text["format"] = defaults | {key: value for key, value in _fields(format).items() if value is not None}
     if request.text is not None and request.text.verbosity is not None:
         text["verbosity"] = request.text.verbosity
     effort, summary = (request.reasoning.effort, request.reasoning.summary) if request.reasoning else (None, None)
@@ -42,14 +43,17 @@ def response_object(
         "status": "queued" if background else "in_progress",
         "background": background,
         "completed_at": None,
+        "conversation": None if request.conversation_id is None else {"id": request.conversation_id},
         "error": None,
         "incomplete_details": None,
+        "frequency_penalty": request.frequency_penalty or 0.0,
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
         "max_tool_calls": request.max_tool_calls,
         "model": model,
         "output": [],
         "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "presence_penalty": request.presence_penalty or 0.0,
         "previous_response_id": request.previous_response_id,
         "prompt_cache_key": request.prompt_cache_key,
         "reasoning": {"effort": effort, "summary": summary},
@@ -63,7 +67,7 @@ def response_object(
         "tools": [_with_defaults(tool) for tool in request.tools or () if tool.get("type") not in tools.dropped],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
-        "truncation": "disabled",
+        "truncation": request.truncation or "disabled",
         "usage": None,
         "user": request.user,
         "metadata": request.metadata or {},
@@ -75,7 +79,7 @@ def _fields(struct: Any) -> dict[str, Any]:
 
 
 def _with_defaults(tool: Item) -> Item:
-    return {"strict": None, "parameters": None, **tool} if tool.get("type") == "function" else tool
+    return {"description": None, "strict": None, "parameters": None, **tool} if tool.get("type") == "function" else tool
 
 
 class ResponseEncoder:
@@ -104,6 +108,9 @@ class ResponseEncoder:
         self._bare: set[int] = set()
         """Calls that ended without arguments. The end of the chat stream repeats them with `{}`."""
         self._end: End | None = None
+        self._remote: dict[str, _OpenRemote] = {}
+        """Calls of MCP servers' tools that have no result yet, by the engine's id."""
+        self._used = self._before = Usage()
 
     def opening(self) -> list[Event]:
         created = self._event("response.created", response=self._snapshot())
@@ -126,22 +133,58 @@ class ResponseEncoder:
                 case End():
                     self._end = piece
                 case Usage():
-                    self.response["usage"] = _usage(piece)
+                    self._used = _sum(self._before, piece)
+                    self.response["usage"] = usage_object(self._used)
         return events
 
-    def close(self) -> list[Event]:
-        """Ends the answer: `response` becomes `completed`, or `incomplete` if the engine cut it short."""
+    def listed(self, label: str, tools: list[dict[str, Any]], error: str | None = None) -> list[Event]:
+        """An MCP server's tools, `{name, description, input_schema, annotations}`; error: why there are none."""
+        id = self._id("mcpl")
+        item: Item = {"id": id, "type": "mcp_list_tools", "server_label": label, "tools": []}
+        place = {"item_id": id, "output_index": self._add(item)}
+        index = place["output_index"]
+        events = [
+            self._event("response.output_item.added", output_index=index, item={**item}),
+            self._event("response.mcp_list_tools.in_progress", **place),
+        ]
+        item |= {"tools": tools} if error is None else {"error": error}
+        state = "completed" if error is None else "failed"
+        events.append(self._event(f"response.mcp_list_tools.{state}", **place))
+        return [*events, self._event("response.output_item.done", output_index=index, item={**item})]
+
+    def paused(self) -> list[Event]:
+        """The model's answer has ended with calls of MCP servers' tools; after `called`, `feed` gets the next one."""
+        events: list[Event] = []
+        self._close(events, "completed")
+        self._bare.clear()
+        self._before = self._used
+        return events
+
+    def called(self, call_id: str, output: str | None, error: str | None) -> list[Event]:
+        """The result of a call of an MCP server's tool."""
+        return self._remote.pop(call_id).result(output, error)
+
+    def close(self, limit: str | None = None) -> list[Event]:
+        """Ends the answer: `response` becomes `completed`, or `incomplete` if the engine cut it short.
+
+        limit: why the gateway did.
+        """
         events: list[Event] = []
         reason = self._end.reason if self._end is not None else "stop"
-        cut = {"length": "max_output_tokens", "content_filter": "content_filter"}.get(reason)
+        cut = limit or {"length": "max_output_tokens", "content_filter": "content_filter"}.get(reason)
         if not self.response["output"] and self._open is None:
             self._part(events, "message", "", [])
         self._close(events, "incomplete" if cut else "completed")
+        self._cut_off(events)
         if cut:
             self.response |= {"status": "incomplete", "incomplete_details": {"reason": cut}}
         else:
             self.response |= {"status": "completed", "completed_at": int(self._now())}
         return events
+
+    def skip(self) -> None:
+        """Ends the answer without output."""
+        self.response |= {"status": "completed", "completed_at": int(self._now())}
 
     def last(self) -> Event:
         """The event with the final response."""
@@ -151,13 +194,19 @@ class ResponseEncoder:
         """Ends the response with an error. `output` keeps what arrived; an unfinished item becomes `incomplete`."""
         events: list[Event] = []
         self._close(events, "incomplete")
+        self._cut_off(events)
         self.response["status"] = "failed"
-        self.response["error"] = {"code": ERROR_CODES.get(error.category, "server_error"), "message": error.message}
-        failure = self._event("error", code=error.code, message=error.message, param=error.param)
+        known = "context_length_exceeded"  # Codex recognises it here
+        code = known if error.code == known else ERROR_CODES.get(error.category, "server_error")
+        self.response["error"] = {"code": code, "message": error.message}
+        told = {"code": error.code, "message": error.message, "param": error.param}
+        # OpenAI's events have these fields themselves, those of Open Responses have them in `error`.
+        failure = self._event("error", **told, error={"type": error.type, **told})
         return [*events, failure, self._event("response.failed", response=self._snapshot())]
 
     def cancel(self) -> None:
         self._close([], "incomplete")
+        self._cut_off([])
         self.response["status"] = "cancelled"
 
     def _part(self, events: list[Event], kind: str, text: str, logprobs: list[Any]) -> None:
@@ -171,7 +220,9 @@ class ResponseEncoder:
 
     def _call(self, events: list[Event], start: CallStart) -> None:
         self._close(events, "completed")
-        kind = _OpenCustom if self._tools.is_custom(start.name) else _OpenCall
+        kind: type[_OpenCall] = _OpenCustom if self._tools.is_custom(start.name) else _OpenCall
+        if self._tools.remote(start.name) is not None:
+            kind = _OpenRemote
         current = self._open = kind(self, start)
         events += current.begin()
 
@@ -191,6 +242,12 @@ class ResponseEncoder:
             self._bare.add(current.index)
             events += current.more("{}")
         events += current.finish(status)
+
+    def _cut_off(self, events: list[Event]) -> None:
+        """Ends the calls of MCP servers' tools that get no result."""
+        for call in self._remote.values():
+            events += call.finish("incomplete")
+        self._remote.clear()
 
     def _add(self, item: Item) -> int:
         output: list[Item] = self.response["output"]
@@ -318,7 +375,53 @@ class _OpenCustom(_OpenCall):
         return [done, *_Open.finish(self, status)]
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+class _OpenRemote(_OpenCall):
+    """A call of an MCP server's tool. It stays in progress until its result is there."""
+
+    prefix = "mcp"
+
+    def __init__(self, encoder: ResponseEncoder, start: CallStart) -> None:
+        self.index = start.index
+        self._call_id = start.id
+        self._parts: list[str] = []
+        label, name = encoder._tools.remote(start.name) or ("", start.name)
+        item = {"type": "mcp_call", "server_label": label, "name": name, "arguments": "", "output": None, "error": None}
+        _Open.__init__(self, encoder, {**item, "approval_request_id": None})
+
+    def begin(self) -> list[Event]:
+        return [*super().begin(), self.event("response.mcp_call.in_progress")]
+
+    def more(self, json: str) -> list[Event]:
+        self._parts.append(json)
+        return [self.event("response.mcp_call_arguments.delta", delta=json)]
+
+    def finish(self, status: str) -> list[Event]:
+        if status == "incomplete":
+            self.item["arguments"] = self.item["arguments"] or "".join(self._parts)
+            return [*self._ended("failed"), *_Open.finish(self, status)]
+        self.item["arguments"] = arguments = "".join(self._parts)
+        self.encoder._remote[self._call_id] = self
+        return [self.event("response.mcp_call_arguments.done", arguments=arguments)]
+
+    def result(self, output: str | None, error: str | None) -> list[Event]:
+        self.item |= {"output": output, "error": error}
+        status = "completed" if error is None else "failed"
+        return [*self._ended(status), *_Open.finish(self, status)]
+
+    def _ended(self, status: str) -> list[Event]:
+        return [self.event(f"response.mcp_call.{status}")]
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        prompt=one.prompt + other.prompt,
+        completion=one.completion + other.completion,
+        cached=one.cached + other.cached,
+        reasoning=one.reasoning + other.reasoning,
+    )
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
@@ -18,10 +19,10 @@ from gateway.wire.conversation import Conversation, Message, image_part, text_pa
 Item = dict[str, Any]
 
 SEALED = "ctxgate:"
-"""Prefix of a reasoning item's `encrypted_content`, before base64. Clients that store no responses here send reasoning
-back in it. It isn't secret, so it isn't encrypted."""
+"""Prefix of an item's `encrypted_content`, before base64. Clients that store no responses here send reasoning back in
+it, and summaries of conversations. It isn't secret, so it isn't encrypted."""
 
-IGNORED_ITEMS = ("item_reference", "compaction", "web_search_call", "file_search_call", "code_interpreter_call")
+IGNORED_ITEMS = ("item_reference", "mcp_list_tools", "web_search_call", "file_search_call", "code_interpreter_call")
 NAMESPACE = "__"
 """Joins a namespace and the name of a tool in it."""
 
@@ -46,6 +47,10 @@ class TextOptions(Struct):
     verbosity: str | None = None
 
 
+class ConversationName(Struct):
+    id: str
+
+
 class CreateResponse(Struct, kw_only=True):
     """The fields that the gateway uses. It accepts and ignores OpenAI's other fields."""
 
@@ -53,7 +58,7 @@ class CreateResponse(Struct, kw_only=True):
     input: str | list[Item] = field(default_factory=list)
     instructions: str | None = None
     previous_response_id: str | None = None
-    conversation: Any = None
+    conversation: str | ConversationName | None = None
     prompt: Any = None
     store: bool | None = None
     background: bool | None = None
@@ -64,6 +69,8 @@ class CreateResponse(Struct, kw_only=True):
     temperature: float | None = None
     top_p: float | None = None
     top_logprobs: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     reasoning: Reasoning | None = None
@@ -73,25 +80,36 @@ class CreateResponse(Struct, kw_only=True):
     user: str | None = None
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
+    service_tier: str | None = None
     seed: int | UnsetType = UNSET
+    truncation: str | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> CreateResponse:
         """Raises ProviderInvalidRequest, which names the invalid field."""
         request = body.read(_decoder, data)
-        for name in ("conversation", "prompt"):
-            if getattr(request, name) is not None:
-                raise _invalid(name, f"{name} refers to data on OpenAI's servers; send instructions and input instead")
-        if not request.input and request.previous_response_id is None:
+        if request.prompt is not None:
+            raise _invalid("prompt", "prompt refers to data on OpenAI's servers; send instructions and input instead")
+        if request.max_output_tokens == 0:
+            raise _invalid("max_output_tokens", "max_output_tokens: must be at least 1")
+        if request.truncation not in (None, "auto", "disabled"):
+            raise _invalid("truncation", "truncation: must be auto or disabled")
+        if request.conversation is not None and request.previous_response_id is not None:
+            message = "conversation: not together with previous_response_id, which has a conversation of its own"
+            raise _invalid("conversation", message)
+        if not request.input and request.previous_response_id is None and request.conversation is None:
             raise _invalid("input", "input: a string or at least one item is required")
         return request
 
     @property
+    def conversation_id(self) -> str | None:
+        given = self.conversation
+        return given.id if isinstance(given, ConversationName) else given
+
+    @property
     def items(self) -> list[Item]:
         """The input as a list of items."""
-        if isinstance(self.input, str):
-            return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": self.input}]}]
-        return self.input
+        return as_items(self.input)
 
     def includes(self, include: str) -> bool:
         """Whether the client asks for this extra output."""
@@ -101,17 +119,36 @@ class CreateResponse(Struct, kw_only=True):
 _decoder = msgspec.json.Decoder(CreateResponse)
 
 
+def as_items(given: str | list[Item]) -> list[Item]:
+    if isinstance(given, str):
+        return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
+    return given
+
+
+class Server(NamedTuple):
+    """An MCP server whose tools the model may call. place: of the tool in the request."""
+
+    label: str
+    allowed: tuple[str, ...] | None
+    """Names of its tools; None: all."""
+    read_only: bool
+    place: str
+
+
 class ToolTable:
     """Maps the declared tools to chat functions.
 
-    A namespaced tool gets the namespace in its name; a custom tool becomes a function with the string `input`. Drops
-    the tools that OpenAI runs itself (`web_search`, …) and lists their types in `dropped`.
+    A namespaced tool gets the namespace in its name; a custom tool becomes a function with the string `input`. MCP
+    servers are listed in `servers`, for whoever can `add_remote` their tools. Drops the tools that OpenAI runs itself
+    (`web_search`, …) and lists their types in `dropped`.
     """
 
     def __init__(self, tools: Sequence[Item] | None) -> None:
         self.declared: list[Item] = []
         self.dropped: list[str] = []
+        self.servers: list[Server] = []
         self._custom: set[str] = set()
+        self._remote: dict[str, tuple[str, str]] = {}
         self._namespaces: dict[str, tuple[str, str]] = {}
         for position, tool in enumerate(tools or ()):
             self._add(tool, f"tools[{position}]", None)
@@ -123,6 +160,19 @@ class ToolTable:
         """The namespace and name under which the client declared the tool."""
         return self._namespaces.get(name, (None, name))
 
+    def remote(self, name: str) -> tuple[str, str] | None:
+        """The MCP server's label and the tool's name there, for a function that stands for such a tool."""
+        return self._remote.get(name)
+
+    def add_remote(self, label: str, name: str, description: str, parameters: Mapping[str, Any]) -> None:
+        taken = {tool["function"]["name"] for tool in self.declared}
+        function, number = remote_name(label, name), 2
+        while function in taken:
+            function, number = f"{remote_name(label, name)[:60]}_{number}", number + 1
+        self._remote[function] = label, name
+        declared = {"name": function, "description": description, "parameters": {**parameters}}
+        self.declared.append({"type": "function", "function": declared})
+
     def _add(self, tool: Item, place: str, namespace: str | None) -> None:
         kind = tool.get("type")
         if kind == "namespace":
@@ -131,6 +181,9 @@ class ToolTable:
                 raise _invalid(f"{place}.tools", f"{place}.tools: must be a list of tools")
             for position, inner in enumerate(tools):
                 self._add(inner, f"{place}.tools[{position}]", tool.get("name"))
+            return
+        if kind == "mcp":
+            self.servers.append(_server(tool, place))
             return
         if kind not in ("function", "custom"):
             self.dropped.append(str(kind))
@@ -152,6 +205,37 @@ class ToolTable:
             if isinstance(tool.get("strict"), bool):
                 function["strict"] = tool["strict"]
         self.declared.append({"type": "function", "function": function})
+
+
+NOT_OURS = {
+    "server_url": "this gateway uses the MCP servers of its own configuration alone: leave it out",
+    "connector_id": "connectors are OpenAI's: leave it out, and name a server of the gateway's configuration",
+    "tunnel_id": "tunnels are OpenAI's: leave it out, and name a server of the gateway's configuration",
+    "headers": "the gateway's configuration has the headers of its MCP servers: leave it out",
+    "authorization": "the gateway's configuration has the keys of its MCP servers: leave it out",
+}
+"""Fields of an MCP tool that would lead elsewhere, and what to do about them."""
+
+
+def _server(tool: Item, place: str) -> Server:
+    for name, cure in NOT_OURS.items():
+        if tool.get(name) is not None:
+            raise _invalid(f"{place}.{name}", f"{place}.{name}: {cure}")
+    approval = tool.get("require_approval")
+    if approval not in (None, "never") and not (isinstance(approval, Mapping) and not approval.get("always")):
+        message = f"{place}.require_approval: the gateway asks for no approvals: send never, and allowed_tools"
+        raise _invalid(f"{place}.require_approval", message)
+    allowed = tool.get("allowed_tools")
+    read_only = isinstance(allowed, Mapping) and allowed.get("read_only") is True
+    names = allowed.get("tool_names") if isinstance(allowed, Mapping) else allowed
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise _invalid(f"{place}.allowed_tools", f"{place}.allowed_tools: must be a list of names")
+    return Server(_text(tool, "server_label", place), None if names is None else tuple(names), read_only, place)
+
+
+def remote_name(label: str, name: str) -> str:
+    """The name of the function that stands for an MCP server's tool."""
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", f"{label}_{name}")[:64]
 
 
 def joined(namespace: object, name: str) -> str:
@@ -177,8 +261,11 @@ def chat_fields(request: CreateResponse, items: Iterable[Item], tools: ToolTable
         fields["stream_options"] = {"include_usage": True}
     for name, value in {
         "model": request.model,
+        "service_tier": request.service_tier,
         "temperature": request.temperature,
         "top_p": request.top_p,
+        "presence_penalty": request.presence_penalty,
+        "frequency_penalty": request.frequency_penalty,
         "max_tokens": request.max_output_tokens,
         "parallel_tool_calls": request.parallel_tool_calls if tools.declared else None,
         "reasoning_effort": request.reasoning and request.reasoning.effort,
@@ -227,9 +314,23 @@ def _tool_choice(choice: str | Item, tools: ToolTable) -> tuple[list[Item], Any]
         allowed = [_named(one) for one in choice.get("tools") or () if isinstance(one, Mapping)]
         callable_tools = [tool for tool in tools.declared if tool["function"]["name"] in allowed]
         return callable_tools, choice.get("mode", "auto")
+    if kind == "mcp":
+        return _of_server(choice, tools), "required"
     if kind in ("function", "custom"):
         return tools.declared, {"type": "function", "function": {"name": _named(choice)}}
     raise _invalid("tool_choice", f"tool_choice: tools of type {kind!r} are not supported")
+
+
+def _of_server(choice: Item, tools: ToolTable) -> list[Item]:
+    label, name = choice.get("server_label"), choice.get("name")
+    found = []
+    for tool in tools.declared:
+        remote = tools.remote(tool["function"]["name"])
+        if remote is not None and remote[0] == label and name in (None, remote[1]):
+            found.append(tool)
+    if not found:
+        raise _invalid("tool_choice", "tool_choice: names no tool of an MCP server that the model may call")
+    return found
 
 
 def _named(choice: Mapping[str, Any]) -> str:
@@ -241,26 +342,32 @@ def messages(instructions: str | None, items: Iterable[Item]) -> list[Message]:
     conversation = Conversation()
     conversation.system(instructions or "")
     for position, item in enumerate(items):
-        _add_item(conversation, item, f"input[{position}]")
+        add_item(conversation, item, f"input[{position}]")
     found = conversation.messages()
     if not found:
         raise _invalid("input", "input: it contains nothing that a model can read")
     return found
 
 
-def _add_item(conversation: Conversation, item: Item, place: str) -> None:
+def add_item(conversation: Conversation, item: Item, place: str) -> None:
+    """Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock."""
     kind = item.get("type") or ("message" if "role" in item else None)
     match kind:
         case "message":
             _add_message(conversation, item, place)
         case "function_call" | "custom_tool_call":
             conversation.assistant(call=_past_call(item, place))
+        case "mcp_call":
+            _add_remote_call(conversation, item, place)
         case "function_call_output" | "custom_tool_call_output":
             text, images = _output(item.get("output"), f"{place}.output")
             conversation.result(_text(item, "call_id", place), text)
             conversation.user(images)
         case "reasoning":
             conversation.assistant(reasoning=_past_reasoning(item))
+        case "compaction":
+            if summary := _unsealed(item):
+                conversation.user([text_part(summary)])
         case _ if kind not in IGNORED_ITEMS:
             raise ProviderUnsupportedContentBlock(f"{place}: items of type {kind!r} are not supported", param=place)
 
@@ -308,6 +415,17 @@ def _output(output: Any, place: str) -> tuple[str, list[Message]]:
     return encode(output).decode(), []
 
 
+def _add_remote_call(conversation: Conversation, item: Item, place: str) -> None:
+    """A call that the gateway, or OpenAI, answered itself."""
+    name = remote_name(_text(item, "server_label", place), _text(item, "name", place))
+    call = {"id": _text(item, "id", place), "name": name, "arguments": item.get("arguments") or "{}"}
+    conversation.assistant(call=call)
+    output, error = item.get("output"), item.get("error")
+    if not isinstance(output, str):
+        output = error if isinstance(error, str) else encode(error or "the call was cut off").decode()
+    conversation.result(call["id"], output)
+
+
 def _past_call(item: Item, place: str) -> Message:
     name = joined(item.get("namespace"), _text(item, "name", place))
     if item.get("type") == "custom_tool_call":
@@ -321,17 +439,22 @@ def _past_reasoning(item: Item) -> str:
     for source in (item.get("content"), item.get("summary")):
         if isinstance(source, list) and source:
             return "".join(str(part.get("text", "")) for part in source if isinstance(part, dict))
+    return _unsealed(item)
+
+
+def _unsealed(item: Item) -> str:
+    """The text that `seal` sealed; "" if it is another server's."""
     sealed = item.get("encrypted_content")
     if isinstance(sealed, str) and sealed.startswith(SEALED):
         try:
             return base64.b64decode(sealed.removeprefix(SEALED), validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
-            return ""  # another server's
+            return ""
     return ""
 
 
 def seal(reasoning: str) -> str:
-    """The `encrypted_content` of a reasoning item."""
+    """The `encrypted_content` of an item."""
     return SEALED + base64.b64encode(reasoning.encode()).decode()
 
 

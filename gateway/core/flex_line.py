@@ -1,0 +1,103 @@
+"""Flex requests that wait before a server that the gateway doesn't start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from time import monotonic
+
+from msgspec import Struct
+
+from gateway.config import Engines
+from gateway.engines.request_queue import Progress
+from gateway.errors import ProviderRateLimit
+
+
+class Load(Struct, frozen=True):
+    """What a server works on. others: requests that aren't flex. all: with those."""
+
+    others: int
+    all: int
+
+
+def may_go(load: Load, places: int | None) -> bool:
+    """Whether a flex request may go now. places: requests that the server answers at once; None: nobody knows, so any
+    other request may be waiting there."""
+    return load.others == 0 if places is None else load.all < places
+
+
+class FlexLine:
+    """load: of the server, as the route counts it without this line's `coming`. places: see `may_go`."""
+
+    def __init__(self, model: str, load: Callable[[], Load], places: int | None) -> None:
+        self.coming = self.inside = 0
+        """Requests that may go and haven't yet; requests within `place`."""
+        self._model = model
+        self._load = load
+        self._places = places
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @asynccontextmanager
+    async def place(
+        self, limits: Engines, tell: Callable[[Callable[[], str]], None] = lambda say: None
+    ) -> AsyncIterator[None]:
+        """Entered in the request's turn, or after `flex_max_wait_seconds`. tell: takes what says how far it has come.
+
+        Raises ProviderRateLimit if too many wait already.
+        """
+        if self._waiting or not self._free():
+            await self._turn(limits, tell)
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+
+    def look(self) -> None:
+        """A request has left the server."""
+        while self._waiting and self._free():
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.coming += 1
+                turn.set_result(None)
+
+    def _free(self) -> bool:
+        load = self._load()
+        return may_go(Load(load.others, load.all + self.coming), self._places)
+
+    async def _turn(self, limits: Engines, tell: Callable[[Callable[[], str]], None]) -> None:
+        waiting = self._waiting
+        if len(waiting) >= limits.queue_length:
+            raise ProviderRateLimit(
+                f"model {self._model!r}: {len(waiting)} requests wait already (engines.queue_length)",
+                code="queue_full",
+                retry_after=5,
+            )
+        turn = asyncio.get_running_loop().create_future()
+        waiting.append(turn)
+        since = monotonic()
+        tell(
+            lambda: (
+                str(Progress("place", waiting.index(turn) + 1, len(waiting), None, monotonic() - since))
+                if turn in waiting
+                else "waiting"
+            )
+        )
+        try:
+            async with asyncio.timeout(limits.flex_max_wait_seconds):
+                await turn
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().call_soon(self.look)  # its turn is the next one's
+            raise
+        finally:
+            if turn in waiting:
+                waiting.remove(turn)
+            if turn.done() and not turn.cancelled():
+                self.coming -= 1

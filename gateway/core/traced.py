@@ -1,0 +1,78 @@
+"""Routes whose requests become spans; see `gateway.observe.traces`. Imported only if `log.traces` is set."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from time import monotonic
+from typing import Any
+
+from gateway.backends import Backend
+from gateway.config import Model
+from gateway.core.route import Route
+from gateway.core.run import Asked, Run
+from gateway.observe.request_log import Row
+from gateway.observe.traces import Event, Note, Traces
+from gateway.wire.chat import ChatRequest
+
+_current: ContextVar[Note | None] = ContextVar("_current", default=None)
+"""Of the request that the running code works on."""
+
+
+class TracedRoute(Route):
+    def __init__(self, traces: Traces, *args: Any) -> None:
+        super().__init__(*args)
+        self._traces = traces
+        self._notes: dict[Run, Note] = {}
+
+    def same(self, model: Model) -> Route:
+        return TracedRoute(self._traces, model, self._request_log, self.schemas, self.engine, self._limits)
+
+    async def open(self, request: ChatRequest) -> Run:
+        note = Note(self.model.runtime, request)
+        token = _current.set(note)
+        try:
+            run = await super().open(request)
+        finally:
+            _current.reset(token)
+        self._notes[run] = note
+        return run
+
+    async def ask(self, request: ChatRequest) -> Asked:
+        """Notes what the request waited for."""
+        note, engine = _current.get(), self.engine
+        if note is None or engine is None or (engine.accepting is not None and not engine.queue):
+            return await super().ask(request)
+        waits_for, starts, since = engine.waits_for or engine.state, engine.starts, monotonic()
+        note.events.append(Event("queue.entered", since, {"ctxgate.waits_for": waits_for}))
+        try:
+            return await super().ask(request)
+        finally:
+            note.events = sorted([*note.events, *self._waited(starts, since)], key=lambda event: event.at)
+
+    def _waited(self, starts: int, since: float) -> list[Event]:
+        engine = self.engine
+        if engine is None or engine.starts == starts:
+            return []
+        return [
+            Event("engine.started", max(engine.entered, since), {"ctxgate.load_seconds": engine.load_seconds or 0.0})
+        ]
+
+    async def _send(self, request: ChatRequest, backend: Backend | None) -> Asked:
+        if (note := _current.get()) is not None:
+            note.events.append(Event("sent", monotonic()))
+        return await super()._send(request, backend)
+
+    def ended(self, run: Run) -> None:
+        note = self._notes.pop(run, None)
+        if note is not None:
+            note.answer = run.answer
+            note.events += [Event(name, at) for name, at in run.reply.history]
+        token = _current.set(note)
+        try:
+            super().ended(run)
+        finally:
+            _current.reset(token)
+
+    def _book(self, row: Row) -> None:
+        super()._book(row)
+        self._traces.write(row, _current.get() or Note(self.model.runtime))

@@ -1,0 +1,81 @@
+"""How APIs tell clients what is left of their key's limits: OpenAI's headers, and Anthropic's own. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import ceil
+
+from msgspec import Struct
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Left(Struct, frozen=True):
+    """What is left of one limit. reset: seconds until all of it is free again."""
+
+    limit: int
+    remaining: int
+    reset: float
+
+
+class Standing(Struct, frozen=True):
+    """None: no such limit."""
+
+    requests: Left | None = None
+    tokens: Left | None = None
+
+    def rows(self) -> list[tuple[str, Left]]:
+        return [(name, left) for name, left in (("requests", self.requests), ("tokens", self.tokens)) if left]
+
+
+def openai_headers(standing: Standing, now: float) -> Headers:
+    """`x-ratelimit-…`; resets are durations. now: seconds since 1970."""
+    headers = []
+    for name, left in standing.rows():
+        values = {"limit": str(left.limit), "remaining": str(left.remaining), "reset": duration(left.reset)}
+        headers += [(f"x-ratelimit-{what}-{name}".encode(), value.encode()) for what, value in values.items()]
+    return headers
+
+
+def openai_lines(standing: Standing) -> bytes:
+    """The same as lines of an answer's head: what a chat pays for its limits is mostly these."""
+    requests, tokens = standing.requests, standing.tokens
+    lines = b""
+    if requests is not None:
+        lines = _REQUESTS % (requests.limit, requests.remaining, _written(ceil(requests.reset)))
+    if tokens is not None:
+        lines += _TOKENS % (tokens.limit, tokens.remaining, _written(ceil(tokens.reset)))
+    return lines
+
+
+_REQUESTS, _TOKENS = (
+    b"x-ratelimit-limit-%b: %%d\r\nx-ratelimit-remaining-%b: %%d\r\nx-ratelimit-reset-%b: %%b\r\n" % (name, name, name)
+    for name in (b"requests", b"tokens")
+)
+
+
+@lru_cache(maxsize=128)
+def _written(seconds: int) -> bytes:
+    return duration(seconds).encode()
+
+
+def anthropic_headers(standing: Standing, now: float) -> Headers:
+    """`anthropic-ratelimit-…`; resets are times. now: seconds since 1970."""
+    from datetime import UTC, datetime, timedelta  # the start needn't wait for it
+
+    headers = []
+    for name, left in standing.rows():
+        at = datetime.fromtimestamp(now, UTC) + timedelta(seconds=ceil(left.reset))
+        reset = at.isoformat(timespec="seconds").replace("+00:00", "Z")
+        values = {"limit": str(left.limit), "remaining": str(left.remaining), "reset": reset}
+        headers += [(f"anthropic-ratelimit-{name}-{what}".encode(), value.encode()) for what, value in values.items()]
+    return headers
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes one: `1h2m3s`."""
+    whole = max(0, ceil(seconds))
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    parts = [f"{hours}h" if hours else "", f"{minutes}m" if hours or minutes else "", f"{rest}s"]
+    return "".join(parts)

@@ -1,0 +1,132 @@
+"""Fields of chat requests that are rare, and would be dropped in silence: translated, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from gateway.errors import ProviderInvalidRequest
+
+Json = dict[str, Any]
+
+decode, encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
+
+RANGES = {"presence_penalty": 2, "frequency_penalty": 2}
+"""Fields of a chat or a completion → their largest absolute value, as OpenAI's API has it."""
+
+
+def translated(fields: Mapping[str, Raw]) -> bytes | None:
+    """The body with tools in place of `functions`; None if it has none.
+
+    Raises ProviderInvalidRequest for a rare field that asks for something that nothing here does.
+    """
+    try:
+        _check(fields)
+        asked = any(bytes(fields.get(name, b"null")) != b"null" for name in ("functions", "function_call"))
+        return with_tools(fields) if asked else None
+    except RecursionError:
+        raise ProviderInvalidRequest("the request body is not valid: it is nested too deeply") from None
+
+
+def _check(fields: Mapping[str, Raw]) -> None:
+    check_ranges(fields)
+    for name in ("max_tokens", "max_completion_tokens"):
+        if bytes(fields.get(name, b"null")) == b"0":
+            raise ProviderInvalidRequest(f"{name}: must be at least 1", param=name)
+    for name, harmless, message in REFUSED:
+        if name in fields and decode(fields[name]) not in harmless:
+            raise ProviderInvalidRequest(f"{name}: {message}", param=name)
+
+
+def check_ranges(fields: Mapping[str, Raw]) -> None:
+    """Raises ProviderInvalidRequest for a penalty that no engine takes as it is."""
+    for name, most in RANGES.items():
+        value = decode(fields[name]) if name in fields else None
+        if value is not None and not (isinstance(value, int | float) and abs(value) <= most):
+            raise ProviderInvalidRequest(f"{name}: must be a number from -{most} to {most}", param=name)
+
+
+REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
+    ("modalities", (None, [], ["text"]), 'the models here answer in text; leave it out, or send ["text"]'),
+    ("audio", (None,), "the models here answer in text; leave it out"),
+    ("web_search_options", (None,), "nothing here searches the web; leave it out, and offer a tool that does"),
+    ("echo", (None, False), "a chat repeats no prompt; /v1/completions does"),
+    ("best_of", (None, 1), "no engine ranks its answers; ask for n, and choose yourself"),
+)
+"""Field, the values that ask for nothing, why any other is refused."""
+
+
+def with_tools(fields: Mapping[str, Raw]) -> bytes:
+    """The body of a request with `functions` in today's words: `tools`, `tool_choice`, and calls in the messages.
+
+    Raises ProviderInvalidRequest.
+    """
+    if "tools" in fields or "tool_choice" in fields:
+        raise ProviderInvalidRequest("functions: they exclude tools, which replace them", param="functions")
+    functions, choice = decode(fields.get("functions", b"null")), decode(fields.get("function_call", b"null"))
+    if not isinstance(functions, list) or not functions:
+        param = "functions" if "functions" in fields else "function_call"
+        raise ProviderInvalidRequest(f"{param}: functions must be a list of at least one function", param=param)
+    made: dict[str, Any] = {
+        name: value for name, value in fields.items() if name not in ("functions", "function_call", "messages")
+    }
+    made["tools"] = [{"type": "function", "function": function} for function in functions]
+    # An answer in the old words has room for one call.
+    made["parallel_tool_calls"] = False
+    if choice in ("auto", "none"):
+        made["tool_choice"] = choice
+    elif isinstance(choice, dict) and isinstance(choice.get("name"), str):
+        made["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+    elif choice is not None:
+        raise ProviderInvalidRequest("function_call: must be auto, none, or {name}", param="function_call")
+    made["messages"] = _with_calls(decode(fields["messages"]))
+    return encode(made)
+
+
+def _with_calls(messages: list[Json]) -> list[Json]:
+    """Past calls and results in today's words. A result belongs to the latest call of its function."""
+    ids: dict[str, str] = {}
+    found = []
+    for at, message in enumerate(messages):
+        call = message.get("function_call")
+        if isinstance(call, dict):
+            name = str(call.get("name"))
+            ids[name] = f"call_{at}"
+            message = {key: value for key, value in message.items() if key != "function_call"}
+            message.setdefault("content", None)
+            function = {"name": name, "arguments": call.get("arguments") or "{}"}
+            message["tool_calls"] = [{"id": ids[name], "type": "function", "function": function}]
+        elif message.get("role") == "function":
+            name = str(message.get("name"))
+            message = {**message, "role": "tool", "tool_call_id": ids.get(name, f"call_{at}")}
+        found.append(message)
+    return found
+
+
+def old_answer(body: bytes) -> bytes:
+    """A whole answer in the words of `functions`."""
+    answer = decode(body)
+    for choice in answer["choices"]:
+        _rename(choice, choice["message"])
+    return encode(answer)
+
+
+def old_chunk(payload: bytes) -> bytes:
+    """A chunk in the words of `functions`."""
+    if b'"tool_calls"' not in payload:
+        return payload
+    chunk = decode(payload)
+    for choice in chunk.get("choices") or ():
+        _rename(choice, choice["delta"])
+    return encode(chunk)
+
+
+def _rename(choice: Json, message: Json) -> None:
+    calls = message.pop("tool_calls", None)
+    if calls and (calls[0].get("index") or 0) == 0:
+        message["function_call"] = calls[0]["function"]
+    if choice.get("finish_reason") == "tool_calls":
+        choice["finish_reason"] = "function_call"
