@@ -6,8 +6,9 @@ A backend knows one kind of server: how to ask it, when it is ready, what it get
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
 from msgspec import Raw, Struct
@@ -24,6 +25,7 @@ from gateway.wire.engine import Fixup, Notation, RawText
 if TYPE_CHECKING:
     from gateway.prompts.live import LivePrompts, Turn
     from gateway.prompts.told import ToldTurn
+    from gateway.wire.completions import PromptLogprobs
 
 Endpoint = Literal["completions", "embeddings", "rerank"]
 """Endpoints of OpenAI's and Jina's APIs beside chat."""
@@ -69,6 +71,10 @@ class Reply:
     """The engine holds the text to the grammar that was sent: every call that a mark begins can be read."""
     turn: Turn | ToldTurn | None = None
     """The request's place among the engine's prompts, if it matters."""
+    history: Sequence[tuple[str, float]] = ()
+    """What became of it in the engine: names, and times by time.monotonic."""
+    flexible: Flexible | None = None
+    """This reply, if it can be put aside."""
 
     def whole(self) -> Awaitable[bytes]:
         """The JSON body of a whole answer."""
@@ -107,6 +113,51 @@ class DirectReply(Reply):
         raise NotImplementedError
 
 
+class Seat(Protocol):
+    """The place of a flexible reply at its engine."""
+
+    def leave(self) -> None:
+        """The reply has been put aside."""
+        ...
+
+    async def join(self) -> Backend:
+        """Waits for a place again; returns the backend to go on with, `flexible` if it can be. Raises as the engine's
+        `join`."""
+        ...
+
+    def back(self) -> None:
+        """The reply was closed while it was aside: it counts as in flight, so that it can leave as any other."""
+        ...
+
+    def taken(self, reply: Flexible) -> None:
+        """The engine has accepted the rest of the reply."""
+        ...
+
+    def describe(self) -> str:
+        """How far its wait has come."""
+        ...
+
+
+class Flexible(Protocol):
+    """A reply that can be put aside at a token boundary, and goes on later as if nothing had been."""
+
+    @property
+    def gives_way(self) -> bool:
+        """Whether it can be put aside now."""
+        ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def put_aside(self) -> asyncio.Task[None]:
+        """Ends its work in the engine and saves it; the task ends once the place is free, and raises nothing."""
+        ...
+
+    def seated(self, seat: Seat) -> None:
+        """Its place, once the engine has accepted it."""
+        ...
+
+
 class ReplicaStatus(Struct, frozen=True):
     """One of several servers of a model. healthy: it answered when it was last asked. asked: requests so far."""
 
@@ -125,8 +176,13 @@ class Backend:
     escapes = False
     """Whether it has `control_tokens`, and takes requests whose texts are escaped: `open_raw` and `count_tokens`
     do, or `open` if `opens_escaped`."""
+    unread = False
+    """Whether the gateway itself has to read every answer: it asks by `open_raw` wherever it can read the format."""
     opens_escaped = False
     """Whether `open` takes escaped requests; else their texts are broken for it."""
+
+    replays = 0
+    """How often a request whose server goes away is sent again, if its client has nothing yet: other servers answer."""
 
     def __init__(self, model: Model, address: Address | None) -> None:
         self.model = model
@@ -154,6 +210,13 @@ class Backend:
         """The length of a chat request's prompt; None if the server can't tell without answering it."""
         return None
 
+    async def prompt_logprobs(self, prompt: str | list[int], top: int) -> PromptLogprobs | None:
+        """The log-probabilities of a prompt's own tokens, and of the `top` likeliest in the place of each.
+
+        None if the server can't tell.
+        """
+        return None
+
     def error(self, status: int, body: bytes) -> GatewayError:
         """What an error of the engine means. An error within a stream has no status: `status` is 500 then."""
         return InternalError(f"the engine answered {status}: {body[:200]!r}")
@@ -170,6 +233,18 @@ class Backend:
         Raises ProviderModelNotLoaded while the engine loads, ProviderUnavailable if nothing answers,
         ProviderInvalidModel if the server doesn't have the model.
         """
+
+    async def load(self, keep_alive: float | None) -> None:
+        """Has a server that isn't ours load the model; returns once it is in memory.
+
+        keep_alive: seconds without a request until the server unloads it, 0: now, inf: never, None: as it likes.
+        Raises ProviderInvalidRequest if the server can't be told.
+        """
+        raise ProviderInvalidRequest(
+            f"model {self.model.name!r}: its server is not the gateway's, and decides itself what it has in memory",
+            code="not_loadable",
+            param="model",
+        )
 
     async def notation(self) -> Notation | None:
         """The notation of the grammars that `open_raw` takes; None if only `open` works."""
@@ -194,6 +269,13 @@ class Backend:
     def replicas(self) -> Sequence[ReplicaStatus]:
         """The servers behind this backend, if it stands before several."""
         return ()
+
+    def flexible(self) -> Backend | None:
+        """This backend for answers that may be put aside; None if it has to finish all of them.
+
+        Its replies may be `Flexible`.
+        """
+        return None
 
     def keep_prompts(self, prompts: LivePrompts) -> None:
         """Lets `prompts` save and restore what the engine has read; a backend that can't ignores them."""

@@ -29,11 +29,13 @@ _EXCEEDED = tuple(
 
 
 def context_length_exceeded(prompt: int | None, window: int | None) -> ProviderInvalidRequest:
-    """The error, with both sizes in its `details`. prompt, window: in tokens, None if the engine doesn't report it."""
-    has = f"has {prompt} tokens" if prompt is not None else "is too long"
-    fits = "" if window is None else f", the context window {window}" if prompt is not None else f" for {window} tokens"
+    """The error, with both sizes in its `details`, in OpenAI's words: several clients recognise it by those alone.
+
+    prompt, window: in tokens, None if the engine doesn't report it."""
+    longest = f"This model's maximum context length is {f'{window} tokens' if window is not None else 'exceeded'}."
+    found = f"resulted in {prompt} tokens" if prompt is not None else "are longer"
     return ProviderInvalidRequest(
-        f"the prompt {has}{fits}: shorten the messages or raise context_window",
+        f"{longest} However, your messages {found}. Please shorten them, or raise the model's context_window.",
         code="context_length_exceeded",
         param="messages",
         details={"prompt_tokens": prompt, "context_window": window},

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
 
 from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
-from gateway.backends.base import Address, Endpoint
+from gateway.backends.base import Address, Backend, Endpoint
 from gateway.backends.context import context_length_exceeded, may_exceed
 from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
 from gateway.backends.prompt_progress import PromptProgress
-from gateway.config import Model
+from gateway.config import Adapter, Model
 from gateway.errors import (
     GatewayError,
     ProviderInvalidModel,
@@ -26,11 +26,14 @@ from gateway.errors import (
     ProviderUnsupportedContentBlock,
 )
 from gateway.prompts.live import LivePrompts, Turn
-from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, may_be_one
+from gateway.wire.chat import ChatRequest, decode, encode
+from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, ends_with, may_be_one
 from gateway.wire.engine import Notation, RawText
 
-_needs_edit = messages.needs(messages.EMPTY_ARGUMENTS)
+if TYPE_CHECKING:
+    from gateway.wire.completions import PromptLogprobs
+
+_needs_edit = messages.needs(messages.EMPTY_ARGUMENTS, messages.REFUSAL)
 
 BAD_INPUT = (
     "Failed to parse messages",
@@ -56,6 +59,10 @@ TRIGGER_WORD = 1
 MAX_VOCABULARY = 1_000_000
 PIECES = 32_768
 """Tokens of the vocabulary that are asked for at once."""
+
+NEGLIGIBLE = 1e-30
+"""A scale at which an adapter changes no number. If all adapters of a request have the scale 0, llama.cpp b11549 goes
+on from what another request's adapters made of the same prompt."""
 
 BETWEEN = -1
 """A token id that no model has: llama.cpp passes it through, which tells the ids of several texts apart."""
@@ -94,9 +101,18 @@ class LlamaCppBackend(OpenAIBackend):
         self._control: ControlTokens | None = None
         self._slots: LlamaCppSlots | None = None
         self._prompts: LivePrompts | None = None
+        self._adapters = _adapters(model)
+        self._flexible: Backend | None = None
 
     def keep_prompts(self, prompts: LivePrompts) -> None:
         self._slots, self._prompts = LlamaCppSlots(self, self.props), prompts
+
+    def flexible(self) -> Backend | None:
+        if self._flexible is None and self._prompts is not None and self._slots is not None and not self._adapters:
+            from gateway.backends.llamacpp_flex import LlamaCppFlex  # the gateway's start needn't wait for it
+
+            self._flexible = LlamaCppFlex(self, self._prompts, self._slots)
+        return self._flexible
 
     async def save_prompts(self) -> None:
         if self._prompts is not None and self._slots is not None:
@@ -106,13 +122,19 @@ class LlamaCppBackend(OpenAIBackend):
         choice = request.tool_choice
         if isinstance(choice, dict) and choice.get("type") == "function" and "tools" in fields:
             _keep_named_tool(choice, fields)
+        # llama.cpp streams no logprobs if the request has tools.
+        whole = "tools" in fields and _is_set("logprobs", fields)
+        if whole and request.stream:
+            message = "logprobs: llama.cpp streams none while tools are offered; leave out logprobs, tools or stream"
+            raise ProviderInvalidRequest(message, param="logprobs")
+        if self._adapters:
+            self._weigh_adapters(request.model, fields)
         await self._check_fits(fields)
         progress = PromptProgress.requested(request, fields)
-        # llama.cpp streams no logprobs if the request has tools.
-        collects = not request.stream and not (_is_set("logprobs", fields) and "tools" in fields)
+        collects = not request.stream and not whole
         if collects:
             fields |= collect.STREAM_FIELDS
-        turn = await self._place(fields, None)
+        turn = await self.placed(fields, None)
         with turn or NOWHERE:
             reply = await super().open(request, fields)
         reply.turn = turn
@@ -126,6 +148,7 @@ class LlamaCppBackend(OpenAIBackend):
         without `/apply-template`. That endpoint gets the grammar only without `tools`: llama.cpp rejects both together.
         It takes no token ids: of an escaped request only images and audio go there, with the texts broken.
         """
+        self._weigh_adapters(request.model, fields)
         forced = raw.grammar is not None and not raw.starts
         prompt, format = None, None
         if forced:
@@ -145,7 +168,7 @@ class LlamaCppBackend(OpenAIBackend):
             return await self.open(request, fields)
         if raw.escaped:
             _for_completions(fields)
-        pair = next((pair for pair in raw.think if _end(prompt).endswith(pair[0])), None)
+        pair = next((pair for pair in raw.think if ends_with(prompt, pair[0])), None)
         if pair is not None and forced:
             # The grammar forces a call at once, so close the reasoning that the prompt opens.
             prompt, pair = _with_end(prompt, _end(prompt) + "\n\n" + pair[1] + "\n\n"), None
@@ -160,7 +183,7 @@ class LlamaCppBackend(OpenAIBackend):
             asked["return_progress"] = fields["return_progress"]
         if not request.stream:
             asked |= collect.STREAM_FIELDS
-        turn = await self._place(fields, prompt)
+        turn = await self.placed(fields, prompt)
         asked |= {name: value for name, value in fields.items() if name == "id_slot"}
         with turn or NOWHERE:
             response = await self.accepted(self._completion_head, asked)
@@ -174,13 +197,22 @@ class LlamaCppBackend(OpenAIBackend):
         reply.progress, reply.collects = progress, not request.stream
         return reply
 
+    def _weigh_adapters(self, name: object, fields: dict[str, Raw]) -> None:
+        """Adds the adapters that the name stands for. What a request says itself wins, and costs its cache."""
+        if not self._adapters:
+            return
+        if "lora" not in fields:
+            fields["lora"] = self._adapters[name if isinstance(name, str) and name in self._adapters else None]
+        elif bytes(fields["lora"]) not in map(bytes, self._adapters.values()):
+            fields["cache_prompt"] = Raw(b"false")
+
     async def _grammar(self, fields: dict[str, Raw], raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
         """The fields for our grammar; none if the client's own wins. pair: the reasoning that the prompt opens."""
         if raw.grammar is None or "grammar" in fields or (raw.starts and "json_schema" in fields):
             return {}
-        return await self._guard(raw, pair) if raw.starts else {"grammar": Raw(encode(raw.grammar))}
+        return await self.guard(raw, pair) if raw.starts else {"grammar": Raw(encode(raw.grammar))}
 
-    async def _guard(self, raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
+    async def guard(self, raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
         """The fields of a grammar that allows any text up to a mark.
 
         If each mark is one token, llama.cpp starts the grammar there, and the text before costs nothing. Otherwise a
@@ -202,7 +234,21 @@ class LlamaCppBackend(OpenAIBackend):
             self._marks[mark] = tokens is not None and len(tokens) == 1
         return self._marks[mark]
 
-    async def _place(self, fields: dict[str, Raw], prompt: Prompt | None) -> Turn | None:
+    async def rendered(self, fields: dict[str, Raw]) -> Prompt | None:
+        """The prompt of a chat without media; None if the server can't render it. Raises as `open`."""
+        if not self._templates or _needs_chat(fields["messages"]) is not None:
+            return None
+        self.adapt(fields)
+        prompt = await self._prompt(fields)
+        if prompt is not None:
+            await self._check_fits(fields, prompt)
+        return prompt
+
+    async def ids(self, prompt: Prompt, *, begins: bool = True) -> list[int] | None:
+        """The tokens of a prompt, or of a text in its middle; None if the server can't tell."""
+        return await self._tokens({"content": prompt, "add_special": begins, "parse_special": begins})
+
+    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None) -> Turn | None:
         """Chooses the slot for a request whose rendered prompt is `prompt`, if that is known, and writes it there."""
         prompts, slots = self._prompts, self._slots
         if prompts is None or slots is None:
@@ -220,11 +266,12 @@ class LlamaCppBackend(OpenAIBackend):
                 found = await self._prompt(copy)
             return None if found is None else as_text(found)
 
-        size = len(bytes(fields["messages"])) + (len(bytes(fields["tools"])) if "tools" in fields else 0)
-        private = "id_slot" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
-        turn = await prompts.place(slots, size, render, private=private)
+        sent = bytes(fields.get("tools", b"")), bytes(fields["messages"])
+        # llama.cpp doesn't note which adapters shaped a saved prompt.
+        private = "id_slot" in fields or "lora" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
+        turn = await prompts.place(slots, sent, render, private=private)
         if turn is not None and turn.chain:
-            turn.asked = bytes(fields.get("tools", b"")), bytes(fields["messages"])
+            turn.asked = sent
         if turn is not None and turn.slot is not None and "id_slot" not in fields:
             fields["id_slot"] = Raw(b"%d" % turn.slot)
         return turn
@@ -256,6 +303,8 @@ class LlamaCppBackend(OpenAIBackend):
         if endpoint == "completions" and bytes(fields.get("suffix", b"null")) not in (b"null", b'""'):
             message = "suffix: llama.cpp ignores it here; put the model's own fill-in-the-middle tokens into the prompt"
             raise ProviderInvalidRequest(message, param="suffix")
+        if self._adapters:
+            self._weigh_adapters(decode(fields.get("model", b"null")), fields)
         if self._prompts is not None:
             self._prompts.disturb()
         return await super().post(endpoint, fields)
@@ -266,6 +315,33 @@ class LlamaCppBackend(OpenAIBackend):
         self.adapt(fields)
         prompt = await self._prompt(fields)
         return None if prompt is None else await self._count(prompt)
+
+    async def prompt_logprobs(self, prompt: str | list[int], top: int) -> PromptLogprobs | None:
+        from gateway.backends.llamacpp_logprobs import read
+
+        tokens = prompt
+        if isinstance(tokens, str):
+            tokens = await self._tokens({"content": tokens, "add_special": True, "parse_special": True}) or []
+        pieces = await self._tokens({"content": tokens, "with_pieces": True})
+        window = await self._window()
+        if pieces is None or len(pieces) != len(tokens):
+            return None
+        if window is not None and len(tokens) >= window:
+            raise context_length_exceeded(len(tokens), window)
+        texts = [piece.get("piece") if isinstance(piece, dict) else None for piece in pieces]
+        if self._prompts is not None:
+            self._prompts.disturb()
+        head = self.post_head("/completion")
+
+        async def post(asked: dict[str, Any]) -> dict[str, Any]:
+            response = await self.accepted(head, {**asked, "model": self._name})
+            try:
+                return json_object(await response.read())
+            finally:
+                response.close()
+
+        # Bytes that are no text of their own come as numbers.
+        return await read(tokens, [text if isinstance(text, str) else "\ufffd" for text in texts], top, post)
 
     async def control_tokens(self) -> ControlTokens | None:
         """Read from the server's vocabulary, once; empty if it doesn't tell the vocabulary."""
@@ -352,7 +428,7 @@ class LlamaCppBackend(OpenAIBackend):
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if _needs_edit(fields["messages"]):
-            messages.edit(fields, messages.arguments_are_text)
+            messages.edit(fields, messages.arguments_are_text, messages.refusals_are_text)
 
     async def notation(self) -> Notation:
         return "gbnf"
@@ -421,6 +497,11 @@ class LlamaCppBackend(OpenAIBackend):
                 return ProviderModelNotLoaded(f"llama-server: {message}", retry_after=5)
             if message.endswith("not found"):
                 return ProviderInvalidModel(f"llama-server: {message}", param="model")
+        if found := re.search(r"JSON schema error at (\S+): (.*)", message):
+            return ProviderInvalidRequest(
+                f"response_format.json_schema.schema: llama.cpp can't be held to it: at {found[1]}, {found[2]}",
+                param="response_format.json_schema.schema",
+            )
         if status == 501 or (status == 500 and any(words in message for words in BAD_INPUT)):
             return ProviderInvalidRequest(f"the engine rejected the request: {message}")
         return super().error(status, body)
@@ -441,6 +522,25 @@ class _Slot(msgspec.Struct):
     def decoded(self) -> int | None:
         states = self.next_token if isinstance(self.next_token, list) else [self.next_token]
         return next((state.n_decoded for state in states if state is not None), None)
+
+
+def _adapters(model: Model) -> dict[str | None, Raw]:
+    """By the model's names, llama.cpp's field that weighs the adapters of one request; None stands for all other names.
+
+    Empty if requests choose none.
+    """
+    adapters = model.engine.adapters
+    names = [adapter.alias for adapter in adapters if adapter.alias is not None]
+
+    def scale(adapter: Adapter, name: str | None) -> float:
+        if adapter.alias in (None, name):
+            return adapter.scale
+        return NEGLIGIBLE if name is None and adapter.alias == names[0] else 0.0
+
+    return {
+        name: Raw(encode([{"id": number, "scale": scale(each, name)} for number, each in enumerate(adapters)]))
+        for name in ([None, *names] if names else ())
+    }
 
 
 def _keep_named_tool(choice: dict[str, Any], fields: dict[str, Raw]) -> None:

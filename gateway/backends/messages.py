@@ -23,6 +23,7 @@ TOOL_CALLS = rb'"tool_calls"'
 NULL_CONTENT = rb'"content"\s*:\s*null'
 CONTENT_PARTS = rb'"content"\s*:\s*\['
 MEDIA = rb'"(?:image_url|input_audio|input_video|video_url|file)"'
+REFUSAL = rb'"type"\s*:\s*"refusal"'
 EMPTY_ARGUMENTS = rb'"arguments"\s*:\s*""'
 
 
@@ -64,6 +65,14 @@ def content_is_text(message: dict[str, Any], position: int) -> None:
                 )
             texts.append(str(part.get("text", "")))
         message["content"] = "".join(texts)
+
+
+def refusals_are_text(message: dict[str, Any], position: int) -> None:
+    """Writes the model's past refusals as text: chat templates know no other parts of that kind."""
+    content = message.get("content")
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict) and part.get("type") == "refusal":
+            part |= {"type": "text", "text": str(part.pop("refusal", ""))}
 
 
 def arguments_are_text(message: dict[str, Any], position: int) -> None:

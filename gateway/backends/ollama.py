@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -17,7 +18,6 @@ from gateway.errors import (
     GatewayError,
     ProviderInvalidRequest,
     ProviderInvalidResponse,
-    ProviderUnsupportedContentBlock,
     WeightsMissing,
 )
 from gateway.upstream import Response
@@ -29,6 +29,9 @@ FIRST_WITH_TRUNCATE = (0, 12, 6)
 
 DEFAULT_WINDOW = 2048
 """Smallest default context window of any Ollama version, in tokens."""
+
+LAUNCH = {"gpu_layers": "num_gpu", "threads": "num_thread", "batch": "num_batch", "mmap": "use_mmap"}
+"""Keys of config.yaml → Ollama's `options`, with which it loads the model."""
 
 
 class OllamaReply(Reply):
@@ -70,15 +73,19 @@ class OllamaBackend(OpenAIBackend):
 
     def __init__(self, model: Model, address: Address | None) -> None:
         super().__init__(model, address)
-        self._show_head = self.upstream.head(
-            "POST", self.address.prefix + "/api/show", [*self._auth, ("Content-Type", "application/json")]
+        kind = ("Content-Type", "application/json")
+        self._show_head, self._generate_head = (
+            self.upstream.head("POST", f"{self.address.prefix}/api/{call}", [*self._auth, kind])
+            for call in ("show", "generate")
         )
         self._shown: dict[str, Any] | None = None
         self._version: tuple[int, ...] | None = None
+        given = {option: getattr(model.engine, key) for key, option in LAUNCH.items()}
+        self._settings = {option: value for option, value in given.items() if value is not None}
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> OllamaReply:  # type: ignore[override]
         """Sends the model's `context_window` as num_ctx, and tells Ollama to reject longer prompts."""
-        body = ollama_chat.request(self.model.upstream_name, fields, self.model.context_window)
+        body = ollama_chat.request(self.model.upstream_name, fields, self.model.context_window, self._settings)
         window = body["options"].get("num_ctx")
         if may_exceed(fields, window if isinstance(window, int) else DEFAULT_WINDOW):
             await self._check_version()
@@ -105,6 +112,16 @@ class OllamaBackend(OpenAIBackend):
     async def ready(self) -> None:
         """Returns if Ollama has the model, which it loads at the first request. Raises WeightsMissing."""
         await self._show()
+
+    async def load(self, keep_alive: float | None) -> None:
+        body: dict[str, Any] = {"model": self.model.upstream_name, "stream": False}
+        if keep_alive is not None:
+            body["keep_alive"] = -1 if keep_alive == math.inf else keep_alive
+        response = await self.accepted(self._generate_head, body)
+        try:
+            await response.read(MAX_ERROR_BODY)
+        finally:
+            response.close()
 
     async def takes_tools(self) -> bool:
         shown = await self.shown()
@@ -139,8 +156,6 @@ class OllamaBackend(OpenAIBackend):
             return too_long
         if "error parsing tool call" in message:
             return ProviderInvalidResponse(f"the model wrote a tool call that Ollama can't parse: {message}")
-        if "invalid image input" in message or "does not support image" in message:
-            return ProviderUnsupportedContentBlock(f"Ollama: {message}", param="messages")
         return super().error(status, body)
 
     async def _show(self) -> bytes:

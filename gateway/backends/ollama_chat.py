@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -36,8 +37,10 @@ THINK: Mapping[str, object] = {"none": False, "minimal": "low", "xhigh": "max"}
 _DATA = re.compile(r"data:[\w/+.-]*;base64,")
 
 
-def request(model: str, fields: Mapping[str, Raw], window: int | None) -> Json:
-    """The body for `/api/chat`. window: context window in tokens; None leaves it to Ollama.
+def request(
+    model: str, fields: Mapping[str, Raw], window: int | None, settings: Mapping[str, object] = MappingProxyType({})
+) -> Json:
+    """The body for `/api/chat`. window: context window in tokens; None leaves it to Ollama. settings: more `options`.
 
     Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock for what Ollama doesn't support.
     """
@@ -46,6 +49,7 @@ def request(model: str, fields: Mapping[str, Raw], window: int | None) -> Json:
     options = {OPTIONS[name]: value for name, value in given.items() if name in OPTIONS}
     if isinstance(options.get("stop"), str):
         options["stop"] = [options["stop"]]
+    options = {**settings, **options}
     if window is not None:
         options.setdefault("num_ctx", window)
     if isinstance(given.get("options"), dict):

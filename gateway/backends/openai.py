@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,8 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderRateLimit,
     ProviderUnavailable,
-    seconds_until_retry,
+    ProviderUnsupportedContentBlock,
+    retry_after,
 )
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
@@ -204,15 +206,22 @@ class OpenAIBackend(Backend):
             error = self.fault(response.status, await response.read(MAX_ERROR_BODY))
         finally:
             response.close()
-        asked = seconds_until_retry(response.headers.get(b"retry-after", b"").decode("latin-1"))
-        if asked is not None and error.transient:
-            error.retry_after = asked
+        if error.transient:
+            headers = {name: value.decode("latin-1") for name, value in response.headers.items()}
+            if headers.get(b"x-should-retry") == "false":
+                error.last()
+            elif (asked := retry_after(headers.get(b"retry-after-ms"), headers.get(b"retry-after"))) is not None:
+                error.retry_after = asked
         return error
 
     async def ready(self) -> None:
-        status, body = await self.get(self.ready_path)
-        if status != 200:
-            raise self.fault(status, body)
+        response = await self._probe(self.ready_path)
+        if response.status != 200:
+            raise await self.refusal(response)  # with the engine's Retry-After
+        try:
+            await response.read(MAX_ERROR_BODY)
+        finally:
+            response.close()
 
     async def takes_tools(self) -> bool:
         """Whether the template in the model's files mentions tools; assumes so without a known template."""
@@ -246,13 +255,20 @@ class OpenAIBackend(Backend):
         message, code = error_message(body)
         if status in (400, 413, 422, 500) and (error := exceeded(message, self.model.context_window)) is not None:
             return error
-        message = f"the engine answered {status}: {message}" if message else f"the engine answered {status}"
+        said, message = (
+            message,
+            f"the engine answered {status}: {message}" if message else f"the engine answered {status}",
+        )
         if status in (401, 403):
             return ProviderAuthentication(message)
+        if status in CONTENT_REFUSALS and refuses_content(said):
+            return ProviderUnsupportedContentBlock(f"the model doesn't support this content: {said}", param="messages")
         if status == 404:
             return ProviderInvalidModel(message)
+        if status == 408:
+            return ProviderUnavailable(message, status=502)
         if status == 429:
-            return ProviderRateLimit(message)
+            return ProviderRateLimit(message, code=code)
         if status == 503 and (code == "model_not_loaded" or "loading" in message.lower()):
             return ProviderModelNotLoaded(message, retry_after=1)
         if 400 <= status < 500:
@@ -270,15 +286,35 @@ class OpenAIBackend(Backend):
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Sends a small GET off the hot path, such as a readiness probe. Returns the status and body."""
-        head = self.upstream.head("GET", self.address.prefix + path, self._auth)
-        response = await self.upstream.request(head)
+        response = await self._probe(path)
         try:
             return response.status, await response.read(MAX_ERROR_BODY)
         finally:
             response.close()
 
+    async def _probe(self, path: str) -> Response:
+        return await self.upstream.request(self.upstream.head("GET", self.address.prefix + path, self._auth))
+
 
 _decode_object = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+CONTENT_REFUSALS = (400, 404, 415, 422, 500, 501)
+"""Statuses with which servers refuse images: Ollama's is 500."""
+
+_REFUSES_CONTENT = re.compile(
+    r"is not a multimodal model|at most 0 (image|audio|video)|missing data required for image input"
+    r"|(image|audio|video)s? input is not supported|(not|n't) support (image|audio|video|vision)"
+    r"|image_url is only supported by|(image|audio|video)s? (input|content)?\s*(is|are) not supported"
+    r"|only 'text' content type is supported|no vision support|invalid image input",
+    re.IGNORECASE,
+)
+"""How vLLM, Ollama, LM Studio, llama.cpp, mlx_lm and OpenAI refuse images, audio and video."""
+
+
+def refuses_content(message: str) -> bool:
+    """Whether a server's message says that its model reads no such content."""
+    return _REFUSES_CONTENT.search(message) is not None
 
 
 def json_object(body: bytes) -> dict[str, Any]:

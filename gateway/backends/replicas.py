@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from itertools import count
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from gateway.backends.about import About
 from gateway.backends.base import Address, Backend, DirectReply, Endpoint, ReplicaStatus, Reply
+from gateway.backends.choice import Choice, Server
 from gateway.config import Model
 from gateway.config.hidden import hider
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
@@ -25,47 +26,40 @@ from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Fixup, Notation, RawText
 
-SLACK = 2
-"""A server with fewer than this many requests more than the least busy one may still win by its cache."""
-MAX_PREFIXES = 4096
-"""Prompt prefixes to remember for each server."""
 PROBES = Backoff(0.5, 30.0)
 """Pause between the probes of a failed server."""
 
+T = TypeVar("T")
+
 log = logging.getLogger("ctxgate")
-_parts = msgspec.json.Decoder(list[Raw]).decode
+parts = msgspec.json.Decoder(list[Raw]).decode
 
 
-class Replica:
-    """One of the servers. healthy: it answered its last request. asked: number of requests so far."""
+class Replica(Server):
+    """One of the servers, and how to ask it. in_flight: requests of this gateway that it works on; see `Server`."""
 
     def __init__(self, url: str, backend: Backend) -> None:
+        super().__init__()
         self.url = url
         self.backend = backend
         self.in_flight = 0
-        self.healthy = True
-        self.asked = 0
-        self._read: OrderedDict[int, None] = OrderedDict()
-
-    def longest_known(self, prefixes: list[int]) -> int:
-        """How many of the prefixes, ordered by length, the server has read."""
-        return next((at for at in range(len(prefixes), 0, -1) if prefixes[at - 1] in self._read), 0)
-
-    def remember(self, prefixes: list[int]) -> None:
-        for prefix in prefixes:
-            self._read[prefix] = None
-            self._read.move_to_end(prefix)
-        while len(self._read) > MAX_PREFIXES:
-            self._read.popitem(last=False)
 
 
 class Replicas(Backend):
     """A backend that distributes requests over several others."""
 
-    def __init__(self, model: Model, replicas: list[Replica]) -> None:
+    replays = 3
+
+    def __init__(self, model: Model, replicas: Collection[Replica], kind: type[Backend]) -> None:
+        """kind: the class of the servers' own backends."""
         super().__init__(model, None)
-        self._replicas = replicas
-        self.escapes = replicas[0].backend.escapes
+        self._replicas = [*replicas]
+        self._choice: Choice[Replica] = Choice()
+        for replica in replicas:
+            self._choice.add(replica)
+        self._kind = kind(model, Address())
+        """Stands for all of them, and is never asked."""
+        self.escapes = self._kind.escapes
         self._probing: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -82,10 +76,10 @@ class Replicas(Backend):
         return await self._try_each({}, lambda backend: backend.post(endpoint, dict(fields)))
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
-        return await self._any().count_tokens(fields)
+        return await self._of_any(lambda backend: backend.count_tokens(fields))
 
     def error(self, status: int, body: bytes) -> GatewayError:
-        return self._replicas[0].backend.error(status, body)
+        return self._kind.error(status, body)
 
     async def ready(self) -> None:
         """Returns if one of the servers is ready. Raises the last one's error."""
@@ -102,19 +96,19 @@ class Replicas(Backend):
         raise last
 
     async def notation(self) -> Notation | None:
-        return await self._any().notation()
+        return await self._of_any(lambda backend: backend.notation())
 
     async def takes_tools(self) -> bool:
-        return await self._any().takes_tools()
+        return await self._of_any(lambda backend: backend.takes_tools())
 
     async def keeps_calls(self) -> bool:
-        return await self._any().keeps_calls()
+        return await self._of_any(lambda backend: backend.keeps_calls())
 
     async def control_tokens(self) -> ControlTokens | None:
-        return await self._any().control_tokens()
+        return await self._of_any(lambda backend: backend.control_tokens())
 
     async def about(self) -> About:
-        return await self._any().about()
+        return await self._of_any(lambda backend: backend.about())
 
     async def aclose(self) -> None:
         self._closed = True
@@ -124,49 +118,62 @@ class Replicas(Backend):
         for replica in self._replicas:
             await replica.backend.aclose()
 
-    def pick(self, prefixes: list[int], without: Collection[Replica] = ()) -> Replica | None:
-        """The server to ask: a failed one only if no other is left. None if `without` has all of them."""
-        left = [replica for replica in self._replicas if replica not in without]
-        left = [replica for replica in left if replica.healthy] or left
-        if not left:
-            return None
-        most = min(replica.in_flight for replica in left) + SLACK
-        free = [replica for replica in left if replica.in_flight < most]
-        return min(free, key=lambda replica: (-replica.longest_known(prefixes), replica.in_flight, replica.asked))
+    def prefixes(self, fields: dict[str, Raw]) -> list[int]:
+        """Hashes of the prompt up to each message, ordered by length."""
+        if "messages" not in fields:
+            return []
+        found: list[int] = []
+        # Tools first, as in most templates.
+        before = hash(bytes(fields["tools"])) if "tools" in fields else 0
+        for message in parts(fields["messages"]):
+            before = hash((before, bytes(message)))
+            found.append(before)
+        return found
 
     async def _try_each(self, fields: dict[str, Raw], ask: Callable[[Backend], Awaitable[Reply]]) -> CountedReply:
-        """Asks each server at most once, until one accepts. Raises the last one's error."""
-        prefixes = _prefixes(fields)
+        replica, reply = await self._ask_each(self.prefixes(fields), ask)
+        return CountedReply(reply, replica, self._count, self._failed)
+
+    async def _of_any(self, ask: Callable[[Backend], Awaitable[T]]) -> T:
+        """The answer of one of the servers to a question about the model."""
+        replica, answer = await self._ask_each([], ask)
+        self._count(replica, -1)
+        return answer
+
+    async def _ask_each(self, prefixes: list[int], ask: Callable[[Backend], Awaitable[T]]) -> tuple[Replica, T]:
+        """Asks each server at most once, until one accepts; it counts as busy then. Raises the last one's error."""
         tried: list[Replica] = []
         last: GatewayError | None = None
-        while (replica := self.pick(prefixes, tried)) is not None:
+        while (replica := self._choice.pick(prefixes, tried)) is not None:
             tried.append(replica)
-            replica.in_flight += 1
             replica.asked += 1
+            self._count(replica, 1)
             try:
-                reply = await ask(replica.backend)
+                found = await ask(replica.backend)
             except (ProviderUnavailable, ProviderModelNotLoaded, ProviderRateLimit) as error:
-                replica.in_flight -= 1
+                self._count(replica, -1)
                 last = error
                 if not isinstance(error, ProviderRateLimit):
                     self._failed(replica, error)
             except BaseException:
-                replica.in_flight -= 1
+                self._count(replica, -1)
                 raise
             else:
-                replica.healthy = True
-                replica.remember(prefixes)
-                return CountedReply(reply, replica, self._failed)
+                self._choice.judge(replica, healthy=True)
+                self._choice.remember(replica, prefixes)
+                return replica, found
         assert last is not None
         raise last
 
-    def _any(self) -> Backend:
-        return next((replica for replica in self._replicas if replica.healthy), self._replicas[0]).backend
+    def _count(self, replica: Replica, change: int) -> None:
+        """A request begins or ends."""
+        replica.in_flight += change
+        self._choice.change(replica, change)
 
     def _failed(self, replica: Replica, error: GatewayError) -> None:
         if replica.healthy:
             log.warning("model %s: %s failed, skipping it: %s", self.model.name, replica.url, error)
-        replica.healthy = False
+        self._choice.judge(replica, healthy=False)
         if replica not in self._probing and not self._closed:
             probing = self._probing[replica] = asyncio.create_task(self._probe(replica), name=f"probe {replica.url}")
             probing.add_done_callback(lambda _: self._probing.pop(replica, None))
@@ -181,7 +188,7 @@ class Replicas(Backend):
             except GatewayError as error:
                 log.debug("model %s: %s still fails: %s", self.model.name, replica.url, error)
             else:
-                replica.healthy = True
+                self._choice.judge(replica, healthy=True)
                 log.info("model %s: %s answers again", self.model.name, replica.url)
                 return
 
@@ -189,11 +196,18 @@ class Replicas(Backend):
 class CountedReply(Reply):
     """A reply that counts towards its server's load until it is closed."""
 
-    __slots__ = ("_failed", "_replica", "_reply")
+    __slots__ = ("_count", "_failed", "_replica", "_reply")
 
-    def __init__(self, reply: Reply, replica: Replica, failed: Callable[[Replica, GatewayError], None]) -> None:
+    def __init__(
+        self,
+        reply: Reply,
+        replica: Replica,
+        count: Callable[[Replica, int], None],
+        failed: Callable[[Replica, GatewayError], None],
+    ) -> None:
         self._reply = reply
         self._replica: Replica | None = replica
+        self._count = count
         self._failed = failed
 
     @property
@@ -232,7 +246,7 @@ class CountedReply(Reply):
     def close(self) -> None:
         replica, self._replica = self._replica, None
         if replica is not None:
-            replica.in_flight -= 1
+            self._count(replica, -1)
         self._reply.close()
 
     def _lost(self, error: GatewayError) -> None:
@@ -243,16 +257,5 @@ class CountedReply(Reply):
 def replicas(model: Model, backend: type[Backend]) -> Replicas:
     """One backend for all of `model.replicas`."""
     hide = hider(model.secrets)
-    return Replicas(model, [Replica(hide(url), backend(model, Address.parse(url))) for url in model.replicas])
-
-
-def _prefixes(fields: dict[str, Raw]) -> list[int]:
-    """Hashes of the prompt up to each message, tools first, as in most templates."""
-    if "messages" not in fields:
-        return []
-    found: list[int] = []
-    before = hash(bytes(fields["tools"])) if "tools" in fields else 0
-    for message in _parts(fields["messages"]):
-        before = hash((before, bytes(message)))
-        found.append(before)
-    return found
+    servers = [Replica(hide(url), backend(model, Address.parse(url))) for url in model.replicas]
+    return Replicas(model, servers, backend)

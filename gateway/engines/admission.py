@@ -1,7 +1,10 @@
 """Which engines may be in memory: admission by bytes, eviction, groups that exclude each other. No I/O.
 
-Claims are served in the order in which their first request came. A younger claim is served before an older one only if
-it takes nothing from it. An engine in use has to give way once it has been ready for its stay, so no claim starves.
+Claims are served by rank, then in the order in which their first request came. A later one is served before an earlier
+one only if it takes nothing from it. Whose model is loaded goes first: an engine in use gives way only once the claim
+has waited for `swap_after` and the engine has been ready for its stay. So no claim starves, and swaps are few. An
+engine that flex requests alone use gives way at once to any other claim; a flex claim waits for engines that others use
+until it has waited for `flex_max_wait`, and from then on counts as any other.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from functools import reduce
 from operator import add
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gateway.engines.memory import MB, Budget, Footprint
 from gateway.engines.states import State
@@ -22,17 +26,35 @@ RELOAD_SECONDS = 0.05
 CURE = "raise engines.memory_budget, or give the model a smaller context_window or parallel"
 
 
+PRIORITY, DEFAULT, FLEX = 0, 1, 2
+"""Ranks of requests, by their service tier."""
+
+
+def rank_of(tier: str | None) -> int:
+    """None, and any other tier: DEFAULT."""
+    return _RANKS.get(tier or "", DEFAULT)
+
+
+_RANKS = {"priority": PRIORITY, "flex": FLEX}
+
+
 class Claim(Struct, frozen=True):
-    """An engine wants to start. key: identifies it, hashable; two engines of one model can exist during a reload."""
+    """An engine wants to start. key: identifies it, hashable; two engines of one model can exist during a reload.
+
+    rank: the best of its waiting requests. since: when the first request of that rank came.
+    """
 
     key: object
     name: str
     need: Footprint
     group: str | None = None
+    rank: int = DEFAULT
+    since: float = 0.0
 
 
 class Resident(Struct, frozen=True):
-    """An engine that holds memory. ready_since and idle_since: by the clock of `plan`'s `now`."""
+    """An engine that holds memory. ready_since and idle_since: by the clock of `plan`'s `now`. rank: the best of its
+    requests in flight or, if it is idle, of the last one."""
 
     key: object
     name: str
@@ -44,14 +66,23 @@ class Resident(Struct, frozen=True):
     load_seconds: float | None = None
     pinned: bool = False
     group: str | None = None
+    rank: int = DEFAULT
 
-    def stay_left(self, now: float) -> float:
-        """Seconds for which an engine in use need not give way."""
-        if not self.in_flight or self.state == "draining":
+    def stays_until(self, claim: Claim, swap_after: float, flex_max_wait: float) -> float:
+        """When the engine has to give way to the claim, by the clock of `plan`'s `now`; 0 for at once."""
+        if self.state == "draining":
             return 0.0
         shortest, longest = STAY_SECONDS
         stay = min(max(self.load_seconds or 0.0, shortest), longest)
-        return max(0.0, self.ready_since + stay - now)
+        if not self.in_flight:
+            # A person's next request may follow: for flex, it stays as long as its return would take.
+            return self.idle_since + stay if claim.rank > max(self.rank, DEFAULT) else 0.0
+        if claim.rank > max(self.rank, DEFAULT):
+            return claim.since + flex_max_wait
+        if self.rank == FLEX and claim.rank < FLEX:
+            return 0.0
+        patience = swap_after if claim.rank >= self.rank else 0.0
+        return max(self.ready_since + stay, claim.since + patience)
 
     def worth(self, now: float) -> tuple[int, float]:
         """The engine with the least worth gives way first. Idle time counts against the cost of a reload."""
@@ -64,12 +95,15 @@ class Resident(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """All that a plan depends on. claims: the oldest first. excludes: group → groups that may not share memory."""
+    """All that a plan depends on. excludes: group → groups that may not share memory. swap_after, flex_max_wait:
+    seconds; see `gateway.config.Engines`."""
 
     budget: Budget
     claims: tuple[Claim, ...] = ()
     residents: tuple[Resident, ...] = ()
     excludes: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    swap_after: float = 0.0
+    flex_max_wait: float = 0.0
 
 
 class Plan(Struct, frozen=True):
@@ -77,7 +111,7 @@ class Plan(Struct, frozen=True):
 
     grants: may start now. refusals: can never start, and why. drains: must give way, those that drain already
     included; a draining engine outside of it may stay. recheck_at: when to plan again at the latest. short: plan again
-    as soon as an engine becomes idle.
+    as soon as an engine becomes idle. waits_for: waiting claim → names of the models that hold what it needs.
     """
 
     grants: tuple[object, ...] = ()
@@ -85,13 +119,15 @@ class Plan(Struct, frozen=True):
     drains: frozenset[object] = frozenset()
     recheck_at: float | None = None
     short: bool = False
+    waits_for: Mapping[object, tuple[str, ...]] = field(default_factory=dict)
 
 
 def plan(state: Snapshot, now: float) -> Plan:
     draft = _Draft(state, now)
-    waiting = [claim for claim in state.claims if not draft.decide(claim)]
+    waiting = [claim for claim in draft.in_order(state.claims) if not draft.decide(claim)]
     short = bool(waiting) or not draft.shrink()
-    return Plan(tuple(draft.grants), draft.refusals, frozenset(draft.drains), draft.recheck_at, short)
+    drains = frozenset(draft.drains)
+    return Plan(tuple(draft.grants), draft.refusals, drains, draft.recheck_at, short, draft.waits_for)
 
 
 class _Draft:
@@ -102,12 +138,27 @@ class _Draft:
         self.refusals: dict[object, str] = {}
         self.drains: set[object] = set()
         self.recheck_at: float | None = None
+        self.waits_for: dict[object, tuple[str, ...]] = {}
+        self._swap_after = state.swap_after
+        self._flex_max_wait = state.flex_max_wait
         self._budget = state.budget
         self._excludes = state.excludes
         self._residents = list(state.residents)
         self._reserved = Footprint()
         """For older claims, to which `drains` give way."""
         self._now = now
+
+    def in_order(self, claims: Iterable[Claim]) -> list[Claim]:
+        """By rank, then the oldest first. A flex claim that has waited long enough counts as any other."""
+        return sorted(map(self._aged, claims), key=lambda claim: (claim.rank, claim.since))
+
+    def _aged(self, claim: Claim) -> Claim:
+        if claim.rank < FLEX:
+            return claim
+        if claim.since + self._flex_max_wait <= self._now:
+            return replace(claim, rank=DEFAULT)
+        self._recheck(claim.since + self._flex_max_wait)
+        return claim
 
     def decide(self, claim: Claim) -> bool:
         """Grants or refuses the claim; False if it has to wait for others to give way."""
@@ -119,6 +170,8 @@ class _Draft:
             self.grants.append(claim.key)
             self._residents.append(Resident(claim.key, claim.name, "starting", claim.need, group=claim.group))
             return True
+        holders = rivals or [other for other in self._residents if not other.pinned]
+        self.waits_for[claim.key] = tuple(other.name for other in holders)
         self._make_room(claim, rivals)
         self._reserved += claim.need
         return False
@@ -171,8 +224,8 @@ class _Draft:
             else:
                 victims.append(other)
         for other in victims:
-            if (left := other.stay_left(self._now)) > 0:
-                self._recheck(self._now + left)
+            if (until := other.stays_until(claim, self._swap_after, self._flex_max_wait)) > self._now:
+                self._recheck(until)
             elif other.state in ("ready", "draining"):
                 self.drains.add(other.key)
 

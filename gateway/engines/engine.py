@@ -20,22 +20,25 @@ from msgspec.structs import replace
 
 from gateway import backends
 from gateway.backends import Address, Backend
+from gateway.backends.base import Flexible
 from gateway.config import Model, Prompts
 from gateway.config.hidden import hider
 from gateway.config.values import STARTABLE
-from gateway.engines import memory, prompts
+from gateway.engines import memory
+from gateway.engines.admission import DEFAULT, FLEX
 from gateway.engines.launch import adopted, cure, last_words, launched, listens, weights_missing
 from gateway.engines.lifecycle import Lifecycle
 from gateway.engines.machine import this_machine
 from gateway.engines.memory import Footprint, Usage
 from gateway.engines.process import Process
-from gateway.engines.recipe import Machine, Recipe
-from gateway.engines.request_queue import Progress, RequestQueue, Waiting
+from gateway.engines.recipe import Machine, Recipe, slots
+from gateway.engines.request_queue import Progress, RequestQueue, Running, Ticket, Waiting, put_aside
 from gateway.engines.residency import Residency
+from gateway.engines.seat import EngineSeat
 from gateway.engines.snapshot import EngineSnapshot
 from gateway.engines.spawn import spawn
 from gateway.engines.states import Event, State
-from gateway.engines.supervisor import Supervisor
+from gateway.engines.supervisor import Supervisor, unloads_in
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 
 if TYPE_CHECKING:
@@ -49,6 +52,8 @@ BACK_OFF = Backoff(0.25, 60.0)
 """After the second failure in a row and later ones. After the first, the engine starts again at once."""
 WAITED_SECONDS = 5.0
 """Requests wait for a back-off up to this long; a longer one answers them with the failure."""
+PLACE_SECONDS = 5.0
+"""How long a request waits for the place of a flex answer before it waits in the engine's own line."""
 USAGE_SECONDS = 0.25
 """How old the memory of a process in `status` and `loaded` may be: each look takes milliseconds."""
 
@@ -78,13 +83,25 @@ class Engine:
         self.failure: GatewayError | None = None
         """Why the state is failed."""
         self.backend: Backend | None = None
-        """Sends requests to the engine; None unless a request may go to it at once."""
+        """Sends requests to the engine; None unless a request may go to it at once, whatever its service tier. While
+        flex answers could give way, all others come by `join`, too."""
         self.in_flight = 0
         """Requests between `join` and `leave`."""
+        self.flex_in_flight = 0
+        self.put_asides = 0
+        """Flex answers that gave way in the middle, since the gateway started."""
+        self._flexible: dict[Flexible, EngineSeat] = {}
+        """Answers in flight that may give way."""
+        self._coming = 0
+        """Requests for which places are being made."""
+        self._last_rank = DEFAULT
+        """Of the request that left last."""
         self.queue = RequestQueue()
         self.held = Footprint()
         """Its share of the budget while it is in memory."""
         self.idle_since = time.monotonic()
+        self.keep_alive: float | None = None
+        """Seconds without a request until it ends, as the last client wished that named some; None: as configured."""
         self.load_seconds: float | None = None
         self.starts = self.crashes = 0
         self._fixed = fixed
@@ -135,8 +152,13 @@ class Engine:
 
     @property
     def address(self) -> Address | None:
-        """Where the engine answers; None unless a request may go to it at once."""
-        return self._address if self.backend is not None else None
+        """Where the engine answers; None unless it takes requests."""
+        return self._address if self.accepting is not None else None
+
+    @property
+    def accepting(self) -> Backend | None:
+        """The backend of an engine that takes requests; None if it doesn't."""
+        return self._backend if self.state == "ready" and not self._doubted else None
 
     @property
     def current_backend(self) -> Backend | None:
@@ -150,13 +172,32 @@ class Engine:
         return process.pid if process is not None and process.returncode is None else None
 
     @property
+    def rank(self) -> int:
+        """The best of the requests in flight or, if it is idle, of the last one; see `admission`."""
+        if self.in_flight:
+            return FLEX if self.in_flight == self.flex_in_flight else DEFAULT
+        return self._last_rank
+
+    @property
+    def urgency(self) -> tuple[int, float] | None:
+        """See `RequestQueue.urgency`."""
+        return self.queue.urgency
+
+    @property
     def waits_for(self) -> Waiting | None:
         """What requests in the queue wait for."""
         if self.state == "starting":
             return "load"
         if self.state in ("draining", "stopping"):
             return "drain"
-        return self._phase if self.state != "ready" else None
+        if self.state == "ready":
+            return "place" if self.queue else None
+        return self._phase
+
+    @property
+    def _held_by(self) -> tuple[str, ...]:
+        """The models that hold the memory for which its requests wait."""
+        return self.residency.waits_for.get(self, ()) if self.waits_for == "memory" else ()
 
     def loaded(self) -> float | None:
         """The part of its memory that a starting engine has filled, 0 to 1; None if unknown."""
@@ -171,7 +212,8 @@ class Engine:
         place = self.queue.place(key)
         if place is None:
             return None
-        return Progress(self.waits_for or "load", place, len(self.queue), self.loaded())
+        waited = self.queue.waited(key)
+        return Progress(self.waits_for or "load", place, len(self.queue), self.loaded(), waited, self._held_by)
 
     def status(self) -> EngineSnapshot:
         usage = self._usage()
@@ -184,6 +226,8 @@ class Engine:
             in_flight=self.in_flight,
             waiting=len(self.queue),
             waits_for=self.waits_for if self.queue else None,
+            waited=self.queue.waited(),
+            held_by=self._held_by if self.queue else (),
             loaded=self.loaded(),
             resident_bytes=usage.resident if usage is not None else 0,
             gpu_bytes=self.held.gpu,
@@ -201,6 +245,10 @@ class Engine:
     def on_change(self, watcher: Callable[[Engine], None]) -> None:
         """Calls `watcher` after each change of the state. It must not wait or raise."""
         self._lifecycle.on_change(lambda: watcher(self))
+
+    def unloads_in(self) -> float | None:
+        """Seconds until it has been idle for so long that it ends; None: it stays."""
+        return unloads_in(self)
 
     async def missing(self) -> WeightsMissing | None:
         """Why no request can be answered: the weights aren't there, and no server listens at the fixed address.
@@ -232,27 +280,77 @@ class Engine:
 
     # Requests
 
-    async def join(self, key: object = None) -> Backend:
+    async def join(self, key: object = None, rank: int = DEFAULT) -> Backend:
         """Counts a request in and returns once the engine can answer it; `leave` counts it out again.
 
         Starts the engine if it doesn't run: once, however many requests wait. A caller that gives up doesn't end the
-        start for the others. key: see `progress`. Raises WeightsMissing, ProviderModelNotLoaded if the engine fails to
+        start for the others. key: see `progress`. rank: of its service tier; with FLEX it waits for a free place at the
+        engine, too, and until nobody else waits. Raises WeightsMissing, ProviderModelNotLoaded if the engine fails to
         start or the wait was too long, ProviderRateLimit if too many requests wait already, and ProviderUnavailable if
         no engine is installed or its port is taken. The next call tries again.
         """
         while True:
-            if self.backend is not None:
-                self.in_flight += 1
-                return self.backend
-            if self.state != "ready":
-                return await self._wait_in_queue(key)
+            if (backend := self.accepting) is not None and (rank != FLEX or (not self.queue and self._places > 0)):
+                if rank != FLEX and self._places <= 0 and (going := self._put_aside(1)):
+                    await self._place_made(going)
+                    if (backend := self.accepting) is None:
+                        continue
+                self.enter(rank)
+                return backend
+            if self.state != "ready" or backend is not None:
+                return await self._wait_in_queue(key, rank)
             await self._settle_doubt()
 
-    def leave(self) -> None:
-        """Counts a request out that has joined."""
+    async def join_again(self, key: object, waited: float) -> Backend:
+        """As `join`, for a flex answer that was put aside. waited: seconds before."""
+        while self.state == "ready" and self.accepting is None:
+            await self._settle_doubt()
+        if (backend := self.accepting) is not None and not self.queue and self._places > 0:
+            self.enter(FLEX)
+            return backend
+        return await self._wait_in_queue(key, FLEX, waited, begun=True)
+
+    def hosts(self, reply: Flexible, seat: EngineSeat) -> None:
+        """An answer has begun that gives way to other requests: in the middle, if it can."""
+        self._flexible[reply] = seat
+        reply.seated(seat)
+        self.backend = None
+        if self.state == "draining" and self._recallable:
+            self._put_aside(self.in_flight)
+
+    def _put_aside(self, places: int) -> list[asyncio.Task[None]]:
+        """Makes places by putting flex answers aside, as many as can be."""
+        self._flexible = {reply: seat for reply, seat in self._flexible.items() if not reply.closed}
+        running = [Running(reply, seat.waited, reply.gives_way) for reply, seat in self._flexible.items()]
+        chosen = put_aside(running, places, self.residency.limits.flex_max_wait_seconds)
+        self.put_asides += len(chosen)
+        return [reply.put_aside() for reply in self._flexible if reply in chosen]
+
+    def _look_for_flexible(self) -> None:
+        """A request has left; perhaps one that could give way."""
+        self._flexible = {reply: seat for reply, seat in self._flexible.items() if reply.gives_way}
+        if self.accepting is not None:
+            self._served = True
+            self._serve()
+
+    async def _place_made(self, going: list[asyncio.Task[None]]) -> None:
+        self._coming += 1
+        try:
+            await asyncio.wait(going, timeout=PLACE_SECONDS)
+        finally:
+            self._coming -= 1
+
+    def leave(self, rank: int = DEFAULT) -> None:
+        """Counts a request out that has joined with this rank."""
         self.in_flight -= 1
+        self.flex_in_flight -= rank == FLEX
+        self._last_rank = rank
         if self.backend is not None:
             self._served = True
+            if self.queue:
+                self._serve()
+        elif self._flexible:
+            self._look_for_flexible()
         if not self.in_flight:
             self.idle_since = time.monotonic()
             if self.state == "draining":
@@ -273,26 +371,59 @@ class Engine:
         if self.state == "ready":
             self._doubted = True
             self.backend = None
+            if self.queue:
+                self._start()
 
-    async def _wait_in_queue(self, key: object) -> Backend:
+    @property
+    def _places(self) -> int:
+        """How many more requests the engine would answer at once."""
+        return slots(self.model) - self.in_flight - self._coming
+
+    def _offer(self) -> None:
+        self.backend = None if self._flexible else self.accepting
+
+    def enter(self, rank: int) -> None:
+        """Counts a request in that needn't wait."""
+        self.in_flight += 1
+        self.flex_in_flight += rank == FLEX
+
+    async def _wait_in_queue(self, key: object, rank: int, waited: float = 0.0, *, begun: bool = False) -> Backend:
         limits = self.residency.limits
-        ticket = self.queue.add(key, self.name, limits.queue_length, self.load_seconds or 5)
-        self._start()
+        patience = self.load_seconds or 5
+        ticket = self.queue.add(key, self.name, limits.queue_length, patience, rank, waited, begun=begun)
+        ages: asyncio.TimerHandle | None = None
+        seconds = limits.queue_timeout_seconds
+        if rank == FLEX:
+            left = max(0.0, limits.flex_max_wait_seconds - waited)
+            seconds += left
+            ages = asyncio.get_running_loop().call_later(left, self._age, ticket)
+        if self.accepting is None:
+            self._start()
+        if rank < FLEX and self.residency.claims:
+            self.residency.schedule()  # its claim may have become more urgent
         try:
-            return await self.queue.wait(ticket, limits.queue_timeout_seconds)
+            return await self.queue.wait(ticket, seconds)
         except BaseException as error:
             if ticket.served:
-                self.leave()
+                self.leave(rank)
             if not isinstance(error, TimeoutError):
                 raise
             raise ProviderModelNotLoaded(
-                f"model {self.name!r}: the request waited {limits.queue_timeout_seconds:g} s"
+                f"model {self.name!r}: the request waited {seconds:g} s"
                 f" (engines.queue_timeout_seconds): {_WAITED[self.waits_for]}",
                 code="queue_timeout",
                 retry_after=5,
             ) from None
         finally:
+            if ages is not None:
+                ages.cancel()
             self._give_up_unwanted_start()
+
+    def _age(self, ticket: Ticket) -> None:
+        """A flex request has waited long enough."""
+        ticket.aged = True
+        if self.accepting is not None:
+            self._serve()
 
     def _give_up_unwanted_start(self) -> None:
         """Ends a start that only waits for its turn, if nobody waits for it any more."""
@@ -302,8 +433,9 @@ class Engine:
 
     def _serve(self) -> None:
         assert self._backend is not None
-        self.backend = self._backend
-        self.in_flight += self.queue.serve(self._backend)
+        self._offer()
+        for ticket in self.queue.serve(self._backend, self._places):
+            self.enter(ticket.rank)
 
     async def _settle_doubt(self) -> None:
         """Finds out whether a ready engine that a request did not reach still lives."""
@@ -348,13 +480,13 @@ class Engine:
                 asyncio.get_running_loop().call_soon(self._start_again)
 
     def _start_again(self) -> None:
-        if self.queue:
+        if self.queue and self.accepting is None:
             self._start()
 
     async def _left_old_process(self) -> bool:
         """Waits until the engine can start; False if it was recalled instead and serves."""
         while self.state in ("draining", "stopping", "ready"):
-            if self.backend is not None:
+            if self.accepting is not None:
                 return False
             await (self._settle_doubt() if self.state == "ready" else self.changed())
         return True
@@ -395,6 +527,8 @@ class Engine:
 
     async def _spawn(self, recipe: Recipe) -> Process:
         residency = self.residency
+        from gateway.engines import prompts  # the gateway's start needn't wait for it
+
         self._prompts = await prompts.live(self.model, recipe, residency.prompts)
         process = await spawn(
             self.name,
@@ -500,8 +634,7 @@ class Engine:
             return None
         assert self._address is not None
         before, self._backend = self._backend, self._load_backend(self._address)
-        if self.backend is not None:
-            self.backend = self._backend
+        self._offer()
         return before
 
     # Ending
@@ -517,9 +650,13 @@ class Engine:
         self.backend = None
         self._recallable = recallable
         self._lifecycle.to("drain")
+        if self.queue:
+            self._start()  # flex requests waited for a place
         if not self.in_flight:
             self._end()
             return
+        if recallable and self._flexible:
+            self._put_aside(self.in_flight)
         loop = asyncio.get_running_loop()
         self._drain_timer = loop.call_later(self.residency.limits.drain_timeout_seconds, self._end)
 
@@ -538,6 +675,17 @@ class Engine:
             return
         self.drain()
         while self.state not in ("stopped", "failed"):
+            await self.changed()
+
+    async def unload(self) -> None:
+        """Ends the engine, even a pinned one, once its answers in flight have ended. Returns when it is gone.
+
+        Requests that come meanwhile start it again. One that starts is ended once it has answered those that wait.
+        """
+        while self.state == "starting":
+            await self.changed()
+        self.drain()
+        while self.state in ("draining", "stopping"):
             await self.changed()
 
     async def stop(self) -> None:
@@ -615,9 +763,12 @@ class Engine:
         backend, self._backend = self._backend, None
         self.backend = self._address = self._watching = None
         self._doubted = False
+        self._flexible.clear()
         self._cancel_drain_timer()
         self._alive.discard(self)
         self.held = Footprint()
+        if not self.queue:
+            self.keep_alive = None
         self.residency.freed(self)
         self._lifecycle.to(event)
         self.residency.schedule()
@@ -635,6 +786,7 @@ _WAITED: dict[Waiting | None, str] = {
     "drain": "answers in flight have not ended",
     "back-off": "its engine has failed repeatedly",
     "load": "its engine is still loading",
+    "place": "other requests were before it at the engine",
     None: "its engine was not ready",
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 
 NAMES = frozenset(
@@ -20,7 +19,7 @@ PREFIXES = (
     *("VK_", "MESA_", "RADV_", "MTL_", "METAL_", "SYCL_", "ONEAPI_", "ZE_", "GGML_", "LLAMA_", "MLX_"),
     *("HF_HUB_", "HF_HOME", "TRANSFORMERS_"),
 )
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
 """Parts of names that none of the PREFIXES lets through."""
 
 
@@ -30,10 +29,14 @@ def inherited(more: Iterable[str] = (), environ: Mapping[str, str] = os.environ)
     found = {
         name: value
         for name, value in environ.items()
-        if name in NAMES or name in named or (name.startswith(PREFIXES) and not _SECRET.search(name))
+        if name in NAMES or name in named or (name.startswith(PREFIXES) and not _is_secret(name))
     }
     if "PYTHONPATH" in found:
         # The child has another working folder.
         parts = found["PYTHONPATH"].split(os.pathsep)
         found["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in parts if part)
     return found
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name.upper() for word in _SECRET)

@@ -20,8 +20,8 @@ from gateway.upstream import Upstream
 STARTS_ON_A_FREE_PORT = 3
 PROBE_SECONDS = 5.0
 """How long a server that already listens on the model's port has to show that it is healthy."""
-POLLS = Backoff(0.02, 0.5, growth=1.25)
-"""Pauses between two looks at a loading engine: they find it ready at most a fifth of its start time late."""
+POLLS = Backoff(0.02, 0.5, growth=1.1)
+"""Pauses between two looks at a loading engine: they find it ready at most a tenth of its start time late."""
 SHOWN_LINES, SHOWN_CHARS = 8, 1500
 """How much of an engine's last output an error shows."""
 
@@ -57,7 +57,8 @@ async def adopted(model: Model, address: Address) -> bool:
 
 def weights_missing(model: Model) -> WeightsMissing | None:
     """The error, with the cure, if a file of the model isn't there. Asks the file system, which may take long."""
-    for key, file in (("path", model.path), ("mmproj_path", model.mmproj_path)):
+    named = (("path", model.path), ("mmproj_path", model.mmproj_path), *model.engine.files.items())
+    for key, file in named:
         if file is not None and not os.path.exists(file):  # unlike Path.exists it never raises
             pulled = key == "path" and model.pull is not None
             cure = f"`ctxgate pull {model.name}` fetches it" if pulled else f"correct its `{key}`"

@@ -80,8 +80,8 @@ def _key(model: Model) -> str:
     stat = model.path.stat()
     parts = [model.runtime, str(model.path), stat.st_size, int(stat.st_mtime), model.context_window or 0, slots(model)]
     engine = model.engine
-    tuned = {
-        name: getattr(engine, name) for name in ("gpu_layers", "flash_attention", "kv_cache_type", "batch", "mmap")
-    }
+    names = ("gpu_layers", "flash_attention", "kv_cache_type", "batch", "mmap", "draft", "fit")
+    tuned = {name: getattr(engine, name) for name in names}
     given = [f"{name}={value}" for name, value in tuned.items() if value is not None]
-    return "|".join(map(str, [*parts, *given, *engine.args]))
+    adapters = [f"adapter={adapter.path}" for adapter in engine.adapters]
+    return "|".join(map(str, [*parts, *given, *adapters, *engine.args]))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Collection
 from importlib.util import find_spec
+from pathlib import Path
 
 from gateway.engines.environment import inherited
 from gateway.engines.recipe import HOST, Machine
@@ -25,10 +28,10 @@ def _which(program: str) -> str | None:
     return os.path.abspath(found) if found is not None else None
 
 
-def free_port() -> int:
+def free_port(host: str = HOST) -> int:
     """A port that was free a moment ago. An engine that finds it taken fails, and starts again on another."""
     with socket.socket() as probe:
-        probe.bind((HOST, 0))
+        probe.bind((host, 0))
         port: int = probe.getsockname()[1]
         return port
 
@@ -48,11 +51,38 @@ def runs(program: str) -> bool:
 
 
 def _cores() -> int:
-    """The cores that this process may use; the machine may have more."""
+    """The physical cores that this process may use; the machine may have more."""
     try:
-        return len(os.sched_getaffinity(0))
+        allowed = os.sched_getaffinity(0)
     except AttributeError:  # macOS
-        return os.cpu_count() or 1
+        import psutil
+
+        return psutil.cpu_count(logical=False) or os.cpu_count() or 1
+    cores = physical_cores(allowed, Path("/sys/devices/system/cpu"))
+    return max(1, min(cores, quota(Path("/sys/fs/cgroup")) or cores))
+
+
+def physical_cores(processors: Collection[int], folder: Path) -> int:
+    """How many cores these processors belong to: two hardware threads of one core slow each other down.
+
+    folder: the system's description of the processors, with `cpuN` for each. One without its siblings is a core.
+    """
+    cores = set()
+    for processor in processors:
+        try:
+            cores.add((folder / f"cpu{processor}/topology/thread_siblings_list").read_text())
+        except OSError:
+            cores.add(str(processor))
+    return len(cores)
+
+
+def quota(folder: Path) -> int | None:
+    """The processors that the control group in `folder` may keep busy, at least 1; None: all."""
+    try:
+        found = re.match(r"(\d+) (\d+)", (folder / "cpu.max").read_text())
+    except OSError:
+        return None
+    return max(1, round(int(found[1]) / int(found[2]))) if found is not None else None
 
 
 def _has(module: str) -> bool:

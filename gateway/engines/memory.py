@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from gateway.backends import gguf
-from gateway.config import Model
+from gateway.config import Engines, Model
 from gateway.engines.recipe import slots
 
 MB = 1024 * 1024
@@ -69,6 +69,14 @@ class Budget(Struct, frozen=True):
         return footprint.ram <= self.ram and (self.gpu is None or footprint.gpu <= self.gpu)
 
 
+def limited(machine: Budget, limits: Engines) -> Budget:
+    """What engines may hold: as config.yaml says, else what the machine can spare."""
+    gpu = limits.gpu_memory_budget if limits.gpu_memory_budget is not None else machine.gpu
+    if limits.memory_budget is not None:
+        return Budget(limits.memory_budget, gpu, strict=True)
+    return Budget(machine.ram, gpu, strict=limits.gpu_memory_budget is not None)
+
+
 # What a model will need
 
 
@@ -81,6 +89,7 @@ def estimate(model: Model, *, on_gpu: bool) -> Footprint:
     weights = sum(path.stat().st_size for path in files(model.path))
     if model.mmproj_path is not None and model.mmproj_path.exists():
         weights += model.mmproj_path.stat().st_size
+    weights += sum(part.stat().st_size for path in model.engine.files.values() if path.exists() for part in files(path))
     shape = _shape(model.path)
     tokens = (model.context_window or shape.window) * slots(model)
     computing = (model.engine.batch or BATCH) * 4 * (shape.vocabulary + 12 * shape.width)

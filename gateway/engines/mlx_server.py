@@ -25,6 +25,7 @@ import signal
 import sys
 import threading
 from collections import OrderedDict
+from hmac import compare_digest
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -42,6 +43,9 @@ RESTORED_HEADER = "ctxgate-restored"
 
 
 NONCE_FIELD = "ctxgate_nonce"
+
+KEY = os.environ.get("LLAMA_API_KEY")
+"""Which requests must carry as their bearer token; the same variable as llama-server's. None: no key."""
 
 
 class Cutting:
@@ -227,6 +231,23 @@ def handler(base: Any, *, saves_prompts: bool) -> Any:
     return APIHandler
 
 
+def keyed(base: Any) -> Any:
+    """A handler that refuses requests without the key; as with llama-server, `/health` needs none."""
+
+    class KeyedHandler(base):  # type: ignore[misc]
+        def parse_request(self) -> bool:
+            if not super().parse_request():
+                return False
+            given = self.headers.get("Authorization", "")
+            if not KEY or self.path == "/health" or compare_digest(given.encode(), f"Bearer {KEY}".encode()):
+                return True
+            self.close_connection = True
+            self.send_error(401, "the key is missing or wrong")
+            return False
+
+    return KeyedHandler
+
+
 def cutting(tokenizer: Any, args: Any) -> Any:
     """The tokenizer for a request, whose template's arguments may name a nonce."""
     given = args.chat_template_kwargs
@@ -326,7 +347,7 @@ def main() -> None:
 
     server._make_logits_processors = with_guard
     saves = own.prompt_folder is not None
-    own_handler = handler(server.APIHandler, saves_prompts=saves)
+    own_handler = handler(keyed(server.APIHandler), saves_prompts=saves)
     server._run_http_server = functools.partial(server._run_http_server, handler_class=own_handler)
     server.ResponseGenerator = generator(server, own.context_window, saves_prompts=saves)
     if saves:
@@ -341,7 +362,10 @@ def _save_prompts(server: Any, own: argparse.Namespace, rest: list[str]) -> None
     """Replaces mlx_lm's prompt cache by one with files."""
     keys, prompts = _beside("../prompts/key.py"), _beside("mlx_prompts.py")
     model = Path(rest[rest.index("--model") + 1])
-    files = sorted(path for path in model.iterdir() if path.is_file())
+    folders = [
+        Path(rest[rest.index(name) + 1]) for name in ("--model", "--adapter-path", "--draft-model") if name in rest
+    ]
+    files = [path for folder in folders for path in sorted(folder.iterdir()) if path.is_file()]
     own_options = [option for option in keys.options(rest) if option != str(model)]
     facts = [keys.fingerprint(files), own_options, [version(project) for project in ("mlx", "mlx-lm")]]
     key = keys.key("mlx", *facts)

@@ -53,6 +53,7 @@ def _files(model: Model, recipe: Recipe) -> Iterator[Path]:
     yield from memory.files(model.path)
     if model.mmproj_path is not None:
         yield model.mmproj_path
+    yield from model.engine.files.values()
     for arg in model.engine.args:
         for part in re.split(r"[=,:]", arg):
             if "/" in part and (path := Path(part)).is_file():

@@ -10,15 +10,28 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from gateway.backends.base import Address
-from gateway.config import Model, Prompts, Rope
+from gateway.config import Adapter, Draft, Model, Prompts, Rope
+from gateway.config.tuning import MLX_BITS
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HOST = "127.0.0.1"
 
-SLOT_TOKENS, MOST_SLOTS = 16384, 4
+SLOT_TOKENS, MOST_SLOTS = 32768, 4
 """A model without `parallel` answers as many requests at once as have this much context together, up to a limit."""
 
+SPECULATION = frozenset({"--spec-type", "--spec-default", "--spec-draft-model", "-md", "--model-draft"})
+"""Options of llama.cpp that choose a kind of speculation."""
+
 MIB = 1024 * 1024
+
+KEY = "LLAMA_API_KEY"
+"""The variable from which llama-server takes the key that requests must carry."""
+
+NGRAM = "ngram-simple"
+"""The kind of speculation of models without `draft`, and of `draft: {ngram: true}`: the fastest one where an answer
+repeats its prompt, by `benchmarks/engine_defaults.py`."""
+
+KV_GROUP = 32
 
 INSTALL_EMBEDDED = "pip install 'ctxgate[llama]'"
 ANOTHER_BUILD = "install one that runs on this processor"
@@ -30,10 +43,11 @@ _HERE = Path(__file__).parent
 class Machine(Struct, frozen=True):
     """What recipes need to know of a machine; see `gateway.engines.machine.this_machine`.
 
-    which: the path of a program, None where it isn't installed. has: whether Python can import a module.
-    free_port: a TCP port that the system has just found free. unfit: paths of programs that SIGILL killed here, since
-    they were built for another processor. prompts: folder of saved prompts; None: none are saved. saving: when, and how
-    many. cache_ram: bytes in which an engine may keep prompts beside its slots; None: as many as it likes.
+    cores: physical ones that engines may use. which: the path of a program, None where it isn't installed. has: whether
+    Python can import a module. free_port: a TCP port that the system has just found free. unfit: paths of programs that
+    SIGILL killed here, since they were built for another processor. prompts: folder of saved prompts; None: none are
+    saved. saving: when, and how many. cache_ram: bytes in which an engine may keep prompts beside its slots; None: as
+    many as it likes.
     """
 
     cores: int
@@ -45,11 +59,9 @@ class Machine(Struct, frozen=True):
     prompts: Path | None = None
     saving: Prompts = Prompts()
     cache_ram: int | None = None
-
-    @property
-    def threads(self) -> int:
-        """All cores but one: engine threads spin while they wait for each other, and starve on a full machine."""
-        return max(1, self.cores - 1)
+    host: str = HOST
+    key: str | None = None
+    tls: tuple[Path, Path] | None = None
 
 
 class Recipe(Struct, frozen=True):
@@ -96,7 +108,7 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--model", model.path),
         ("--mmproj", model.mmproj_path),
         ("--alias", model.upstream_name),
-        ("--host", HOST),
+        ("--host", machine.host),
         ("--threads", _threads(model, machine)),
         # llama.cpp divides its context by the slots. Slots that share one fail all together once it is full.
         ("--parallel", slots(model)),
@@ -104,7 +116,7 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
     )
     # A warm-up only reads the weights once before the first request, which does so itself.
     options += ["--no-warmup", *_tuned(model), *_for_role(model)]
-    if model.role == "chat" and machine.prompts is not None and "--slot-save-path" not in model.engine.args:
+    if _saves_slots(model, machine):
         # llama.cpp joins this and a file's name without a slash between.
         options += ["--slot-save-path", f"{machine.prompts}/"]
     program, embedded = machine.which("llama-server"), machine.has("xllamacpp")
@@ -124,10 +136,22 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
     )
 
 
+def _saves_slots(model: Model, machine: Machine) -> bool:
+    if model.role != "chat" or machine.prompts is None or "--slot-save-path" in model.engine.args:
+        return False
+    # llama.cpp doesn't note which adapters shaped what a slot or a file holds.
+    return not _adapters_vary(model)
+
+
+def _adapters_vary(model: Model) -> bool:
+    """Whether requests choose adapters."""
+    return any(adapter.alias is not None for adapter in model.engine.adapters)
+
+
 def _tuned(model: Model) -> list[str]:
-    """The settings of config.yaml that llama.cpp alone has."""
+    """The settings of config.yaml as llama.cpp's options."""
     engine = model.engine
-    rope = engine.rope or Rope()
+    rope, draft = engine.rope or Rope(), engine.draft or Draft()
     return _options(
         ("--gpu-layers", engine.gpu_layers),
         ("--flash-attn", None if engine.flash_attention is None else "on" if engine.flash_attention else "off"),
@@ -141,7 +165,39 @@ def _tuned(model: Model) -> list[str]:
         ("--rope-scale", rope.factor),
         ("--rope-freq-base", rope.base),
         ("--yarn-orig-ctx", rope.original_context),
+        ("--fit", None if engine.fit is None else "on" if engine.fit else "off"),
+        ("--spec-draft-model", draft.model),
+        ("--spec-draft-n-max", draft.tokens if draft.model is not None else None),
+        ("--spec-draft-ngl", draft.gpu_layers),
+        ("--spec-type", _speculation(model)),
+        (f"--spec-{NGRAM}-size-m", draft.tokens if draft.ngram else None),
+        *map(_adapter, engine.adapters),
+        # A prompt that one adapter shaped must not come back for another.
+        ("--cache-ram", 0 if _adapters_vary(model) else None),
     )
+
+
+def _speculation(model: Model) -> str | None:
+    if model.engine.draft is not None and model.engine.draft.model is not None:
+        return "draft-simple"
+    ngram = model.engine.draft.ngram if model.engine.draft is not None else None
+    return None if ngram is None else NGRAM if ngram else "none"
+
+
+def speculates(model: Model) -> bool:
+    """Whether llama.cpp proposes what followed the same words before. The model's own `args` come first."""
+    draft = model.engine.draft
+    if draft is not None and (draft.ngram is not None or draft.model is not None):
+        return draft.ngram is True
+    return model.role == "chat" and not {arg.partition("=")[0] for arg in model.engine.args} & SPECULATION
+
+
+def _adapter(adapter: Adapter) -> tuple[str, str]:
+    """One that requests choose is loaded, and has no weight until they do."""
+    scale = adapter.scale if adapter.alias is None else 0.0
+    name, value = ("--lora", f"{adapter.path}") if scale == 1 else ("--lora-scaled", f"{adapter.path}:{scale}")
+    # llama.cpp splits at commas.
+    return name, '"{}"'.format(value.replace('"', '""')) if set(value) & set(',"') else value
 
 
 def _for_role(model: Model) -> list[str]:
@@ -159,7 +215,7 @@ def _llama_cpp_python(model: Model, machine: Machine, port: int | None) -> Recip
     options = _options(
         ("--model", model.path),
         ("--model_alias", model.upstream_name),
-        ("--host", HOST),
+        ("--host", machine.host),
         ("--port", port),
         ("--n_ctx", model.context_window),
         ("--n_threads", _threads(model, machine)),
@@ -177,12 +233,13 @@ def _mlx(model: Model, machine: Machine, port: int | None) -> Recipe:
     window = model.context_window
     options = _options(
         ("--model", model.path),
-        ("--host", HOST),
+        ("--host", machine.host),
         ("--port", port),
         ("--context-window", window),
         # Its own default cuts every answer at 512 tokens.
         ("--max-tokens", window or 32768),
         ("--decode-concurrency", model.engine.parallel),
+        *_tuned_mlx(model),
         ("--log-level", "WARNING"),
         ("--allowed-origins", "http://localhost"),
     )
@@ -200,6 +257,21 @@ def _mlx(model: Model, machine: Machine, port: int | None) -> Recipe:
     return _built(model, machine, "mlx_lm.server", [machine.python, "-P", script, *options], port)
 
 
+def _tuned_mlx(model: Model) -> list[tuple[str, object]]:
+    """The settings of config.yaml as mlx_lm.server's options."""
+    engine = model.engine
+    draft = engine.draft or Draft()
+    return [
+        ("--prefill-step-size", engine.batch),
+        ("--kv-bits", MLX_BITS[engine.kv_cache_type] if engine.kv_cache_type is not None else None),
+        # As many numbers share a scale as with llama.cpp.
+        ("--kv-group-size", KV_GROUP if engine.kv_cache_type is not None else None),
+        ("--draft-model", draft.model),
+        ("--num-draft-tokens", draft.tokens),
+        *(("--adapter-path", adapter.path) for adapter in engine.adapters),
+    ]
+
+
 def _built(
     model: Model,
     machine: Machine,
@@ -210,7 +282,7 @@ def _built(
     cure: str = ANOTHER_BUILD,
     note: str | None = None,
 ) -> Recipe:
-    address = Address(HOST, port) if port else None
+    address = _address(machine, port) if port else None
     argv += model.engine.arguments(_values(model, machine, port))
     timeout = model.engine.startup_timeout_seconds
     environment = _environment(model, machine)
@@ -237,12 +309,21 @@ def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:
     port = port or machine.free_port()
     argv = (program, *runtime.command[1:], *runtime.arguments(_values(model, machine, port)))
     timeout = runtime.startup_timeout_seconds
-    return Recipe(name, argv, Address(HOST, port), timeout, _environment(model, machine), runtime.pass_env)
+    return Recipe(name, argv, _address(machine, port), timeout, _environment(model, machine), runtime.pass_env)
+
+
+def _address(machine: Machine, port: int) -> Address:
+    return Address(machine.host, port, tls=machine.tls is not None)
 
 
 def _environment(model: Model, machine: Machine) -> Mapping[str, str]:
     """Settings as variables, since an engine ignores those that its version doesn't know."""
     env = {"PYTHONUNBUFFERED": "1"}
+    if machine.key is not None:
+        # Others on the machine can read command lines.
+        env[KEY if model.runtime != "llama-cpp-python" else "API_KEY"] = machine.key
+    if machine.tls is not None:
+        env |= {"LLAMA_ARG_SSL_CERT_FILE": f"{machine.tls[0]}", "LLAMA_ARG_SSL_KEY_FILE": f"{machine.tls[1]}"}
     if model.runtime == "llama.cpp":
         # Only the gateway uses this server; web pages must not.
         env["LLAMA_ARG_CORS_ORIGINS"] = "localhost"
@@ -251,6 +332,8 @@ def _environment(model: Model, machine: Machine) -> Mapping[str, str]:
         if machine.cache_ram is not None:
             # By itself it takes 8 GiB.
             env["LLAMA_ARG_CACHE_RAM"] = str(machine.cache_ram // MIB)
+        if speculates(model) and (model.engine.draft is None or model.engine.draft.ngram is None):
+            env["LLAMA_ARG_SPEC_TYPE"] = NGRAM
         # An idle slot stays as it is, or saving it would find nothing there.
         env["LLAMA_ARG_CACHE_IDLE_SLOTS"] = "0"
     if model.runtime == "mlx":
@@ -270,7 +353,7 @@ def _values(model: Model, machine: Machine, port: int | None) -> Mapping[str, ob
         "model_path": model.path,
         "model_name": model.upstream_name,
         "mmproj_path": model.mmproj_path or "",
-        "host": HOST,
+        "host": machine.host,
         "port": port or 0,
         "context_window": model.context_window or 0,
         "threads": _threads(model, machine),
@@ -279,7 +362,7 @@ def _values(model: Model, machine: Machine, port: int | None) -> Mapping[str, ob
 
 
 def _threads(model: Model, machine: Machine) -> int:
-    return model.engine.threads or machine.threads
+    return model.engine.threads or machine.cores
 
 
 def slots(model: Model) -> int:
@@ -290,7 +373,9 @@ def slots(model: Model) -> int:
 
 
 def cache_ram(model: Model) -> int | None:
-    """The bytes that the model's own `args` give to llama.cpp's cache beside the slots; None if they don't say."""
+    """The bytes that the model's own settings give to llama.cpp's cache beside the slots; None if they don't say."""
+    if _adapters_vary(model):
+        return 0
     found = re.search(r"(?:^|\0)(?:--cache-ram|-cram)[=\0](\d+)(?:\0|$)", "\0".join(model.engine.args))
     return int(found[1]) * MIB if found else None
 

@@ -4,46 +4,78 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from msgspec import Struct
 
 from gateway.backends import Backend
+from gateway.engines.admission import DEFAULT, FLEX
 from gateway.errors import GatewayError, ProviderRateLimit
 
-Waiting = Literal["memory", "drain", "back-off", "load"]
+Waiting = Literal["memory", "drain", "back-off", "load", "place"]
 """What a request waits for: memory that other engines hold, the end of answers in flight in the engine itself, the next
-try of a failed engine, or the loading of the weights."""
+try of a failed engine, the loading of the weights or, with service tier flex, a free place at the engine."""
+
+STEP_SECONDS = 5
+"""How often the progress of a request that waits tells for how long it has."""
 
 
 class Progress(Struct, frozen=True):
     """How far a request that waits for its engine has come.
 
     position: its place in the queue, from 1. waiting: requests in the queue. loaded: the part of the engine's memory
-    that is filled, 0 to 1; None unless the engine is loading and its size is known.
+    that is filled, 0 to 1; None unless the engine is loading and its size is known. waited: seconds. held_by: the
+    models that hold the memory.
     """
 
     phase: Waiting
     position: int
     waiting: int
     loaded: float | None
+    waited: float = 0.0
+    held_by: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """The text of a stream's comment."""
         if self.phase == "load":
             return "loading" if self.loaded is None else f"loading percent={min(99, int(100 * self.loaded))}"
-        return f"queued for={self.phase} position={self.position} waiting={self.waiting}"
+        text = f"queued for={self.phase} position={self.position} waiting={self.waiting}"
+        if self.held_by:
+            text += f" held-by={','.join(self.held_by)}"
+        seconds = int(self.waited) // STEP_SECONDS * STEP_SECONDS
+        return f"{text} seconds={seconds}" if seconds else text
+
+
+class Running(Struct, frozen=True):
+    """A flex answer in an engine. key: identifies it. waited: seconds that it has waited so far. gives_way: it can be
+    put aside now."""
+
+    key: object
+    waited: float = 0.0
+    gives_way: bool = True
+
+
+def put_aside(running: Iterable[Running], needed: int, most: float) -> list[object]:
+    """Which answers make `needed` places: those that have waited least. most: seconds after which one goes on as any
+    other (`engines.flex_max_wait_seconds`)."""
+    ready = [each for each in running if each.gives_way and each.waited < most]
+    return [each.key for each in sorted(ready, key=lambda each: each.waited)[: max(0, needed)]]
 
 
 class Ticket:
-    """A request that waits. key: identifies it to its caller."""
+    """A request that waits. key: identifies it to its caller. rank: see `admission`. waited: seconds that it had waited
+    before. begun: a part of its answer is there. aged: a flex request has waited for so long that it goes as any other.
+    """
 
-    __slots__ = ("granted", "key", "since")
+    __slots__ = ("aged", "begun", "granted", "key", "rank", "since")
 
-    def __init__(self, key: object) -> None:
+    def __init__(self, key: object, rank: int = DEFAULT, waited: float = 0.0, *, begun: bool = False) -> None:
         self.key = key
-        self.since = time.monotonic()
+        self.rank = rank
+        self.begun = begun
+        self.aged = False
+        self.since = time.monotonic() - waited
         self.granted: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
 
     @property
@@ -54,7 +86,7 @@ class Ticket:
 
 
 class RequestQueue:
-    """The requests that wait for one engine, the oldest first."""
+    """The requests that wait for one engine: those whose answers have begun, then the others, each the oldest first."""
 
     def __init__(self) -> None:
         self._tickets: list[Ticket] = []
@@ -68,17 +100,36 @@ class RequestQueue:
     @property
     def since(self) -> float:
         """When its oldest request came; now if it is empty."""
-        return self._tickets[0].since if self._tickets else time.monotonic()
+        return min((ticket.since for ticket in self._tickets), default=time.monotonic())
 
-    def add(self, key: object, model: str, most: int, retry_after: float) -> Ticket:
-        """Raises ProviderRateLimit if `most` requests wait already."""
+    @property
+    def urgency(self) -> tuple[int, float] | None:
+        """The best rank of its requests, and when the first of that rank came; None if it is empty."""
+        return min(((ticket.rank, ticket.since) for ticket in self._tickets), default=None)
+
+    def add(
+        self,
+        key: object,
+        model: str,
+        most: int,
+        retry_after: float,
+        rank: int = DEFAULT,
+        waited: float = 0.0,
+        *,
+        begun: bool = False,
+    ) -> Ticket:
+        """begun: see `Ticket`. Raises ProviderRateLimit if `most` requests wait already, unless it has begun."""
+        if begun:
+            ticket = Ticket(key, rank, waited, begun=True)
+            self._tickets.insert(sum(other.begun for other in self._tickets), ticket)
+            return ticket
         if len(self) >= most:
             raise ProviderRateLimit(
                 f"model {model!r}: {len(self)} requests wait already (engines.queue_length)",
                 code="queue_full",
                 retry_after=retry_after,
             )
-        ticket = Ticket(key)
+        ticket = Ticket(key, rank)
         self._tickets.append(ticket)
         return ticket
 
@@ -91,21 +142,28 @@ class RequestQueue:
             if ticket in self._tickets:
                 self._tickets.remove(ticket)
 
-    def serve(self, backend: Backend) -> int:
-        """Hands `backend` to all that wait; returns how many requests that is."""
-        waiting = self._take()
-        for ticket in waiting:
+    def serve(self, backend: Backend, places: int) -> list[Ticket]:
+        """Hands `backend` to all that wait, to flex requests only as far as `places` are left; returns whom."""
+        waiting = [ticket for ticket in self._tickets if not ticket.granted.done()]
+        first = [ticket for ticket in waiting if ticket.rank != FLEX or ticket.aged]
+        flex = [ticket for ticket in waiting if ticket not in first]
+        served = first + flex[: max(0, places - len(first))]
+        self._tickets = [ticket for ticket in waiting if ticket not in served]
+        for ticket in served:
             ticket.granted.set_result(backend)
-        return len(waiting)
+        return served
 
     def turn_away(self, error: GatewayError) -> None:
-        for ticket in self._take():
-            ticket.granted.set_exception(error)
+        tickets, self._tickets = self._tickets, []
+        for ticket in tickets:
+            if not ticket.granted.done():
+                ticket.granted.set_exception(error)
 
     def place(self, key: object) -> int | None:
         """The place of the request with this key, from 1; None if it doesn't wait."""
         return next((at for at, ticket in enumerate(self, 1) if ticket.key is key), None)
 
-    def _take(self) -> list[Ticket]:
-        tickets, self._tickets = self._tickets, []
-        return [ticket for ticket in tickets if not ticket.granted.done()]
+    def waited(self, key: object = None) -> float:
+        """Seconds that the request with this key has waited; None: the oldest one; 0 if it doesn't wait."""
+        since = next((ticket.since for ticket in self if key is None or ticket.key is key), None)
+        return 0.0 if since is None else time.monotonic() - since

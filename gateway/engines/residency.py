@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -38,6 +38,16 @@ class Loadable(Protocol):
     @property
     def entered(self) -> float:
         """When the state began, by time.monotonic."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """The best of its requests in flight or, if it is idle, of the last one; see `admission`."""
+        ...
+
+    @property
+    def urgency(self) -> tuple[int, float] | None:
+        """The best rank of the requests that wait for it, and since when; None if none does."""
         ...
 
     def admitted(self, footprint: Footprint) -> None:
@@ -84,6 +94,8 @@ class Residency:
         """Engines that hold memory."""
         self.short = False
         """Claims wait, or engines hold more than the budget: call `schedule` when an engine becomes idle."""
+        self.waits_for: Mapping[object, tuple[str, ...]] = {}
+        """Engine that waits for memory → names of the models that hold it."""
         self.unfit: set[str] = set()
         """Programs that SIGILL killed: they were built for another processor. Engines start others if they can."""
         self._machine_budget = budget
@@ -99,20 +111,14 @@ class Residency:
     @property
     def budget(self) -> Budget | None:
         """What engines may hold together; None until the first engine claims memory."""
-        machine, limits = self._machine, self.limits
-        if machine is None:
-            return None
-        gpu = limits.gpu_memory_budget if limits.gpu_memory_budget is not None else machine.gpu
-        if limits.memory_budget is not None:
-            return Budget(limits.memory_budget, gpu, strict=True)
-        return Budget(machine.ram, gpu, strict=limits.gpu_memory_budget is not None)
+        return None if self._machine is None else memory.limited(self._machine, self.limits)
 
     async def admit(self, engine: Loadable, since: float) -> None:
         """Returns once `engine` holds its memory and is starting.
 
         Raises ProviderModelNotLoaded if it can never have that much, WeightsMissing if its weights can't be read.
         """
-        need = await self._need(engine.model)
+        need = await self.need(engine.model)
         claim = Pending(since, engine, need, asyncio.get_running_loop().create_future())
         insort(self.claims, claim, key=lambda each: each.since)
         self.schedule()
@@ -174,7 +180,7 @@ class Residency:
             self._timer.cancel()
             self._timer = None
 
-    async def _need(self, model: Model) -> Footprint:
+    async def need(self, model: Model) -> Footprint:
         """What the model's engine will hold: as configured, as measured earlier, else as estimated."""
         if self._machine is None:
             self._machine = await asyncio.to_thread(self._machine_budget)
@@ -218,6 +224,7 @@ class Residency:
         now = time.monotonic()
         plan = admission.plan(self._snapshot(budget), now)
         self.short = plan.short
+        self.waits_for = plan.waits_for
         self._answer_claims(plan)
         for engine in self.residents[:]:
             if engine not in plan.drains:
@@ -230,11 +237,7 @@ class Residency:
             self._timer = asyncio.get_running_loop().call_later(delay, self.schedule)
 
     def _snapshot(self, budget: Budget) -> Snapshot:
-        claims = tuple(
-            admission.Claim(claim.engine, claim.engine.model.name, claim.need, claim.engine.model.residence.group)
-            for claim in self.claims
-            if not claim.granted.done()
-        )
+        claims = tuple(_claim(claim) for claim in self.claims if not claim.granted.done())
         residents = tuple(
             Resident(
                 key=engine,
@@ -247,10 +250,13 @@ class Residency:
                 load_seconds=engine.load_seconds,
                 pinned=engine.model.residence.pinned,
                 group=engine.model.residence.group,
+                rank=engine.rank,
             )
             for engine in self.residents
         )
-        return Snapshot(budget, claims, residents, self.limits.excludes)
+        limits = self.limits
+        waits = limits.swap_after_seconds, limits.flex_max_wait_seconds
+        return Snapshot(budget, claims, residents, limits.excludes, *waits)
 
     def _answer_claims(self, plan: Plan) -> None:
         for claim in self.claims[:]:
@@ -264,6 +270,12 @@ class Residency:
             elif (why := plan.refusals.get(claim.engine)) is not None:
                 self.claims.remove(claim)
                 claim.granted.set_exception(ProviderModelNotLoaded(why, code="no_memory"))
+
+
+def _claim(pending: Pending) -> admission.Claim:
+    engine = pending.engine
+    rank, since = engine.urgency or (admission.DEFAULT, pending.since)
+    return admission.Claim(engine, engine.model.name, pending.need, engine.model.residence.group, rank, since)
 
 
 def _unreadable(model: Model, error: OSError) -> WeightsMissing:

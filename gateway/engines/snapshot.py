@@ -14,6 +14,7 @@ class EngineSnapshot(Struct, frozen=True):
     pid: None unless a process of ours runs. loaded: see `Progress`. resident_bytes: what the process holds now, 0 if
     none runs. expected_bytes: its share of the budget, measured earlier or else estimated; None before its first start.
     in_flight: answers that it works on. waiting: requests in the queue. waits_for: why they wait; None if none does.
+    waited: seconds that the oldest of them has waited. held_by: the models that hold the memory for which they wait.
     since: seconds in this state. starts and crashes: since the gateway started. failure: why the state is failed.
     note: why the program that was started last isn't the usual one.
     """
@@ -25,6 +26,8 @@ class EngineSnapshot(Struct, frozen=True):
     in_flight: int
     waiting: int
     waits_for: Waiting | None
+    waited: float
+    held_by: tuple[str, ...]
     loaded: float | None
     resident_bytes: int
     gpu_bytes: int

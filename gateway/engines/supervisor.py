@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Hashable
 from typing import Protocol
@@ -32,6 +33,7 @@ class Supervised(Protocol):
     model: Model
     in_flight: int
     idle_since: float
+    keep_alive: float | None
 
     @property
     def current_backend(self) -> Backend | None:
@@ -41,6 +43,15 @@ class Supervised(Protocol):
     def drain(self) -> None: ...
 
     async def measure(self, *, with_gpu: bool = True) -> None: ...
+
+
+def unloads_in(engine: Supervised) -> float | None:
+    """Seconds until the engine has been idle for so long that it ends; None: it stays."""
+    residence = engine.model.residence
+    ttl = residence.idle_ttl_seconds if engine.keep_alive is None else engine.keep_alive
+    if ttl is None or ttl == math.inf or residence.pinned:
+        return None
+    return ttl if engine.in_flight else engine.idle_since + ttl - time.monotonic()
 
 
 class Supervisor:
@@ -81,9 +92,8 @@ class Supervisor:
                 self._process.kill()
             return
         self._watchdog.rest()
-        residence = engine.model.residence
-        ttl = residence.idle_ttl_seconds
-        if ttl is not None and not residence.pinned and time.monotonic() - engine.idle_since >= ttl:
+        left = unloads_in(engine)
+        if left is not None and left <= 0:
             engine.drain()
 
     async def _ended(self) -> bool:

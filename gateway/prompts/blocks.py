@@ -14,11 +14,15 @@ Chain = tuple[bytes, ...]
 
 def chain(text: str) -> Chain:
     """The chain of a rendered prompt, without a last block that isn't full: a prompt that goes on differs in that."""
-    data = text.encode("utf-8", "surrogatepass")
+    return chain_of(text.encode("utf-8", "surrogatepass"), BLOCK_BYTES)
+
+
+def chain_of(data: bytes, block: int) -> Chain:
+    """The chain of blocks of `block` bytes."""
     hashes: list[bytes] = []
     before = b""
-    for start in range(0, len(data) - BLOCK_BYTES + 1, BLOCK_BYTES):
-        before = blake2b(data[start : start + BLOCK_BYTES], digest_size=HASH_BYTES, key=before).digest()
+    for start in range(0, len(data) - block + 1, block):
+        before = blake2b(data[start : start + block], digest_size=HASH_BYTES, key=before).digest()
         hashes.append(before)
     return tuple(hashes)
 

@@ -23,7 +23,9 @@ from gateway.prompts.key import FileVersion, version_of
 
 PROMPT, DESCRIPTION = ".prompt", ".json"
 ABANDONED_SECONDS = 600.0
-_FRESH = re.compile(r"new-(\d+)-[0-9a-f]+\.(prompt|safetensors)")
+HEAD_BYTES = 4 * 1024 * 1024
+"""Holds the ids of a million tokens."""
+_FRESH = re.compile(r"(?:new|aside)-(\d+)-[0-9a-f]+\.(prompt|safetensors)")
 
 
 class Damaged(Exception):
@@ -65,9 +67,25 @@ class Folder:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.chmod(0o700)
 
-    def fresh(self) -> str:
-        """The name of a file that an engine may write."""
-        return f"new-{os.getpid()}-{token_hex(8)}{PROMPT}"
+    def fresh(self, kind: str = "new") -> str:
+        """The name of a file that an engine may write. kind: `aside` for one that is needed as long as this process
+        lives."""
+        return f"{kind}-{os.getpid()}-{token_hex(8)}{PROMPT}"
+
+    def read(self, fresh: str, size: int) -> tuple[FileVersion, bytes]:
+        """What an engine wrote as `fresh`, for `unchanged`, and its first HEAD_BYTES. Raises Damaged if the size isn't
+        `size`, OSError."""
+        path = self.path / fresh
+        with path.open("rb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            if os.fstat(file.fileno()).st_size != size:
+                raise Damaged(f"the engine wrote {os.fstat(file.fileno()).st_size} of {size} bytes")
+            head = file.read(HEAD_BYTES)
+        return version_of(path), head
+
+    def unchanged(self, fresh: str, version: FileVersion) -> bool:
+        """Whether nobody has touched the file since `read`. Raises OSError."""
+        return version_of(self.path / fresh) == version
 
     def keep(self, fresh: str, saved: Saved) -> Saved:
         """Takes over what an engine wrote as `fresh`; returns its description with the hash.

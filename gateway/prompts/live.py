@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -17,12 +17,23 @@ from msgspec import Struct
 from gateway.errors import GatewayError
 from gateway.prompts import folder
 from gateway.prompts import key as keys
-from gateway.prompts.blocks import Chain, chain, shared
+from gateway.prompts.blocks import Chain, chain, chain_of, shared
 from gateway.prompts.doctor import Doctor
 from gateway.prompts.folder import Damaged
 from gateway.prompts.index import Match, Saved
 from gateway.prompts.saved import SavedPrompts
-from gateway.prompts.slots import MOST_HOSTED, Choice, Hosted, Slot, choose, spare, tokens_of, worth
+from gateway.prompts.slots import (
+    MOST_HOSTED,
+    SHORT_BLOCK_BYTES,
+    Choice,
+    Hosted,
+    Slot,
+    choose,
+    least_lost,
+    spare,
+    tokens_of,
+    worth,
+)
 
 log = logging.getLogger("ctxgate")
 
@@ -118,6 +129,12 @@ class Turn:
     def slot(self) -> int | None:
         return self._slot.number if self._slot is not None else None
 
+    def holds(self, tokens: int, *, saved: bool = False) -> None:
+        """Its slot holds the prompt and what was written so far. saved: in a file."""
+        if (slot := self._slot) is not None:
+            slot.chain, slot.prompt, slot.tokens = self.chain, self.prompt, tokens
+            slot.unsaved, slot.sure = 0 if saved else tokens, True
+
     def leave(self) -> None:
         """The engine is done with the request. Idempotent."""
         if not self.left:
@@ -167,25 +184,27 @@ class LivePrompts:
         self._in_vain = 0
         self._line: deque[asyncio.Future[None]] = deque()
         """Requests that wait for a slot, the oldest first."""
-        self._saving = asyncio.Lock()
+        self.saving = asyncio.Lock()
+        """An engine that shall save several busy slots forgets some until the next answer ends: one at a time."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     # A request
 
     async def place(
-        self, server: SlotServer, size: int, render: Callable[[], Awaitable[str | None]], *, private: bool
+        self, server: SlotServer, sent: Sequence[bytes], render: Callable[[], Awaitable[str | None]], *, private: bool
     ) -> Turn | None:
-        """A place for a request of `size` bytes; None if none of this concerns it.
+        """A place for a request; None if none of this concerns it.
 
-        render: its prompt as the model's template makes it. private: leave nothing of it behind.
+        sent: its tools and messages, in JSON. render: its prompt as the model's template makes it. private: leave
+        nothing of it behind.
         """
         settings = self.saved.settings
         if settings.save == "off" or (self._known and self._key is None):
             return None
         try:
-            if size < LEAST_BYTES_PER_TOKEN * settings.min_tokens or private:
+            if sum(map(len, sent)) < LEAST_BYTES_PER_TOKEN * settings.min_tokens or private:
                 await self._any_idle()
-                return self._spare(server, private=private)
+                return self._spare(server, private=private, sent=b"" if private else b"".join(sent))
             if not self._known:
                 await self._find_key(server)
             prompt = await render() if self._key is not None else None
@@ -197,6 +216,39 @@ class LivePrompts:
             log.debug("model %s: no place for a prompt: %s", self._model, error)
             self.freed()
             return None
+
+    async def know(self, server: SlotServer) -> bool:
+        """Learns what the engine is; whether its slots can be saved and restored."""
+        if not self._known and self.saved.settings.save != "off":
+            await self._find_key(server)
+        return self._key is not None
+
+    @property
+    def key(self) -> str | None:
+        """What its files depend on; None until `know`, and if nothing is saved."""
+        return self._key
+
+    async def take(self, server: SlotServer, begun: Turn | None = None) -> Turn:
+        """A slot for an answer that fills it with a file of its own. begun: its turn until it was put aside.
+
+        Saves what the slot loses. The turn has no slot if all are taken for long.
+        """
+        await self.know(server)
+        await self._any_idle()
+        idle = [slot for slot in self._slots if not slot.busy]
+        prompt, begins = (begun.prompt, begun.chain) if begun is not None else ("", ())
+        turn = self._turn(server, least_lost(idle) if idle else None, prompt, begins)
+        if begun is not None:
+            turn.since = begun.since
+        try:
+            if turn._slot is not None and turn._slot.chain:
+                if turn._slot.unsaved:
+                    await self._save(server, turn._slot)
+                turn._slot.forget()
+        except BaseException:
+            turn.leave()
+            raise
+        return turn
 
     async def _any_idle(self) -> None:
         """Waits here for a slot instead of in the engine's queue, which would not say which slot it took.
@@ -239,11 +291,14 @@ class LivePrompts:
                 turn.set_result(None)
                 return
 
-    def _spare(self, server: SlotServer, *, private: bool) -> Turn | None:
+    def _spare(self, server: SlotServer, *, private: bool, sent: bytes = b"") -> Turn | None:
         """For a request that shall not overwrite what may be saved, and is not saved itself."""
         if not self._slots:
             return None
-        slot = spare(self._slots)
+        short = chain_of(sent, SHORT_BLOCK_BYTES)
+        slot = spare(self._slots, short)
+        if slot is not None:
+            slot.short = short
         if slot is None and private:
             # It may get any slot: save none of them.
             for each in self._slots:
@@ -440,7 +495,7 @@ class LivePrompts:
             return
         fresh = saved.fresh()
         try:
-            async with self._saving, asyncio.timeout(SAVE_SECONDS):
+            async with self.saving, asyncio.timeout(SAVE_SECONDS):
                 count, size = await server.save(slot.number, fresh)
             expected = tokens if tokens is not None else max(count, saved.settings.min_tokens)
             if abs(count - expected) > TOLERANCE or slot.chain != begins:

@@ -12,6 +12,7 @@ from gateway.config import Prompts
 from gateway.prompts.blocks import Chain
 from gateway.prompts.folder import Damaged, Folder
 from gateway.prompts.index import Match, Saved, best, excess, superseded
+from gateway.prompts.key import FileVersion
 
 log = logging.getLogger("ctxgate")
 
@@ -81,9 +82,14 @@ class SavedPrompts:
     def refuses(self, key: str, tokens: int) -> bool:
         """Whether a prompt of that many tokens is not to be saved now. Tells the reason, once."""
         settings = self.settings
-        if settings.save == "off" or tokens < settings.min_tokens or key in self._unsupported:
+        if tokens < settings.min_tokens:
             return True
-        if time.monotonic() < self._paused_until:
+        return self.short(key, tokens)
+
+    def short(self, key: str, tokens: int) -> bool:
+        """As `refuses`, for prompts of any length."""
+        settings = self.settings
+        if settings.save == "off" or key in self._unsupported or time.monotonic() < self._paused_until:
             return True
         size = tokens * self._bytes_per_token.get(key, 0.0)
         if size > settings.max_bytes:
@@ -98,9 +104,17 @@ class SavedPrompts:
             self.failed(OSError(f"{self.path} has less than {SPARE_BYTES} bytes left"))
         return short
 
-    def fresh(self) -> str:
-        """The name of a file for an engine to write."""
-        return self._folder.fresh()
+    def fresh(self, kind: str = "new") -> str:
+        """The name of a file for an engine to write; see `Folder.fresh`."""
+        return self._folder.fresh(kind)
+
+    async def read(self, fresh: str, size: int) -> tuple[FileVersion, bytes]:
+        """See `Folder.read`. Raises Damaged, OSError."""
+        return await asyncio.to_thread(self._folder.read, fresh, size)
+
+    async def unchanged(self, fresh: str, version: FileVersion) -> bool:
+        """See `Folder.unchanged`. Raises OSError."""
+        return await asyncio.to_thread(self._folder.unchanged, fresh, version)
 
     async def keep(self, fresh: str, saved: Saved) -> None:
         """Takes over a file that an engine wrote, and keeps to the bounds. Raises OSError, Damaged."""

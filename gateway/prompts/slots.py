@@ -17,6 +17,8 @@ from gateway.prompts.index import Match, Saved
 BYTES_PER_TOKEN = 4
 """Of rendered text, roughly."""
 MOST_HOSTED = 64
+SHORT_BLOCK_BYTES = 64
+"""Of a request too short to save: its tools and messages are compared as they were sent."""
 LEAST_WORTH, WORTH = 2, 32
 """Of a prompt at least 2 blocks and a 32nd."""
 
@@ -25,8 +27,8 @@ LEAST_WORTH, WORTH = 2, 32
 class Slot:
     """chain: of the prompt that it holds; () if nothing is known, or nobody may save it. tokens: how many it holds;
     None if the answer was cut off. unsaved: how many of them no file holds. prompt: the text behind `chain`. sure: the
-    gateway chose this slot for it; otherwise it was found by its length. busy: answers on their way in it. used: by a
-    counter of uses."""
+    gateway chose this slot for it; otherwise it was found by its length. short: of the last request that was too short
+    to save, in its own blocks. busy: answers on their way in it. used: by a counter of uses."""
 
     number: int
     chain: Chain = ()
@@ -34,6 +36,7 @@ class Slot:
     unsaved: int = 0
     prompt: str = ""
     sure: bool = False
+    short: Chain = ()
     busy: int = 0
     used: int = 0
 
@@ -83,12 +86,12 @@ def choose(slots: Sequence[Slot], hosted: Sequence[Hosted], chain: Chain, match:
     in_cache = max((shared(each.chain, chain) for each in hosted), default=0)
     on_disk = match.blocks if match is not None else 0
     if match is not None and on_disk - max(in_slot, in_cache) >= least:
-        return _into(_least(idle), chain, least, match.saved)
+        return _into(least_lost(idle), chain, least, match.saved)
     if in_cache > in_slot:
         return Choice()
     if live.loses(chain) >= least:
         # The request shares a beginning with another conversation, such as its tools: leave that one alone if possible.
-        other = _least(idle)
+        other = least_lost(idle)
         if not other.chain and (on_disk >= in_slot or in_slot < least):
             return Choice(other, restore=match.saved if match is not None and on_disk >= least else None)
         if in_slot < least:
@@ -102,11 +105,16 @@ def _into(slot: Slot, chain: Chain, least: int, restore: Saved | None = None) ->
     return Choice(slot, rescue=bool(slot.unsaved) and lost >= least, restore=restore)
 
 
-def spare(slots: Sequence[Slot]) -> Slot | None:
-    """An idle slot for a short prompt, which overwrites nothing there; None leaves the choice to the engine."""
-    return next((slot for slot in slots if not slot.busy and not slot.chain), None)
+def spare(slots: Sequence[Slot], short: Chain = ()) -> Slot | None:
+    """An idle slot for a short prompt, which overwrites nothing there; None leaves the choice to the engine.
+
+    It is the one whose last short prompt began most like this one, since the engine reads only the rest. If none did,
+    it is the one that was used longest ago, so that several kinds of prompts keep a slot each.
+    """
+    empty = [slot for slot in slots if not slot.busy and not slot.chain]
+    return max(empty, key=lambda slot: (shared(slot.short, short), -slot.used), default=None)
 
 
-def _least(idle: Sequence[Slot]) -> Slot:
+def least_lost(idle: Sequence[Slot]) -> Slot:
     """The slot whose loss costs least: an empty one, then a saved one, then the one that was used longest ago."""
     return min(idle, key=lambda slot: (bool(slot.chain), bool(slot.unsaved), slot.used))

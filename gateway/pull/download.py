@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from gateway.errors import Backoff, GatewayError, ProviderInvalidModel, ProviderInvalidResponse, ProviderUnavailable
-from gateway.pull.files import check_space, digest, wrong_hash
+from gateway.pull.files import check_space, cleared_if_full, digest, wrong_hash
 from gateway.pull.progress import Progress
 
 TIMEOUT = httpx.Timeout(30, connect=10)
@@ -35,13 +35,15 @@ def download(http: httpx.Client, url: str, part: Path, sha256: str | None, label
     """Downloads `url` into `part`, continuing after the bytes that `part` already has.
 
     Resumes a cut connection until ATTEMPTS tries bring nothing; then leaves `part` for the next pull.
-    Raises ProviderUnavailable, ProviderInvalidModel (404), ProviderInvalidResponse (wrong hash; deletes `part`).
+    Raises ProviderUnavailable (a full disk deletes `part`), ProviderInvalidModel (404), ProviderInvalidResponse (wrong
+    hash; deletes `part`).
     """
     fruitless = 0
     for _ in range(MAX_ATTEMPTS):
         before = part.stat().st_size if part.exists() else 0
         try:
-            _continue(http, url, part, before, label, progress)
+            with cleared_if_full(part):
+                _continue(http, url, part, before, label, progress)
             break
         except httpx.HTTPError as error:
             gained = (part.stat().st_size if part.exists() else 0) > before

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.pull.progress import Progress, size
 
 CHUNK = 1024 * 1024
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+"""The disk, the user's share of it, or the size that a file may have."""
 
 
 def digest(path: Path) -> str:
@@ -31,6 +35,33 @@ def check_space(count: int, folder: Path) -> None:
         raise ProviderUnavailable(f"{folder} has {size(free)} left, but needs {size(count)}", code="disk_full")
 
 
+@contextmanager
+def cleared_if_full(*drafts: Path) -> Iterator[None]:
+    """Removes the drafts, files or folders, if the disk is full. Raises ProviderUnavailable then."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _remove(drafts)
+        where = drafts[0].parent
+        raise ProviderUnavailable(
+            f"{where} has no more space ({error.strerror}); nothing was kept", code="disk_full"
+        ) from error
+    except ProviderUnavailable as error:
+        if error.code == "disk_full":
+            _remove(drafts)
+        raise
+
+
+def _remove(drafts: Iterable[Path]) -> None:
+    for draft in drafts:
+        if draft.is_dir():
+            shutil.rmtree(draft, ignore_errors=True)
+        else:
+            draft.unlink(missing_ok=True)
+
+
 def install(chunks: Iterable[bytes], place: Path, sha256: str | None, total: int, progress: Progress) -> None:
     """Writes `chunks` beside `place`, verifies them, and moves them there atomically.
 
@@ -40,7 +71,7 @@ def install(chunks: Iterable[bytes], place: Path, sha256: str | None, total: int
     hasher = hashlib.sha256()
     done = 0
     try:
-        with draft.open("wb") as stream:
+        with cleared_if_full(draft), draft.open("wb") as stream:
             for chunk in chunks:
                 stream.write(chunk)
                 hasher.update(chunk)

