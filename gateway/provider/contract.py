@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Required, TypeAlias, T
 from gateway.provider.messages import Message
 from gateway.provider.request import ResponseSchema, RuntimeConfig, Tool, ToolChoice
 from gateway.provider.response import Response
+from gateway.provider.retry import Retry
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -24,6 +25,7 @@ class Options(TypedDict, total=False):
 
     response_schema: ResponseSchema | None
     tool_choice: ToolChoice | None
+    retry: Retry | None
 
 
 class Unstructured(TypedDict, total=False):
@@ -31,6 +33,7 @@ class Unstructured(TypedDict, total=False):
 
     response_schema: None
     tool_choice: ToolChoice | None
+    retry: Retry | None
 
 
 class AsModel(TypedDict, Generic[ModelT], total=False):
@@ -38,6 +41,7 @@ class AsModel(TypedDict, Generic[ModelT], total=False):
 
     response_schema: Required[type[ModelT]]
     tool_choice: ToolChoice | None
+    retry: Retry | None
 
 
 class AsJSON(TypedDict, total=False):
@@ -45,10 +49,12 @@ class AsJSON(TypedDict, total=False):
 
     response_schema: Required[Mapping[str, Any]]
     tool_choice: ToolChoice | None
+    retry: Retry | None
 
 
 class Provider(Protocol):
-    """One model behind one server: stateless and reentrant; it doesn't retry, route or loop on tool calls."""
+    """One model behind one server: stateless and reentrant; it doesn't route or loop on tool calls, and
+    retries only if the call says so."""
 
     async def ready(self) -> None:
         """Returns if the next `complete()` is expected to succeed.
@@ -84,6 +90,7 @@ class Provider(Protocol):
         response_schema: a JSON Schema of type `object`, or a pydantic model class; the content must
             conform to it and comes back as `Response.parsed`.
         tool_choice: None leaves the choice to the server's default.
+        retry: None makes one attempt.
 
         Raises one of the nine categories: provider_invalid_request before anything is sent,
         structured_output_invalid for content that breaks response_schema,

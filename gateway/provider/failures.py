@@ -1,12 +1,10 @@
-"""Maps a server's refusals and failed connections to the nine categories (OpenArmature §7, §8.1.3)."""
+"""Maps a server's refusals to the nine categories (OpenArmature §7, §8.1.3)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Any
-
-import httpx
 
 from gateway.errors import (
     CATEGORIES,
@@ -19,7 +17,7 @@ from gateway.errors import (
     ProviderRateLimit,
     ProviderUnavailable,
     ProviderUnsupportedContentBlock,
-    seconds_until_retry,
+    retry_after,
 )
 from gateway.provider.structured import StructuredOutputInvalid
 from gateway.schema.jsontext import parse_json
@@ -35,11 +33,22 @@ _NOT_LOADED = re.compile(
 )
 _REFUSED = re.compile(
     r"(not|n't|un)[\s_-]?((be|yet|currently)\s)?(support|accept|allow|permit|available|implement|recogni|expect|know)"
-    r"|(should|must) be|invalid parameter|only (text|support)|mmproj",
+    r"|(should|must) be|invalid parameter|only (text|support)|mmproj|extra inputs|unknown name"
+    # vLLM: "… is not a multimodal model", "At most 0 image(s) may be provided". Ollama: the rest.
+    r"|is not a (multi-?modal|vision)|at most 0 |missing data required",
     re.IGNORECASE,
 )
+# A file that is missing or damaged stays so; a lack of memory passes.
+_BROKEN_WEIGHTS = re.compile(
+    r"(unable to|failed to|could not|couldn't|cannot|can't|error) load(ing)? (the )?(model|weights)"
+    r"|invalid file magic|(model|weights?|gguf|safetensors)\b.{0,80}\b(missing|corrupt|truncated)",
+    re.IGNORECASE,
+)
+_MEMORY = re.compile(r"memory|\boom\b|\bvram\b|cuda|metal|resource|busy|timed? ?out", re.IGNORECASE)
 _IMAGE = re.compile(r"image|vision|multi-?modal|media[\s_-]?type|content[\s_-]?(block|part|type)", re.IGNORECASE)
-_RESPONSE_FORMAT = re.compile(r"response_format|json_schema", re.IGNORECASE)
+_RESPONSE_FORMAT = re.compile(
+    r"response_format|json_schema|output_config|responseJsonSchema|response_json_schema|responseMimeType", re.IGNORECASE
+)
 _REFUSALS = (400, 415, 422, 500, 501)
 _KINDS = {str(category): kind for category, kind in CATEGORIES.items()} | {
     "structured_output_invalid": StructuredOutputInvalid
@@ -50,11 +59,14 @@ _LONGEST_MESSAGE = 2000
 class Failure:
     """A refusal in the server's own words: an HTTP status and the body's `error`, in any of its shapes."""
 
-    def __init__(self, status: int, error: Any, retry_after: float | None = None) -> None:
+    def __init__(self, status: int, error: Any, asked: float | None = None) -> None:
         self.status = status
-        self.retry_after = retry_after
+        self.retry_after = asked
+        self.lasting = False
         self.fields: dict[str, Any] = error if isinstance(error, dict) else {"message": error}
-        self.message = str(self.fields.get("message") or f"HTTP {status}")[:_LONGEST_MESSAGE]
+        self.message = str(self.fields.get("message") or self.fields.get("detail") or f"HTTP {status}")[
+            :_LONGEST_MESSAGE
+        ]
 
     @classmethod
     def of(cls, status: int, headers: Mapping[str, str], body: bytes) -> Failure:
@@ -64,7 +76,9 @@ class Failure:
         except ValueError:
             document = body.decode("utf-8", "replace")
         error = document.get("error", document) if isinstance(document, dict) else document
-        return cls(status, error, seconds_until_retry(headers.get("retry-after")))
+        found = cls(status, error, retry_after(headers.get("retry-after-ms"), headers.get("retry-after")))
+        found.lasting = headers.get("x-should-retry") == "false"
+        return found
 
     @classmethod
     def frame(cls, error: Any) -> Failure:
@@ -72,8 +86,13 @@ class Failure:
         fields = error if isinstance(error, dict) else {}
         code = fields.get("code")
         if type(code) is not int or not 400 <= code < 600:
-            code = 400 if fields.get("type") == "invalid_request_error" else 500
+            code = cls.status_of(fields.get("type"))
         return cls(code, error)
+
+    @staticmethod
+    def status_of(kind: object) -> int:
+        """The HTTP status that an error of this `type` would have had."""
+        return 400 if kind == "invalid_request_error" else 500
 
     @property
     def words(self) -> str:
@@ -88,30 +107,43 @@ class Failure:
     def _refused(self) -> bool:
         return _REFUSED.search(self.words) is not None
 
+    def refuses_image(self) -> bool:
+        """Whether the words refuse an image; ask only after a call that had one."""
+        return bool(_IMAGE.search(self.words)) and self._refused()
+
     def error(self, images: bool) -> GatewayError:
         """The error to raise. images: the call carried an image, which the server may have refused."""
         details = {k: v for k, v in self.fields.items() if k not in ("message", "type", "code", "param", "category")}
         code, param = self.fields.get("code"), self.fields.get("param")
-        return self._kind(images)(
+        found = self._named(images)(
             self.message,
             code=code if isinstance(code, str) else None,
             param=param if isinstance(param, str) else None,
             retry_after=self.retry_after,
             details=details,
         )
+        if found.transient and self.lasting:
+            found.last()
+        return found
 
-    def _kind(self, images: bool) -> type[GatewayError]:
+    def _named(self, images: bool) -> type[GatewayError]:
         category = self.fields.get("category")
         if isinstance(category, str) and category in _KINDS:
             return _KINDS[category]  # our own gateway names it
+        return self.kind(images)
+
+    def kind(self, images: bool) -> type[GatewayError]:
+        """The category that status and words stand for."""
         status = self.status
         if status in (401, 403):
             return ProviderAuthentication
         if status == 429:
             return ProviderRateLimit
-        if images and status in _REFUSALS and _IMAGE.search(self.words) and self._refused():
+        if images and status in _REFUSALS and self.refuses_image():
             return ProviderUnsupportedContentBlock
         if status in (400, 404) and _UNKNOWN_MODEL.search(self.words):
+            return ProviderInvalidModel
+        if status >= 500 and _BROKEN_WEIGHTS.search(self.message) and not _MEMORY.search(self.message):
             return ProviderInvalidModel
         if status in (400, 503) and _NOT_LOADED.search(self.words):
             return ProviderModelNotLoaded
@@ -120,13 +152,3 @@ class Failure:
         if status < 400:
             return ProviderInvalidResponse
         return ProviderInvalidRequest
-
-
-def connection_error(error: httpx.HTTPError | httpx.StreamError, base_url: str) -> GatewayError:
-    """A failure below HTTP: nothing listens, the connection broke, time ran out, or the bytes weren't HTTP."""
-    reason = str(error) or type(error).__name__
-    if isinstance(error, httpx.DecodingError):
-        return ProviderInvalidResponse(f"{base_url} sent a body that can't be decoded: {reason}")
-    if isinstance(error, httpx.TimeoutException):
-        return ProviderUnavailable(f"{base_url} didn't answer in time ({type(error).__name__})")
-    return ProviderUnavailable(f"{base_url} can't be reached: {reason}")

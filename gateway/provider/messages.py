@@ -15,9 +15,13 @@ Detail = Literal["auto", "low", "high"]
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Text in a user message (§3.1.1); not empty."""
+    """Text in a user or assistant message (§3.1.1); not empty.
+
+    signature: opaque, from a server that signs the text of its answers; goes back to that server as it came.
+    """
 
     text: str
+    signature: str | None = None
     type: Literal["text"] = field(default="text", init=False)
 
 
@@ -51,7 +55,28 @@ class ImageBlock:
     type: Literal["image"] = field(default="image", init=False)
 
 
+@dataclass(frozen=True, slots=True)
+class ThinkingBlock:
+    """A model's reasoning in an assistant message (§3.1.4); not empty.
+
+    signature: opaque; a server that signs its reasoning takes the block back only with it.
+    """
+
+    text: str
+    signature: str | None = None
+    type: Literal["thinking"] = field(default="thinking", init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RedactedThinkingBlock:
+    """Reasoning that the server shows only encrypted (§3.1.5); goes back to it as it came."""
+
+    data: str
+    type: Literal["redacted_thinking"] = field(default="redacted_thinking", init=False)
+
+
 ContentBlock: TypeAlias = TextBlock | ImageBlock
+AnswerBlock: TypeAlias = TextBlock | ThinkingBlock | RedactedThinkingBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +86,13 @@ class ToolCall:
     id: as the server wrote it, never rewritten.
     arguments: parsed, and conforming to the tool's schema; None only in a Response whose
         finish_reason is `error`, if the server's text isn't a JSON object (`Response.raw` has it).
+    signature: opaque, from a server that signs its calls; goes back to that server as it came.
     """
 
     id: str
     name: str
     arguments: Mapping[str, Any] | None
+    signature: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +105,7 @@ class SystemMessage:
 
 @dataclass(frozen=True, slots=True)
 class UserMessage:
-    """A person's turn: text, or content blocks in the order for the model (§3.1.4)."""
+    """A person's turn: text, or content blocks in the order for the model (§3.1.6)."""
 
     content: str | Sequence[ContentBlock]
     role: Literal["user"] = field(default="user", init=False)
@@ -90,15 +117,43 @@ class UserMessage:
 
 @dataclass(frozen=True, slots=True)
 class AssistantMessage:
-    """The model's turn. `content` may be empty only beside tool calls; a server's null becomes ''."""
+    """The model's turn. `content` may be empty only beside tool calls; a server's null becomes ''.
 
-    content: str = ""
+    content: text; blocks in the model's order if it showed its reasoning or signed its text.
+    """
+
+    content: str | Sequence[AnswerBlock] = ""
     tool_calls: Sequence[ToolCall] = ()
     role: Literal["assistant"] = field(default="assistant", init=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.tool_calls, list):
-            object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
+        for name in ("content", "tool_calls"):
+            if isinstance(value := getattr(self, name), list):
+                object.__setattr__(self, name, tuple(value))
+
+    @property
+    def blocks(self) -> tuple[AnswerBlock, ...]:
+        """The content as blocks: none for an empty text."""
+        content = self.content
+        if isinstance(content, str):
+            return (TextBlock(content),) if content else ()
+        return tuple(content)
+
+    @property
+    def text(self) -> str:
+        """What the model said, without its reasoning."""
+        content = self.content
+        if isinstance(content, str):
+            return content
+        return "".join(block.text for block in content if isinstance(block, TextBlock))
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning that the server shows as text; '' if it shows none."""
+        content = self.content
+        if isinstance(content, str):
+            return ""
+        return "".join(block.text for block in content if isinstance(block, ThinkingBlock))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,17 @@ ParsedT_co = TypeVar("ParsedT_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts as the server reports them; None for a missing or invalid count."""
+    """Token counts as the server reports them; None for a missing or invalid count.
+
+    cached_tokens: of the prompt, read from the server's cache of earlier prompts.
+    cache_creation_tokens: of the prompt, written to that cache.
+    """
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
+    cached_tokens: int | None = None
+    cache_creation_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

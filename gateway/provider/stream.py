@@ -3,46 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
-from gateway.provider.failures import Failure
-from gateway.provider.mapping import Call
+from gateway.provider.deltas import Delta
+from gateway.provider.mapping.call import Call
 from gateway.provider.response import Response
-from gateway.schema.jsontext import parse_json
-from gateway.wire.fold import Fold, parts
 from gateway.wire.sse import EventTooLarge, SSEReader
 
-
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    """The next piece of the message's content."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
-    """The next piece of the model's reasoning, if the server shows it; not part of the content."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ToolCallDelta:
-    """The next piece of tool call number `index`: id and name once, then fragments of the arguments' JSON."""
-
-    index: int
-    id: str | None
-    name: str | None
-    arguments: str
-
-
-Delta: TypeAlias = TextDelta | ReasoningDelta | ToolCallDelta
 ParsedT = TypeVar("ParsedT")
 
 
@@ -91,7 +62,7 @@ class Stream(Generic[ParsedT]):
 
 async def read_events(pieces: AsyncGenerator[bytes, None], call: Call) -> AsyncGenerator[Delta | Response[Any], None]:
     """Yields the events of an SSE body, which `pieces` may split anywhere. Closes `pieces` at its end."""
-    reader, answer = SSEReader(), _StreamedAnswer(call)
+    reader, answer = SSEReader(), call.reader()
     try:
         async with aclosing(pieces):
             async for piece in pieces:
@@ -105,66 +76,3 @@ async def read_events(pieces: AsyncGenerator[bytes, None], call: Call) -> AsyncG
     except EventTooLarge as error:
         raise ProviderInvalidResponse(str(error)) from error
     yield await asyncio.to_thread(call.response, answer.body())  # checking a schema may take long
-
-
-class _StreamedAnswer:
-    """The events of one streamed answer, added up. done: its end mark has come."""
-
-    def __init__(self, call: Call) -> None:
-        self.done = False
-        self._call = call
-        self._fold = Fold()
-        self._begun = False
-
-    def feed(self, events: list[bytes]) -> Iterator[Delta]:
-        """Yields the deltas of these events; ignores what follows the end mark.
-
-        Raises the error of an error frame, and ProviderInvalidResponse for an event that isn't a chunk.
-        """
-        for data in events:
-            if data == b"[DONE]":
-                self.done = True
-                return
-            try:
-                chunk = parse_json(data)
-            except ValueError as error:
-                raise ProviderInvalidResponse(f"an event of the stream is not JSON: {error}") from error
-            if isinstance(chunk, dict) and chunk.get("error"):
-                raise Failure.frame(chunk["error"]).error(self._call.images)
-            self._fold.add_fields(chunk)
-            self._begun = True
-            for part in parts(chunk):
-                if part.get("index", 0) == 0:  # the contract knows one choice
-                    yield from _deltas(part.get("delta") or {}, self._fold.add_choice(part))
-
-    def body(self) -> dict[str, Any]:
-        """The body of the whole answer.
-
-        Raises ProviderInvalidResponse for a stream without a chunk, ProviderUnavailable for one that broke off.
-        """
-        if not self._begun:
-            raise ProviderInvalidResponse("the stream holds no chunk of an answer")
-        choice = self._fold.choices.get(0)
-        if not self.done and (choice is None or choice.finish_reason is None):
-            raise ProviderUnavailable("the stream broke off before the answer was complete")
-        return self._fold.body()
-
-
-def _deltas(delta: Mapping[str, Any], numbers: list[int]) -> Iterator[Delta]:
-    """numbers: of the calls that the delta's tool call fragments belong to."""
-    reasoning: str | None = None
-    for name, value in delta.items():
-        if name == "tool_calls":
-            yield from map(_call_delta, value or (), numbers)
-        elif name == "content" and isinstance(value, str) and value:
-            yield TextDelta(value)
-        # Some servers write the reasoning under both of its names.
-        elif name in ("reasoning_content", "reasoning") and isinstance(value, str) and value and value != reasoning:
-            reasoning = value
-            yield ReasoningDelta(value)
-
-
-def _call_delta(fragment: Mapping[str, Any], number: int) -> ToolCallDelta:
-    function = fragment.get("function") or {}
-    id_, name = (value if isinstance(value, str) else None for value in (fragment.get("id"), function.get("name")))
-    return ToolCallDelta(number, id_, name, function.get("arguments") or "")

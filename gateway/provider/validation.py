@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn, get_args
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
@@ -13,8 +13,10 @@ from gateway.provider.messages import (
     ImageBlock,
     InlineSource,
     Message,
+    RedactedThinkingBlock,
     SystemMessage,
     TextBlock,
+    ThinkingBlock,
     ToolCall,
     ToolMessage,
     UrlSource,
@@ -42,6 +44,17 @@ def check_tools(tools: Sequence[Tool] | None) -> dict[str, ObjectSchema]:
     return schemas
 
 
+def conforming(tools: Sequence[Tool]) -> Callable[[ToolCall], bool]:
+    """Whether `check_messages` takes a call: its arguments conform to the tool's schema, or there is no such tool."""
+    schemas = check_tools(tools)
+
+    def conforms(call: ToolCall) -> bool:
+        schema = schemas.get(call.name)
+        return schema is None or (call.arguments is not None and schema.violation(call.arguments) is None)
+
+    return conforms
+
+
 def check_tool_choice(choice: ToolChoice | None, tools: Mapping[str, ObjectSchema]) -> None:
     """§5: `required` and a forced tool need tools, and the forced one must be among them."""
     if choice is None or choice == "auto" or choice == "none":
@@ -60,8 +73,13 @@ def check_tool_choice(choice: ToolChoice | None, tools: Mapping[str, ObjectSchem
 def check_config(config: RuntimeConfig | None) -> None:
     if config is not None and not isinstance(config, RuntimeConfig):
         _refuse("config", f"must be a RuntimeConfig, not {type(config).__name__}")
-    if config is not None and not isinstance(config.extra, Mapping):
+    if config is None:
+        return
+    if not isinstance(config.extra, Mapping):
         _refuse("config.extra", f"must be a mapping, not {type(config.extra).__name__}")
+    if config.stop_sequences is not None:
+        for index, text in enumerate(_sequence(config.stop_sequences, "config.stop_sequences")):
+            _text(text, f"config.stop_sequences[{index}]")
 
 
 def check_messages(messages: Sequence[Message], tools: Mapping[str, ObjectSchema], capabilities: Capabilities) -> None:
@@ -99,8 +117,7 @@ def check_messages(messages: Sequence[Message], tools: Mapping[str, ObjectSchema
 
 
 def _check_assistant(message: AssistantMessage, where: str, tools: Mapping[str, ObjectSchema]) -> None:
-    if not isinstance(message.content, str):
-        _refuse(f"{where}.content", "must be a string")
+    _check_answer_content(message.content, f"{where}.content")
     calls = _sequence(message.tool_calls, f"{where}.tool_calls")
     if not message.content and not calls:
         _refuse(where, "an assistant message needs content or tool calls")
@@ -118,6 +135,24 @@ def _check_assistant(message: AssistantMessage, where: str, tools: Mapping[str, 
             _refuse(f"{place}.arguments", "must be a mapping; repair the arguments of a degraded answer first")
         if (schema := tools.get(call.name)) and (reason := schema.violation(call.arguments)):
             _refuse(f"{place}.arguments", f"don't conform to the tool's schema: {reason}")
+        _signature(call.signature, place)
+
+
+def _check_answer_content(content: object, where: str) -> None:
+    if isinstance(content, str):
+        return
+    for index, block in enumerate(_sequence(content, where)):
+        place = f"{where}[{index}]"
+        match block:
+            case TextBlock() | ThinkingBlock():
+                _signature(block.signature, place)
+                if isinstance(block, TextBlock) or not block.signature:  # a server may keep signed reasoning to itself
+                    _text(block.text, f"{place}.text")
+            case RedactedThinkingBlock():
+                _text(block.data, f"{place}.data")
+            case _:
+                kinds = "a TextBlock, a ThinkingBlock or a RedactedThinkingBlock"
+                _refuse(place, f"must be {kinds}, not {type(block).__name__}")
 
 
 def _check_user_content(content: object, where: str, capabilities: Capabilities) -> None:
@@ -174,6 +209,11 @@ def _text(value: object, where: str) -> None:
         _refuse(where, f"must be a string, not {type(value).__name__}")
     if not value:
         _refuse(where, "must not be empty")
+
+
+def _signature(value: object, where: str) -> None:
+    if value is not None and not isinstance(value, str):
+        _refuse(f"{where}.signature", f"must be a string, not {type(value).__name__}")
 
 
 def _refuse(where: str, reason: str) -> NoReturn:
