@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from types import TracebackType
 from typing import Any, Literal, Protocol, TypeAlias
 
-from gateway.errors import ProviderInvalidResponse
+from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.provider import (
     AssistantMessage,
+    Delta,
     Message,
-    OpenAIProvider,
     Response,
+    Retry,
     RuntimeConfig,
     TextDelta,
     Tool,
@@ -75,6 +78,15 @@ class ModelAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelFailed:
+    """A model call failed in a way that may pass. The next one begins in `seconds`."""
+
+    call: int
+    error: GatewayError
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class CallRefused:
     """The model called an unknown tool, or with invalid arguments. It gets to see `reason`."""
 
@@ -102,7 +114,34 @@ class LimitReached:
     bound: float
 
 
-Step: TypeAlias = ModelCalled | TextGrew | ModelAnswered | CallRefused | ToolCalled | ToolAnswered | LimitReached
+Step: TypeAlias = (
+    ModelCalled | TextGrew | ModelAnswered | ModelFailed | CallRefused | ToolCalled | ToolAnswered | LimitReached
+)
+
+
+class Answering(Protocol):
+    """A model's answer as it comes: deltas, and the whole Response last."""
+
+    async def __aenter__(self) -> AsyncIterator[Delta | Response[None]]: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class Model(Protocol):
+    """What a turn asks: an `OpenAIProvider`, or what stands for one."""
+
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None,
+        config: RuntimeConfig,
+        *,
+        stream: Literal[True],
+    ) -> Answering:
+        """Raises GatewayError."""
+        ...
 
 
 class Tools(Protocol):
@@ -113,6 +152,18 @@ class Tools(Protocol):
 
     async def run(self, call: ToolCall) -> Mapping[str, Any]:
         """Runs a call; returns its JSON result. A failure is a result, too."""
+        ...
+
+
+class Window(Protocol):
+    """What the model sees of a conversation, so that it fits the model's context window."""
+
+    async def fit(self, turn: Sequence[Message], tools: Sequence[Tool]) -> Sequence[Message]:
+        """The messages to send. turn: those of this turn. Raises GatewayError."""
+        ...
+
+    def exceeded(self, error: GatewayError) -> bool:
+        """Learns that what `fit` returned was too long. False if nothing more can be left out."""
         ...
 
 
@@ -144,7 +195,7 @@ class Turn:
 
     def __init__(
         self,
-        provider: OpenAIProvider,
+        provider: Model,
         tools: Tools,
         bounds: Bounds,
         record: Callable[[Step], Awaitable[None]],
@@ -152,15 +203,27 @@ class Turn:
         stop: Callable[[], bool] = lambda: False,
         config: RuntimeConfig | None = None,
         used: Used | None = None,
+        window: Window | None = None,
+        retry: Retry | None = None,
+        left: Callable[[ToolCall], bool] = lambda call: False,
     ) -> None:
-        """stop: asked at the safe points between two steps; True ends the turn. used: before the turn was cut off."""
+        """stop: asked at the safe points between two steps; True ends the turn. used: before the turn was cut off.
+
+        window: chooses what the model sees; without it, all messages. retry: of model calls that fail; None: none.
+        left: whether a call is left to whoever asked; after one the turn ends, once the others have their results.
+        """
         self.used = used or Used()
         self._provider = provider
         self._tools = tools
         self._bounds = bounds
         self._record = record
         self._stop = stop
+        self._left = left
         self._config = config or RuntimeConfig()
+        self._window = window
+        self._retry = retry or Retry(max_attempts=1)
+        self._failures = 0
+        """Model calls that have failed since the last one that succeeded."""
         self._text = ""
         self._answer: _Answer | None = None
 
@@ -185,14 +248,19 @@ class Turn:
         while not self._stop():
             before = len(conversation)
             finish_reason = await self._ask(conversation)
+            if finish_reason == "again":
+                continue
             if finish_reason == "empty":
                 return Result("completed", self._text)
             if finish_reason == "length" and self.used.output_tokens >= self._bounds.output_tokens:
                 raise _Reached("output_tokens")
             await self._answer_calls(conversation)
-            if len(conversation) == before + 1:
+            if len(conversation) == before + 1 or self._leaves(conversation[before]):
                 return Result("completed", self._text)
         return Result("stopped", self._text)
+
+    def _leaves(self, message: Message) -> bool:
+        return isinstance(message, AssistantMessage) and any(map(self._left, message.tool_calls))
 
     async def _limited(self, limit: Limit) -> Result:
         await self._record(LimitReached(limit, self._bounds[limit]))
@@ -200,7 +268,7 @@ class Turn:
 
     async def _ask(self, conversation: list[Message]) -> str:
         """Asks the model and appends its answer, or the refusal of an invalid call. Returns the finish reason,
-        `empty` or `invalid`.
+        `empty`, `invalid`, or `again` after a failure that may pass.
         """
         used = self.used
         if used.model_calls >= self._bounds.model_calls:
@@ -213,23 +281,22 @@ class Turn:
         limit = min(left, self._config.max_tokens or left)
         answer = self._answer = _Answer(number, self._record)
         try:
-            response = await answer.read(self._provider, conversation, self._tools.tools, self._config, limit)
+            sent = conversation if self._window is None else await self._window.fit(conversation, self._tools.tools)
+            response = await answer.read(self._provider, sent, self._tools.tools, self._config, limit)
         except ProviderInvalidResponse as error:
             if error.code == "empty_answer":
                 await self._record(ModelAnswered(number, AssistantMessage(), "stop", Usage()))
                 return "empty"
             if not (answer.calls and error.code == "invalid_tool_call"):
                 raise
-            used.tool_calls += 1
+            return await self._refuse(answer, error, conversation)
+        except GatewayError as error:
             used.output_tokens += answer.deltas
-            index = min(error.details.get("index", 0), len(answer.calls) - 1)
-            name, arguments = (_short(part) for part in answer.calls[index])
-            refused = CallRefused(number, name, arguments, _short(error.message), _short(answer.text))
-            await self._record(refused)
-            conversation += refusal(refused)
-            if used.tool_calls >= self._bounds.tool_calls:
-                raise _Reached("tool_calls") from None
-            return "invalid"
+            if error.code == "context_length_exceeded" and self._window is not None and self._window.exceeded(error):
+                used.model_calls -= 1  # the model has read nothing
+                return "again"
+            return await self._wait(number, error)
+        self._failures = 0
         # If the server counts no tokens, each delta counts as one.
         count = response.usage.completion_tokens
         used.output_tokens += answer.deltas if count is None else count
@@ -239,10 +306,36 @@ class Turn:
             ("total", response.usage.total_tokens),
         ):
             used.usage[name] += tokens or 0
-        self._text = response.message.content or self._text
+        self._text = response.message.text or self._text
         await self._record(ModelAnswered(number, response.message, response.finish_reason, response.usage))
         conversation.append(response.message)
         return response.finish_reason
+
+    async def _refuse(self, answer: _Answer, error: GatewayError, conversation: list[Message]) -> str:
+        """Tells the model that its call is invalid."""
+        used = self.used
+        used.tool_calls += 1
+        used.output_tokens += answer.deltas
+        index = min(error.details.get("index", 0), len(answer.calls) - 1)
+        name, arguments = (_short(part) for part in answer.calls[index])
+        refused = CallRefused(answer.number, name, arguments, _short(error.message), _short(answer.text))
+        await self._record(refused)
+        conversation += refusal(refused)
+        if used.tool_calls >= self._bounds.tool_calls:
+            raise _Reached("tool_calls") from None
+        return "invalid"
+
+    async def _wait(self, number: int, error: GatewayError) -> str:
+        """Waits until the model may be asked again. Raises the error if that won't help."""
+        failures = self._failures
+        spent = self.used.model_calls >= self._bounds.model_calls
+        if spent or failures >= self._retry.max_attempts - 1 or self._retry.reason(error) is None:
+            raise error
+        self._failures += 1
+        seconds = max(error.retry_after or 0.0, self._retry.backoff(failures))
+        await self._record(ModelFailed(number, error, seconds))
+        await self._retry.sleep(seconds)
+        return "again"
 
     async def _answer_calls(self, conversation: list[Message]) -> None:
         """Runs the calls of the last assistant message that have no result yet, in order."""
@@ -257,7 +350,7 @@ class Turn:
         else:
             return
         for call in message.tool_calls:
-            if call.id in answered:
+            if call.id in answered or self._left(call):
                 continue
             if self.used.tool_calls >= self._bounds.tool_calls:
                 raise _Reached("tool_calls")
@@ -277,39 +370,52 @@ class _Answer:
         self.text = ""
         self.deltas = 0
         self.calls: list[tuple[str, str]] = []
-        self._number = number
+        self.number = number
         self._record = record
         self._recorded = 0
 
     async def read(
         self,
-        provider: OpenAIProvider,
+        provider: Model,
         messages: Sequence[Message],
         tools: Sequence[Tool],
         config: RuntimeConfig,
         limit: int,
     ) -> Response[None]:
         stream = await provider.complete(messages, tools or None, replace(config, max_tokens=limit), stream=True)
+        try:
+            async with stream as events:
+                return await self._read(events)
+        except (asyncio.CancelledError, GatewayError):
+            with suppress(GatewayError):  # the first error counts
+                await self._update()
+            raise
+
+    async def _read(self, events: AsyncIterator[Delta | Response[None]]) -> Response[None]:
         loop = asyncio.get_running_loop()
         next_update = loop.time() + UPDATE_SECONDS
-        async with stream:
-            async for event in stream:
-                match event:
-                    case Response():
-                        return event
-                    case TextDelta(text):
-                        self.text += text
-                    case ToolCallDelta(index, _, name, arguments):
-                        while len(self.calls) <= index:
-                            self.calls.append(("", ""))
-                        known, written = self.calls[index]
-                        self.calls[index] = (name or known, written + arguments)
-                self.deltas += 1
-                if len(self.text) > self._recorded and loop.time() >= next_update:
-                    new, self._recorded = self.text[self._recorded :], len(self.text)
-                    await self._record(TextGrew(self._number, new))
-                    next_update = loop.time() + UPDATE_SECONDS
+        async for event in events:
+            match event:
+                case Response():
+                    return event
+                case TextDelta(text):
+                    self.text += text
+                case ToolCallDelta(index, _, name, arguments):
+                    while len(self.calls) <= index:
+                        self.calls.append(("", ""))
+                    known, written = self.calls[index]
+                    self.calls[index] = (name or known, written + arguments)
+            self.deltas += 1
+            if loop.time() >= next_update:
+                await self._update()
+                next_update = loop.time() + UPDATE_SECONDS
         raise ProviderInvalidResponse("the stream ended without an answer")
+
+    async def _update(self) -> None:
+        """Records the text that isn't recorded yet."""
+        if len(self.text) > self._recorded:
+            new, self._recorded = self.text[self._recorded :], len(self.text)
+            await self._record(TextGrew(self.number, new))
 
 
 def refusal(refused: CallRefused) -> tuple[Message, Message]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gateway.config import Config, Model
 from gateway.core import Gateway
 
 READY, BUSY, OFFLINE, UNCONFIGURED = "ready", "busy", "offline", "unconfigured"
@@ -19,8 +20,7 @@ def word(gateway: Gateway, objects: Mapping[str, str | None], name: str) -> str:
     of = objects.get(name)
     if of is None:
         return READY if name in objects else UNCONFIGURED
-    settings, model = config.ctx.models.get(of), config.models[of]
-    if settings is not None and settings.credential is not None and model.api_key is None:
+    if missing_credential(config, config.models[of]) is not None:
         return UNCONFIGURED
     route = gateway.routes.get(of)
     if route is None:
@@ -28,3 +28,11 @@ def word(gateway: Gateway, objects: Mapping[str, str | None], name: str) -> str:
     if route.engine is not None and route.engine.state != "ready":
         return route.engine.state
     return BUSY if route.in_flight else READY
+
+
+def missing_credential(config: Config, model: Model | None) -> str | None:
+    """The name of the credential that a model still needs; None if it needs none."""
+    settings = config.ctx.models.get(model.name) if model is not None else None
+    if settings is None or model is None or model.api_key is not None:
+        return None
+    return settings.credential

@@ -1,7 +1,15 @@
-"""The runner's connection to the gateway: one input out, the canonical stream of events in.
+"""The runner's connection to the gateway: a command line out, what to print and the exit code in.
 
-Part of every call of an object, so it imports next to nothing. It writes JSON strings and never parses JSON.
-`gateway.ctx.connection.RunnerConnection` is the other side.
+Part of every call of an object, so it imports next to nothing. The gateway reads the command line, so this file knows
+no option of any object. `gateway/ctx/runner.c` does the same; `gateway.ctx.runner_connection` is the other side.
+
+Both sides send frames: a letter, the payload's length in decimal, a newline, the payload.
+
+    to the gateway    h  the call: fields with NUL between them      from the gateway  o  standard output
+                      d  a piece of a file; empty at its end                           e  standard error
+                      f  why a file can't be read                                      i  send this file (`-`: stdin)
+                      c  cancel                                                        r  become this program
+                                                                                       x  the exit code
 """
 
 from __future__ import annotations
@@ -10,14 +18,12 @@ import os
 
 # The modules behind `json`, `signal` and `socket`: importing those takes longer than the whole run.
 from _json import encode_basestring_ascii as quoted
-from _signal import SIGINT, signal  # type: ignore[import-not-found]
+from _signal import SIG_DFL, SIGINT, default_int_handler, signal  # type: ignore[import-not-found]
 from _socket import AF_UNIX, SOCK_STREAM, socket
 
-TYPE_CHECKING = False  # importing `typing` is slow, too
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 SOCKET = ".ctxgate/exec.sock"
+VERSION = b"1"
+"""Of the frames."""
 READ = 64 * 1024
 """Bytes of one read."""
 
@@ -33,6 +39,12 @@ class Failure(Exception):
         self.code = code
         self.exit_code = exit_code
 
+    def events(self, run: str) -> bytes:
+        """The failure as the end of a stream of events."""
+        id = quoted(run)
+        error = f'{{"type":"error","run":{id},"code":"{self.code}","message":{quoted(str(self))}}}\n'
+        return f'{error}{{"type":"done","run":{id},"status":"error"}}\n'.encode()
+
 
 def connect(path: str) -> socket:
     """Raises Failure."""
@@ -47,36 +59,20 @@ def connect(path: str) -> socket:
     return connection
 
 
-def execute(root: str, name: str, id: str, input: str, show: Callable[[Callable[[], bytes]], None]) -> int:
-    """Sends one input and shows the answer; returns the exit code.
+def execute(root: str, fields: list[bytes]) -> int:
+    """Executes an object; returns the exit code. fields: of the call, see `gateway.ctx.runner_connection`.
 
-    show: is given a function that returns the next piece of the stream, b"" at the end.
-    Raises Failure if the gateway can't be asked or goes away. An interrupt cancels the run; a second one ends the
-    process.
+    Raises Failure if the gateway can't be asked or goes away, OSError if the answer can't be written. An interrupt
+    cancels the run; a second one ends the process.
     """
     connection = connect(os.path.join(root, SOCKET))
-    interrupts = 0
-
-    def interrupted(number: int, frame: object) -> None:
-        nonlocal interrupts
-        interrupts += 1
-        if interrupts > 1:
-            os._exit(GENERIC)
-        send(connection, f'{{"op":"cancel","id":{quoted(id)}}}\n'.encode())
-
-    answer = _Answer(connection)
-    before = signal(SIGINT, interrupted)
     try:
-        request = f'{{"op":"exec","object":{quoted(name)},"run":{quoted(id)},"input":{quoted(input)}}}\n'
-        send(connection, request.encode())
-        show(answer.read)
+        call = b"\0".join((VERSION, *fields))
+        send(connection, b"h%d\n%b" % (len(call), call))
+        return _Answer(connection).read()
     finally:
-        signal(SIGINT, before)
+        signal(SIGINT, default_int_handler)
         connection.close()
-    code = answer.exit_code.strip()
-    if not code.isdigit():
-        raise Failure("EHOSTDOWN", "the gateway went away before the answer was done", UNAVAILABLE)
-    return int(code)
 
 
 def send(connection: socket, data: bytes) -> bool:
@@ -97,22 +93,69 @@ def receive(connection: socket, size: int = READ) -> bytes:
     return data
 
 
+def write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
 class _Answer:
-    """The stream of events, and the exit code in the line behind it, which begins with NUL."""
+    """Follows the gateway's frames."""
 
     def __init__(self, connection: socket) -> None:
-        self.exit_code = b""
         self._connection = connection
-        self._ended = False
+        self._interrupts = 0
 
-    def read(self) -> bytes:
-        if self._ended:
-            return b""
-        data = receive(self._connection)
-        events, end, code = data.partition(b"\0")
-        if end:
-            while not code.endswith(b"\n") and (more := receive(self._connection, 8)):
-                code += more
-            self.exit_code = code
-        self._ended = bool(end) or not data
-        return events
+    def read(self) -> int:
+        """Returns the exit code."""
+        self._catch()
+        rest = b""
+        while data := receive(self._connection):
+            rest += data
+            while True:
+                head, newline, payload = rest.partition(b"\n")
+                if not newline:
+                    break
+                kind, size = head[:1], int(head[1:])
+                if kind in b"oe":
+                    # Written as it comes: an event may be long.
+                    write(1 if kind == b"o" else 2, payload[:size])
+                    if len(payload) < size:
+                        rest = b"%b%d\n" % (kind, size - len(payload))
+                        break
+                elif len(payload) < size:
+                    break
+                elif kind == b"x":
+                    return int(payload[:size])
+                elif kind == b"i":
+                    self._upload(payload[:size])
+                elif kind == b"r":
+                    signal(SIGINT, SIG_DFL)
+                    program = payload[:size].split(b"\0")
+                    os.execv(program[0], program)  # noqa: S606 - what the gateway names
+                rest = payload[size:]
+        raise Failure("EHOSTDOWN", "the gateway went away before the answer was done", UNAVAILABLE)
+
+    def _upload(self, path: bytes) -> None:
+        """Sends a file. Nothing runs meanwhile, so an interrupt ends the process."""
+        signal(SIGINT, default_int_handler)
+        try:
+            descriptor = 0 if path == b"-" else os.open(path, os.O_RDONLY)
+            while data := os.read(descriptor, READ):
+                if not send(self._connection, b"d%d\n%b" % (len(data), data)):
+                    break
+            send(self._connection, b"d0\n")
+            if descriptor:
+                os.close(descriptor)
+        except OSError as error:
+            reason = (error.strerror or "").encode()
+            send(self._connection, b"f%d\n%b" % (len(reason), reason))
+        self._catch()
+
+    def _catch(self) -> None:
+        signal(SIGINT, self._interrupted)
+
+    def _interrupted(self, number: int, frame: object) -> None:
+        self._interrupts += 1
+        if self._interrupts > 1:
+            os._exit(GENERIC)
+        send(self._connection, b"c0\n")

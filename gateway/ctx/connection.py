@@ -9,21 +9,21 @@ import select
 import socket
 import struct
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import UNSET
 
-from gateway.ctx.errors import EXIT_CODES, GENERIC, Busy, code
-from gateway.ctx.execution import Ended, Execution, fields_of, until
-from gateway.ctx.frames import Cancel, Exec, Ping, Resume, Send, parse, parse_exec
-from gateway.ctx.objects import ObjectName, Triple
+from gateway.ctx.errors import Busy, code
+from gateway.ctx.execution import Ended
+from gateway.ctx.frames import Cancel, Ping, Resume, Send, parse
+from gateway.ctx.objects import Triple
 from gateway.ctx.temporary import Temporary
-from gateway.errors import GatewayError, InternalError
+from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.services import Services
-from gateway.wire.events import Done, Error, Event, Pong, Status, line
+from gateway.wire.events import Error, Pong, line
 from gateway.wire.jsonl import LineReader
 
 if TYPE_CHECKING:
@@ -59,6 +59,24 @@ class Wire:
                 yield frame
         if rest := self._lines.finish():
             yield rest
+
+    async def packet(self, most: int) -> tuple[str, bytes]:
+        """The next frame of a runner: its letter and its payload. most: bytes of the payload.
+
+        Raises IncompleteReadError if the runner is gone, ProviderInvalidRequest for anything but a frame.
+        """
+        try:
+            head = await self._reader.readuntil(b"\n")
+            size = int(head[1:])
+            if not 0 <= size <= most:
+                raise ProviderInvalidRequest(f"the runner sends {size} bytes at once, of at most {most}")
+            return chr(head[0]), await self._reader.readexactly(size)
+        except (ValueError, asyncio.LimitOverrunError):
+            raise ProviderInvalidRequest(
+                "the runner of this tree is of another ctxgate: run ctxgate ctx sync"
+            ) from None
+        except ConnectionError:
+            raise asyncio.IncompleteReadError(b"", None) from None
 
     async def write(self, frames: list[bytes]) -> None:
         """Raises ConnectionError if the client is gone."""
@@ -103,30 +121,34 @@ class Wire:
             return b""
 
 
-class Connection:
-    """A client of an object's socket.
+class BaseConnection(ABC):
+    """A client of an object's socket: reads requests, and follows what they start. wire, triple, user: the client's."""
 
-    It follows the runs that it started and the sessions that it resumed. Private and shared runs continue without it.
-    sessions: imports the store on its first call.
-    """
-
-    def __init__(
-        self, wire: Wire, triple: Triple, sessions: Callable[[], Awaitable[Sessions]], services: Services, ended: Ended
-    ) -> None:
-        self._wire = wire
-        self._triple = triple
-        self._sessions = sessions
-        self._user = wire.user()
+    def __init__(self, wire: Wire, triple: Triple) -> None:
+        self.wire = wire
+        self.triple = triple
+        self.user = wire.user()
+        self.said_all = asyncio.Event()
+        """Set once the client has closed its sending side."""
         self._following: dict[str, asyncio.Task[None]] = {}
-        self._temporary = Temporary(services, triple, ended)
+
+    @abstractmethod
+    async def send(self, request: Send) -> None: ...
+
+    @abstractmethod
+    async def resume(self, request: Resume) -> None: ...
+
+    @abstractmethod
+    async def cancel(self, request: Cancel) -> None: ...
 
     async def serve(self) -> None:
         try:
-            async for frame in self._wire.frames():
+            async for frame in self.wire.frames():
                 await self._handle(frame)
+            self.said_all.set()
             # The client may have closed only its sending side, as `nc` does, and still wait for answers.
             if self._following:
-                gone = asyncio.create_task(self._wire.gone())
+                gone = asyncio.create_task(self.wire.gone())
                 try:
                     while self._following and not gone.done():
                         await asyncio.wait({gone, *self._following.values()}, return_when=asyncio.FIRST_COMPLETED)
@@ -135,6 +157,7 @@ class Connection:
         except ConnectionError:
             pass  # the client is gone; its runs continue
         finally:
+            self.said_all.set()
             for task in self._following.values():
                 task.cancel()
 
@@ -144,64 +167,36 @@ class Connection:
             request = parse(frame)
             match request:
                 case Ping():
-                    await self._wire.write([line(Pong())])
-                case Send(id=client, scope="temp"):
-                    self._check_following()
-                    frames = self._temporary.send(request)
-                    if isinstance(frames, bytes):
-                        await self._wire.write([frames])
-                    else:
-                        self._follow(f"temp {request.session}", frames)
+                    await self.wire.write([line(Pong())])
                 case Send(id=client):
-                    self._check_following()
-                    sessions = await self._sessions()
-                    live = await sessions.send(self._triple, self._user, request)
-                    if isinstance(live, bytes):
-                        await self._wire.write([live])
-                    else:
-                        first = live.first
-                        self._follow(str(live.session), sessions.follow(live.session, first - 1, first, live))
+                    await self.send(request)
                 case Resume():
-                    self._check_following()
-                    sessions = await self._sessions()
-                    session, after, last, going_on = await sessions.find(self._triple, self._user, request)
-                    self._unfollow(str(session))
-                    # Copied before the next frame is read: a ping's answer then marks the end of the recorded events.
-                    await self._copy(sessions.follow(session, after, last, None))
-                    if going_on is not None:
-                        self._follow(str(session), sessions.follow(session, last, last, going_on))
+                    await self.resume(request)
                 case Cancel():
-                    await self._cancel(request)
+                    await self.cancel(request)
         except GatewayError as error:
-            await self._refuse(error, client)
+            await self.refuse(error, client)
         except ConnectionError:
             raise
         except Exception:
-            log.exception("a frame for %s failed", self._triple.name)
-            await self._refuse(INTERNAL, client)
+            log.exception("a frame for %s failed", self.triple.name)
+            await self.refuse(INTERNAL, client)
 
-    async def _refuse(self, error: GatewayError, client: str | None) -> None:
+    async def refuse(self, error: GatewayError, client: str | None) -> None:
         failed = Error(code=code(error), message=error.message, client_id=UNSET if client is None else client)
-        await self._wire.write([line(failed)])
+        await self.wire.write([line(failed)])
 
-    async def _cancel(self, request: Cancel) -> None:
-        if self._temporary.cancel(request.id):
-            return
-        sessions = await self._sessions()
-        live = sessions.active(self._triple, self._user, request)
-        follows = str(live.session) in self._following
-        await sessions.cancel(live)
-        if not follows:
-            await self._wire.write([live.done])
-
-    def _check_following(self) -> None:
+    def check_following(self) -> None:
         if len(self._following) >= MAX_FOLLOWING:
             raise Busy(f"a connection follows at most {MAX_FOLLOWING} runs at a time", retry_after=1)
 
-    def _follow(self, key: str, frames: AsyncGenerator[list[bytes], None]) -> None:
+    def follows(self, key: str) -> bool:
+        return key in self._following
+
+    def follow(self, key: str, frames: AsyncGenerator[list[bytes], None]) -> None:
         """Follows a session, instead of any earlier following of the same one."""
-        self._unfollow(key)
-        task = asyncio.create_task(self._copy(frames), name=f"follow {key}")
+        self.unfollow(key)
+        task = asyncio.create_task(self.copy(frames), name=f"follow {key}")
         self._following[key] = task
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -210,86 +205,73 @@ class Connection:
 
         task.add_done_callback(ended)
 
-    def _unfollow(self, key: str) -> None:
+    def unfollow(self, key: str) -> None:
         earlier = self._following.pop(key, None)
         if earlier is not None:
             earlier.cancel()
 
-    async def _copy(self, frames: AsyncGenerator[list[bytes], None]) -> None:
+    async def copy(self, frames: AsyncGenerator[list[bytes], None]) -> None:
         try:
             try:
                 async with aclosing(frames):
                     async for some in frames:
-                        await self._wire.write(some)
+                        await self.wire.write(some)
             except GatewayError as error:
-                await self._refuse(error, None)
+                await self.refuse(error, None)
         except ConnectionError:
             pass  # the client is gone; `serve` notices, too
         except Exception:
-            log.exception("following %s failed", self._triple.name)
-            self._wire.hang_up()
+            log.exception("following %s failed", self.triple.name)
+            self.wire.hang_up()
 
 
-class RunnerConnection:
-    """The runner of an executed object: reads one input, writes the canonical stream and a line with the exit code.
+class Connection(BaseConnection):
+    """A client of a model's socket.
 
-    That line starts with NUL, which JSON never contains, so the runner needs no parser. The runner may cancel.
+    It follows the runs that it started and the sessions that it resumed. Private and shared runs continue without it.
+    sessions: imports the store on its first call.
     """
 
-    def __init__(self, wire: Wire, root: Path, services: Services, ended: Ended) -> None:
-        self._wire = wire
-        self._root = root
-        self._services = services
-        self._ended = ended
+    def __init__(
+        self, wire: Wire, triple: Triple, sessions: Callable[[], Awaitable[Sessions]], services: Services, ended: Ended
+    ) -> None:
+        super().__init__(wire, triple)
+        self._sessions = sessions
+        self._temporary = Temporary(services, triple, ended)
 
-    async def serve(self) -> None:
-        frames = self._wire.frames()
-        run = "r1"
-        try:
-            async with aclosing(frames):
-                async for frame in frames:
-                    request = parse_exec(frame)
-                    run = request.run
-                    await self._run(request, frames)
-                    return
-        except GatewayError as error:
-            failed: list[Event] = [Error(run=run, code=code(error), message=error.message)]
-            await self._end([*failed, Done(run=run, status="error")], EXIT_CODES.get(code(error), GENERIC))
-
-    async def _run(self, request: Exec, frames: AsyncGenerator[bytes | Literal["too long"], None]) -> None:
-        triple = Triple.of(self._root, ObjectName.parse(request.object))
-        stop = asyncio.Event()
-        fields = fields_of(request.input)
-        execution = Execution(self._services.gateway, triple, "exec", request.run)
-        cancelled: list[Event] = [Done(run=request.run, status="cancelled")]
-        listening = asyncio.create_task(self._listen(frames, stop))
-        exit_code = 0
-        status: Status = "error"
-        try:
-            async with aclosing(until(stop, execution.events(fields), lambda: cancelled)) as batches:
-                async for batch in batches:
-                    for event in batch:
-                        if isinstance(event, Error):
-                            exit_code = EXIT_CODES.get(event.code, GENERIC)
-                        elif isinstance(event, Done):
-                            status = event.status
-                            exit_code = GENERIC if status == "cancelled" else exit_code
-                    if isinstance(batch[-1], Done):
-                        await self._end(batch, exit_code)
-                    else:
-                        await self._wire.write([line(event) for event in batch])
-        finally:
-            listening.cancel()
-            await asyncio.wait({listening})
-            self._ended(triple, None, request.run, status)
-
-    async def _listen(self, frames: AsyncGenerator[bytes | Literal["too long"], None], stop: asyncio.Event) -> None:
-        """Sets `stop` when the runner is gone or sends a second frame, which can only be a cancel."""
-        async for _ in frames:
-            break
+    async def send(self, request: Send) -> None:
+        self.check_following()
+        if request.scope == "temp":
+            frames = self._temporary.send(request)
+            if isinstance(frames, bytes):
+                await self.wire.write([frames])
+            else:
+                self.follow(f"temp {request.session}", frames)
+            return
+        sessions = await self._sessions()
+        live = await sessions.send(self.triple, self.user, request)
+        if isinstance(live, bytes):
+            await self.wire.write([live])
         else:
-            await self._wire.gone()
-        stop.set()
+            first = live.first
+            self.follow(str(live.session), sessions.follow(live.session, first - 1, first, live))
 
-    async def _end(self, events: list[Event], exit_code: int) -> None:
-        await self._wire.write([*map(line, events), b"\0%d\n" % exit_code])
+    async def resume(self, request: Resume) -> None:
+        self.check_following()
+        sessions = await self._sessions()
+        session, after, last, going_on = await sessions.find(self.triple, self.user, request)
+        self.unfollow(str(session))
+        # Copied before the next frame is read: a ping's answer then marks the end of the recorded events.
+        await self.copy(sessions.follow(session, after, last, None))
+        if going_on is not None:
+            self.follow(str(session), sessions.follow(session, last, last, going_on))
+
+    async def cancel(self, request: Cancel) -> None:
+        if self._temporary.cancel(request.id):
+            return
+        sessions = await self._sessions()
+        live = sessions.active(self.triple, self.user, request)
+        follows = self.follows(str(live.session))
+        await sessions.cancel(live)
+        if not follows:
+            await self.wire.write([live.done])

@@ -50,6 +50,8 @@ Kind = Literal[
     "UnknownSession",
     "TooLong",
     "NotText",
+    "NotAFile",
+    "Unreadable",
 ]
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from gateway.config import Config
 from gateway.config.projection import projection
 from gateway.ctx import drivers
+from gateway.ctx.availability import missing_credential
 from gateway.ctx.control import USE_CASES
+from gateway.ctx.launcher import shebang
 from gateway.ctx.listing import aliases
 from gateway.ctx.listing import answers as reachable
 from gateway.ctx.objects import Triple
-from gateway.ctx.sync import shebang
-from gateway.ctx.tree import EXEC_SOCKET, RUNNER, objects, read_control
+from gateway.ctx.tree import EXEC_SOCKET, RUNNER, objects, others, read_control
 from gateway.errors import GatewayError
 
 SECONDS = 10.0
@@ -57,6 +58,8 @@ def examine(root: Path, config: Config) -> Iterator[Finding]:
     yield from _missing(root, made.objects, found)
     for triple in found:
         yield from _object(root, triple, config, made.objects, answers=answers)
+    for triple in others(root):
+        yield from _other(root, triple, config, answers=answers)
     for alias, target in aliases(root).items():
         if target is None:
             yield Finding(f"the alias {alias} leads to no object", f"remove it or correct it; {SYNC}")
@@ -87,6 +90,26 @@ def _missing(root: Path, wanted: dict[str, str | None], found: list[Triple]) -> 
         yield Finding(f"{name} isn't in the tree", SYNC)
 
 
+def _other(root: Path, triple: Triple, config: Config, *, answers: bool) -> Iterator[Finding]:
+    """An agent or a tool. Only what is wrong with a tool is told: there are many."""
+    from gateway.ctx.agents.settings import read_settings
+    from gateway.ctx.tools.execution import policy_of
+
+    name = triple.name
+    try:
+        if name.kind == "tool":
+            policy_of(triple)
+            return
+        read_settings(triple, root, config)
+    except GatewayError as error:
+        yield Finding(f"{name}: {error}", f"correct or remove it; {SYNC}")
+        return
+    if answers and not reachable(triple.sock):
+        yield Finding(f"{name}: its socket doesn't answer", f"{SYNC}; if that doesn't help, see the gateway's log")
+    else:
+        yield Finding(str(name))
+
+
 def _object(
     root: Path, triple: Triple, config: Config, wanted: dict[str, str | None], *, answers: bool
 ) -> Iterator[Finding]:
@@ -110,13 +133,13 @@ def _object(
         )
     else:
         of = wanted[control.id]
-        settings = config.ctx.models.get(of) if of is not None else None
-        if settings is not None and settings.credential and of is not None and config.models[of].api_key is None:
-            key = settings.credential
+        key = missing_credential(config, config.models[of] if of is not None else None)
+        if key is not None:
             cure = f"set {key.upper().replace('-', '_')}_API_KEY, or: keyring set cortexfs:{key} default"
             problems.append(Finding(f"{name}: the key of its server is missing", cure))
     if control.session == "socket" and answers and not reachable(triple.sock):
-        problems.append(Finding(f"{name}: its socket doesn't answer", f"see the gateway's log; {SYNC}"))
+        what = "its socket doesn't answer" if triple.sock.exists() else f"its socket {triple.sock} is missing"
+        problems.append(Finding(f"{name}: {what}", f"{SYNC}; if that doesn't help, see the gateway's log"))
     yield from problems
     if not problems:
         yield Finding(str(name))

@@ -18,6 +18,10 @@ class NotConfigured(ProviderAuthentication):
     """Neither the environment nor the keychain has the key of the model's server."""
 
 
+class NotPermitted(ProviderAuthentication):
+    """The gateway's user, or the object's policy, may not do that."""
+
+
 class NoDriver(ProviderInvalidRequest):
     """The object's route names no known driver, or the model's server supports none of them."""
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
+from msgspec import UNSET
 
+from gateway.config import ConfigError
 from gateway.config.projection import projection
-from gateway.config.values import UseCase
-from gateway.core import Gateway
+from gateway.config.secret import BadSecret, credential
+from gateway.config.values import Model, UseCase
 from gateway.ctx import drivers
+from gateway.ctx.availability import missing_credential
 from gateway.ctx.drivers.base import Answering, Ask, NotOffered
 from gateway.ctx.errors import NoDriver, NotConfigured, NotFound, code
 from gateway.ctx.objects import Triple
+from gateway.ctx.prompt import Prompt
 from gateway.ctx.tree import Control, read_control
-from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
+from gateway.errors import GatewayError, InternalError
+from gateway.services import Services
 from gateway.wire.events import Done, Error, Event, Start, Status
 
 log = logging.getLogger("ctxgate")
@@ -29,24 +34,6 @@ MAX_ANSWER = 1024 * 1024 - 4096
 
 Ended = Callable[[Triple, str | None, str, Status], None]
 """Called at the end of each run with its object, session (or None), id and outcome."""
-
-
-def fields_of(text: str) -> dict[str, Any]:
-    """The fields of a request, from text or from a JSON object with `messages`.
-
-    Raises ProviderInvalidRequest for empty input.
-    """
-    stripped = text.strip()
-    if stripped.startswith("{"):
-        try:
-            found = msgspec.json.decode(stripped)
-        except (msgspec.DecodeError, RecursionError):
-            found = None
-        if isinstance(found, dict) and "messages" in found:
-            return found
-    if not stripped:
-        raise ProviderInvalidRequest("no input: give it as arguments or on standard input")
-    return {"messages": [{"role": "user", "content": text.removesuffix("\n").removesuffix("\r")}]}
 
 
 async def until(
@@ -85,22 +72,29 @@ async def until(
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One question to an object. triple: the object. use: selects the drivers of its route."""
+    """One question to an object. triple: the object. use: selects the drivers of its route.
 
-    gateway: Gateway
+    limit: the most bytes of the answer's texts, as JSON.
+    """
+
+    services: Services
     triple: Triple
     use: UseCase
     run: str
+    limit: int = MAX_ANSWER
 
-    async def events(self, fields: dict[str, Any], *, started: bool = False) -> AsyncGenerator[list[Event], None]:
+    async def events(
+        self, asked: Prompt | Mapping[str, Any], *, started: bool = False
+    ) -> AsyncGenerator[list[Event], None]:
         """Yields `start`, unless `started`, the events of the answer, and `done`; a failure as `error` before `done`.
 
-        A failure before the model is asked has no `start`. Raises nothing but CancelledError.
+        asked: an input, or the fields of a chat request. A failure before the model is asked has no `start`. Raises
+        nothing but CancelledError.
         """
         answering: Answering | None = None
         try:
             control = await asyncio.to_thread(read_control, self.triple)
-            ask = self._ask(control, fields)
+            ask = await self._ask(control, asked)
             routed = control.routes.drivers(self.use)
             if all(drivers.load(name) is None for name in routed):
                 known = ", ".join(drivers.DRIVERS)
@@ -111,7 +105,7 @@ class Execution:
             while events := await answering.events():
                 yield events
             answering.close()
-            yield [Done(run=self.run, status="ok")]
+            yield [Done(run=self.run, status="ok", reason="length" if answering.cut else UNSET)]
         except GatewayError as error:
             yield self._failed(error)
         except Exception:
@@ -121,23 +115,42 @@ class Execution:
             if answering is not None:
                 answering.close()
 
-    def _ask(self, control: Control, fields: dict[str, Any]) -> Ask:
-        config = self.gateway.config
+    async def _ask(self, control: Control, asked: Prompt | Mapping[str, Any]) -> Ask:
+        model = self._model(control)
+        if (missing := missing_credential(self.services.gateway.config, model)) is not None:
+            model = await self._configured(control, missing)
+        fields = asked.fields(model.role if model is not None else "chat") if isinstance(asked, Prompt) else asked
+        return Ask(self.run, model, {**control.defaults, **fields}, self.limit)
+
+    def _model(self, control: Control) -> Model | None:
+        """The model of config.yaml that the object stands for; None for the built-in echo. Raises NotFound."""
+        config = self.services.gateway.config
         objects = projection(config).objects
         if control.id not in objects:
             raise NotFound(f"{self.triple.name}: its id {control.id!r} is none of {', '.join(objects)}")
         of = objects[control.id]
-        model = config.models[of] if of is not None else None
-        settings = config.ctx.models.get(of) if of is not None else None
-        if settings is not None and settings.credential is not None and model is not None and model.api_key is None:
-            name = settings.credential
-            variable = f"{name.upper().replace('-', '_')}_API_KEY"
-            raise NotConfigured(
-                f"{self.triple.name} is not configured: set {variable}, or put the key into the keychain: "
-                f"keyring set cortexfs:{name} default",
-                code="not_configured",
-            )
-        return Ask(self.run, model, {**control.defaults, **fields}, MAX_ANSWER)
+        return config.models[of] if of is not None else None
+
+    async def _configured(self, control: Control, name: str) -> Model | None:
+        """The model, once its key is in the keychain: a person may have put it there since the gateway started.
+
+        Raises NotConfigured.
+        """
+        reloader = self.services.reloader
+        try:
+            if reloader is not None and await asyncio.to_thread(credential, name, os.environ) is not None:
+                await reloader.reload()
+        except (BadSecret, ConfigError) as error:
+            log.warning("%s: its key can't be read: %s", self.triple.name, error)
+        model = self._model(control)
+        if missing_credential(self.services.gateway.config, model) is None:
+            return model
+        variable = f"{name.upper().replace('-', '_')}_API_KEY"
+        raise NotConfigured(
+            f"{self.triple.name} is not configured: set {variable}, or put the key into the keychain: "
+            f"keyring set cortexfs:{name} default",
+            code="not_configured",
+        )
 
     async def _open(self, routed: tuple[str, ...], ask: Ask) -> Answering:
         refused: list[str] = []
@@ -147,7 +160,7 @@ class Execution:
                 refused.append(f"{name} is unknown")
                 continue
             try:
-                return await driver.open(self.gateway, ask)
+                return await driver.open(self.services.gateway, ask)
             except NotOffered as reason:
                 refused.append(f"{name}: {reason}")
         raise NoDriver(f"{self.triple.name}: {'; '.join(refused)}")

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from gateway.config import Config
 from gateway.ctx.errors import NotFound
-from gateway.ctx.journal import EVERYONE, event_table, run_table, session_table
+from gateway.ctx.journal import EVERYONE, event_table, results_of, run_table, session_table
 from gateway.ctx.objects import ObjectName
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.services import store_url
@@ -78,7 +78,11 @@ def _files(connection: Connection, name: ObjectName, session: str, scope: str) -
     messages: list[dict[str, Any]] = []
     latest = ""
     for run in runs:
-        messages.append({"role": "user", "run": run.id, "content": [{"type": "text", "text": run.input}]})
+        for result in results_of(run.results):
+            part = {"type": "tool_result", "tool_call_id": result.id, "content": result.content}
+            messages.append({"role": "tool", "run": run.id, "content": [part]})
+        if run.input:
+            messages.append({"role": "user", "run": run.id, "content": [{"type": "text", "text": run.input}]})
         if run.answer is not None:
             answer = msgspec.json.decode(run.answer)
             messages.append(answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -14,8 +14,6 @@ from gateway.errors import ProviderInvalidRequest
 
 MAX_FRAME = 1024 * 1024
 """Bytes, including the newline."""
-MAX_EXEC_FRAME = 8 * MAX_FRAME
-"""Bytes of the runner's frame: an input of 1 MiB is longer as JSON."""
 MAX_INPUT = MAX_FRAME
 
 Scope = Literal["private", "shared", "temp"]
@@ -25,11 +23,24 @@ class _Request(Struct, tag_field="op", kw_only=True):
     pass
 
 
-class Send(_Request, tag="send", kw_only=True):
-    """Asks the object. id: chosen by the client; the same id again is a retry."""
+class ToolResult(Struct):
+    """What a tool returned that the client has run. id: of the tool call."""
 
     id: str
-    input: str
+    content: Any
+
+
+class Send(_Request, tag="send", kw_only=True):
+    """Asks the object. id: chosen by the client; the same id again is a retry.
+
+    It has `input`, or `tool_results` of the calls in the last answer, or both. tools: that the model may call in this
+    answer, as in a chat request.
+    """
+
+    id: str
+    input: str | None = None
+    tool_results: list[ToolResult] | UnsetType = UNSET
+    tools: list[dict[str, Any]] | UnsetType = UNSET
     session: str = "default"
     scope: Scope = "private"
     cwd: str | UnsetType = UNSET
@@ -53,18 +64,8 @@ class Ping(_Request, tag="ping", kw_only=True):
     pass
 
 
-class Exec(_Request, tag="exec", kw_only=True):
-    """An executed object; only on the runner's socket. object: kind/name."""
-
-    object: str
-    input: str
-    run: str = "r1"
-
-
-R = TypeVar("R")
 Request = Send | Resume | Cancel | Ping
 _decode_request: Callable[[bytes], Request] = msgspec.json.Decoder(Request).decode
-_decode_exec = msgspec.json.Decoder(Exec).decode
 
 
 def parse(frame: bytes | Literal["too long"]) -> Request:
@@ -72,27 +73,24 @@ def parse(frame: bytes | Literal["too long"]) -> Request:
 
     Raises ProviderInvalidRequest (EINVAL) and TooLong (EMSGSIZE).
     """
-    request = _parsed(frame, _decode_request)
+    request = _parsed(frame)
     _check(request)
     return request
 
 
-def parse_exec(frame: bytes | Literal["too long"]) -> Exec:
-    """Parses the first frame of the runner's socket. Raises like `parse`. Any later frame cancels the run."""
-    request = _parsed(frame, _decode_exec)
-    _component("run", request.run)
-    _input(request.input)
-    return request
+def check_run(run: str) -> None:
+    """Raises ProviderInvalidRequest for what can't be the id of an executed object's run."""
+    _component("run", run)
 
 
-def _parsed(frame: bytes | Literal["too long"], decode: Callable[[bytes], R]) -> R:
+def _parsed(frame: bytes | Literal["too long"]) -> Request:
     if isinstance(frame, str):
         raise TooLong(f"the frame exceeds {MAX_FRAME} bytes")
     try:
         if not frame.isascii():
             # The decoder checks only the fields that it reads.
             frame.decode()
-        return decode(frame)
+        return _decode_request(frame)
     except msgspec.ValidationError as error:
         raise ProviderInvalidRequest(f"the frame is not a request: {error}") from None
     except msgspec.DecodeError as error:
@@ -108,7 +106,10 @@ def _check(request: Request) -> None:
         case Send():
             _component("id", request.id)
             _component("session", request.session)
-            _input(request.input)
+            if request.input is not None:
+                _input(request.input)
+            elif not request.tool_results:
+                raise ProviderInvalidRequest("input: it is missing, and there are no tool_results either")
             if request.cwd is not UNSET:
                 _cwd(request.cwd)
         case Resume():

@@ -30,7 +30,8 @@ from sqlalchemy import (
 
 from gateway.config import Config
 from gateway.ctx.errors import Busy
-from gateway.ctx.frames import Scope, Send
+from gateway.ctx.frames import Scope, Send, ToolResult
+from gateway.ctx.history import answered, asked, question
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.events import Done, Error, Start, Status, line
 
@@ -72,6 +73,7 @@ run_table = Table(
     Column("answer", Text),
     Column("first_event", BigInteger),
     Column("last_event", BigInteger),
+    Column("results", Text),
 )
 event_table = Table(
     "ctx_event",
@@ -106,12 +108,12 @@ class Whose:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A recorded run with its start event. messages: the conversation so far, as chat messages."""
+    """A recorded run with its start event. fields: of the chat request."""
 
     session: int
     run: str
     start: Event
-    messages: list[dict[str, Any]]
+    fields: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +132,16 @@ class Found:
 def begin(connection: Connection, whose: Whose, send: Send, run: str, keeper: str, model: str) -> Begun | Retried:
     """Records the message and the start of its run, once per client id.
 
-    Raises ProviderInvalidRequest if the id was used for another message, Busy while the session has an active run.
+    Raises ProviderInvalidRequest if the id was used for another message, or for results of unknown calls; Busy while
+    the session has an active run.
     """
     now = time.time()
     cwd = None if send.cwd is UNSET else send.cwd
-    fingerprint = hashlib.sha256(msgspec.json.encode([send.input, send.scope, cwd])).hexdigest()
+    said: list[Any] = [send.input, send.scope, cwd]
+    results = None if send.tool_results is UNSET else msgspec.json.encode(send.tool_results).decode()
+    if results is not None or send.tools is not UNSET:
+        said += [results, None if send.tools is UNSET else send.tools]
+    fingerprint = hashlib.sha256(msgspec.json.encode(said)).hexdigest()
     owner = whose.owner(send.scope)
     found = _session(connection, whose.object, owner, send.session)
     if found is None:
@@ -148,11 +155,11 @@ def begin(connection: Connection, whose: Whose, send: Send, run: str, keeper: st
             return Retried(frame)
     number = last + 1
     frame = line(Start(id=event_id(number), run=run, model=model, client_id=send.id))
-    messages = _messages(connection, session)
+    fields = asked(_messages(connection, session), send)
     connection.execute(
         insert(run_table).values(
             id=run, session=session, client=send.id, fingerprint=fingerprint, keeper=keeper, state="active",
-            input=send.input, first_event=number,
+            input=send.input or "", first_event=number, results=results,
         )
     )  # fmt: skip
     append(connection, session, run, [(number, frame)])
@@ -160,7 +167,7 @@ def begin(connection: Connection, whose: Whose, send: Send, run: str, keeper: st
     if cwd is not None:
         values["cwd"] = cwd
     connection.execute(update(session_table).where(session_table.c.id == session).values(values))
-    return Begun(session, run, (number, frame), messages)
+    return Begun(session, run, (number, frame), fields)
 
 
 def _earlier(connection: Connection, session: int, send: Send, fingerprint: str) -> bytes | None:
@@ -268,31 +275,23 @@ def _frame(connection: Connection, session: int, number: int) -> bytes:
 def _messages(connection: Connection, session: int) -> list[dict[str, Any]]:
     """The answered turns, as chat messages. Failed turns are not part of the conversation."""
     rows = connection.execute(
-        select(run_table.c.input, run_table.c.answer)
+        select(run_table.c.input, run_table.c.answer, run_table.c.results)
         .where(run_table.c.session == session, run_table.c.state == "ok")
         .order_by(run_table.c.first_event)
     )
     messages: list[dict[str, Any]] = []
     for row in rows:
-        messages += [{"role": "user", "content": row.input}, chat_message(msgspec.json.decode(row.answer))]
+        messages += [*question(row.input, results_of(row.results)), chat_message(msgspec.json.decode(row.answer))]
     return messages
+
+
+def results_of(stored: str | None) -> list[ToolResult]:
+    return msgspec.json.decode(stored, type=list[ToolResult]) if stored else []
 
 
 def chat_message(answer: dict[str, Any]) -> dict[str, Any]:
     """Converts an assistant's canonical message to a chat message."""
-    text = "".join(part["text"] for part in answer["content"])
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    if calls := answer.get("tool_calls"):
-        message["content"] = text or None
-        message["tool_calls"] = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {"name": call["name"], "arguments": msgspec.json.encode(call["arguments"]).decode()},
-            }
-            for call in calls
-        ]
-    return message
+    return answered("".join(part["text"] for part in answer["content"]), answer.get("tool_calls") or ())
 
 
 async def prune(store: Store, config: Config, now: float) -> int:

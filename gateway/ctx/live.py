@@ -19,11 +19,13 @@ from gateway.config import Config
 from gateway.config.projection import projection
 from gateway.ctx.availability import OFFLINE, READY, word
 from gateway.ctx.callog import CallLog
-from gateway.ctx.connection import Connection, RunnerConnection, Wire
+from gateway.ctx.connection import Connection, Wire
 from gateway.ctx.errors import Busy, code
-from gateway.ctx.frames import MAX_EXEC_FRAME, MAX_FRAME
+from gateway.ctx.frames import MAX_FRAME
 from gateway.ctx.objects import Triple
+from gateway.ctx.runner_connection import RunnerConnection
 from gateway.ctx.sync import sync
+from gateway.ctx.tools.known import remember, unknown
 from gateway.ctx.tree import (
     EXEC_SOCKET,
     GATEWAY_LOCK,
@@ -32,6 +34,7 @@ from gateway.ctx.tree import (
     find_root,
     locked,
     objects,
+    others,
     prepare,
     read_control,
     write,
@@ -78,10 +81,13 @@ class LiveTree:
         self._clients: dict[asyncio.Task[None], Wire] = {}
         self._models: dict[str, str] = {}
         """Path of an object's status file → the text of its `id` file."""
+        self._others: set[str] = set()
+        """Paths of the status files of agents and tools."""
         self._statuses: dict[str, str] = {}
         self._watched: set[int] = set()
         self._numbers = count()
         self._log = CallLog()
+        self._asking: asyncio.Task[None] | None = None
         self._opened: Sessions | None = None
 
     async def run(self) -> None:
@@ -105,19 +111,16 @@ class LiveTree:
         services, root = self._services, self._root
         stopping = asyncio.create_task(self.stop.wait())
         try:
-            await self._listen(root / EXEC_SOCKET, self._runner, MAX_EXEC_FRAME)
+            await self._listen(root / EXEC_SOCKET, self._runner, MAX_FRAME)
             config: Config | None = None
             seen = 0.0
             while not self.stop.is_set():
                 if config is not services.gateway.config:
                     config = services.gateway.config
                     self._watch()
-                    try:
-                        report = await asyncio.to_thread(sync, root, config)
-                        if report.kept:
-                            log.warning("/ctx: changed by hand and kept: %s", ", ".join(report.kept))
-                    except GatewayError as error:
-                        log.error("/ctx: %s", error)
+                    await self._sync(config)
+                    if unknown(root, config) and (self._asking is None or self._asking.done()):
+                        self._asking = asyncio.create_task(self._ask_servers(), name="ask for tools")
                 self._look.clear()
                 try:
                     changed = await asyncio.to_thread(_changed_at, root / MANIFEST)
@@ -136,7 +139,35 @@ class LiveTree:
             stopping.cancel()
             await self._end()
 
+    async def _sync(self, config: Config) -> None:
+        try:
+            report = await asyncio.to_thread(sync, self._root, config)
+            if report.kept:
+                log.warning("/ctx: changed by hand and kept: %s", ", ".join(report.kept))
+        except GatewayError as error:
+            log.error("/ctx: %s", error)
+
+    async def _ask_servers(self) -> None:
+        """Asks MCP servers that are new in the configuration for their tools, so that these have objects."""
+        from gateway.tools import ToolError
+        from gateway.tools.mcp.servers import Servers
+
+        config = self._services.gateway.config
+        wanted = unknown(self._root, config)
+        for server in self._services.shared(Servers).present():
+            if server.name in wanted:
+                try:
+                    tools = await server.tools()
+                    await asyncio.to_thread(remember, self._root, config, server.name, tools)
+                except (ToolError, OSError) as error:
+                    log.warning("/ctx: no objects for the tools of the MCP server %s: %s", server.name, error)
+        await self._sync(config)
+        self._look.set()
+
     async def _end(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait({self._asking})
         for server in self._servers.values():
             server.close()
         if self._opened is not None:
@@ -158,6 +189,7 @@ class LiveTree:
     async def _sockets(self) -> None:
         """Opens and closes what the tree declares by now."""
         declared: dict[Path, Triple] = {}
+        self._others = set()
         models: dict[str, str] = {}
         for triple in await asyncio.to_thread(lambda: [*objects(self._root)]):
             status = f"{triple.name}.d/status"
@@ -165,19 +197,33 @@ class LiveTree:
             try:
                 control = await asyncio.to_thread(read_control, triple)
                 models[status] = control.id
-                if control.session == "socket":
+                if control.session == "socket" and self._talks(control.id):
                     declared[triple.sock] = triple
             except GatewayError as error:
                 log.error("/ctx: %s: %s", triple.name, error)
+        for triple in await asyncio.to_thread(lambda: [*others(self._root)]):
+            self._others.add(f"{triple.name}.d/status")
+            if triple.name.kind == "agent":
+                declared[triple.sock] = triple
         self._models = models
-        self._statuses = {path: said for path, said in self._statuses.items() if path in models or path == "status"}
+        kept = {"status", *models, *self._others}
+        self._statuses = {path: said for path, said in self._statuses.items() if path in kept}
         for path in [*self._servers]:
             if path not in declared and path != self._root / EXEC_SOCKET:
                 self._servers.pop(path).close()
                 path.unlink(missing_ok=True)
         for path, triple in declared.items():
+            if path in self._servers and not await asyncio.to_thread(path.is_socket):
+                # Somebody has removed it. Its clients stay connected.
+                self._servers.pop(path).close()
             if path not in self._servers:
                 await self._listen(path, partial(self._object, triple), MAX_FRAME)
+
+    def _talks(self, id: str) -> bool:
+        """Whether the model of that id takes part in conversations: a socket that only answers errors must not be."""
+        config = self._services.gateway.config
+        of = projection(config).objects.get(id)
+        return of is None or config.models[of].role == "chat"
 
     async def _listen(self, path: Path, serve: Callable[[Wire], Awaitable[None]], limit: int) -> None:
         """Binds the socket elsewhere and renames it, so it is never open to other users or unserved at its place."""
@@ -238,6 +284,10 @@ class LiveTree:
         return self._opened
 
     async def _object(self, triple: Triple, wire: Wire) -> None:
+        if triple.name.kind == "agent":
+            module = await asyncio.to_thread(import_module, "gateway.ctx.agents.connection")
+            await module.AgentConnection(wire, triple, self._root, self._services, self._ended).serve()
+            return
         await Connection(wire, triple, self._sessions, self._services, self._ended).serve()
 
     async def _runner(self, wire: Wire) -> None:
@@ -259,7 +309,10 @@ class LiveTree:
     async def _refresh(self) -> None:
         gateway = self._services.gateway
         objects = projection(gateway.config).objects
-        now = {"status": READY} | {path: word(gateway, objects, model) for path, model in self._models.items()}
+        now = dict.fromkeys(self._others, READY) | {
+            path: word(gateway, objects, model) for path, model in self._models.items()
+        }
+        now["status"] = READY  # last: it says that the others are there
         changed = {path: status for path, status in now.items() if self._statuses.get(path) != status}
         self._statuses |= changed
         if changed or self._log.waiting:

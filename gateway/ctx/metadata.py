@@ -7,25 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.config.hidden import hider
-from gateway.config.values import Model, UseCase
+from gateway.config.values import Model, Role, UseCase
 from gateway.ctx.control import USE_CASES, Capability, Routes, Session
 from gateway.ctx.objects import ObjectName
-
-ENFORCES_SCHEMA = ("llama.cpp", "llama-cpp-python", "ollama")
-"""Runtimes that enforce a JSON Schema."""
 
 _SECRET = re.compile(
     r"(^|_)(api_?key|key|secret|password|passwd|authorization|credentials?|(access|auth)_?token|token)$", re.I
 )
 """Names of request fields that may hold a secret."""
 
-_CAPABILITIES: Mapping[str, tuple[Capability, ...]] = {
-    "text": ("chat", "stream"),
-    "tool_calling": ("tool_call_syntax",),
-    "vision": ("vision",),
-    "embeddings": ("embedding",),
-    "reasoning": ("reasoning",),
-}
+_CAPABILITIES: Mapping[str, Capability] = {"vision": "vision", "reasoning": "reasoning"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +54,7 @@ class Projected:
             "status": f"{self.name.name.rpartition('/')[2]}.d/status",
             "cap": ",".join(self.capabilities),
         }
-        return f"#!{shebang}\n" + "".join(f"# cortexfs.{key}={_one_line(value)}\n" for key, value in values.items())
+        return f"#!{shebang}\n" + "".join(f"# cortexfs.{key}={one_line(value)}\n" for key, value in values.items())
 
 
 def echo() -> Projected:
@@ -79,7 +70,7 @@ def echo() -> Projected:
         routes=Routes({"default": ("debug",)}),
         defaults={},
         session="socket",
-        capabilities=("chat", "stream", "session"),
+        capabilities=capabilities(None, "socket"),
         native={"runtime": "echo"},
     )
 
@@ -87,20 +78,24 @@ def echo() -> Projected:
 def projected(
     name: ObjectName, model: Model, routes: Mapping[UseCase, tuple[str, ...]], session: Session, created_at: int | None
 ) -> Projected:
-    """A model of config.yaml. routes: empty for the runtime's own. created_at: of its weights, seconds since 1970."""
+    """A model of config.yaml. routes: empty for the runtime's own. created_at: of its weights, seconds since 1970.
+
+    Only a chat has a session: vectors and scores don't depend on what was asked before.
+    """
+    session = session if model.role == "chat" else "none"
     address = model.base_url or (f"unix:{model.uds}" if model.uds is not None else None)
     return Projected(
         name=name,
         display_name=model.display_name or model.name,
         description=f"{model.display_name or model.name}, served by ctxgate with {model.runtime}",
-        type="debug" if model.runtime == "echo" else "chat",
+        type="debug" if model.runtime == "echo" else model.role,
         created_at=created_at,
         owned_by=name.name.partition("/")[0],
         context_length=model.context_window,
         routes=Routes(routes or _routes(model)),
         defaults={key: value for key, value in model.shown_defaults.items() if not _SECRET.search(key)},
         session=session,
-        capabilities=_capabilities(model, session),
+        capabilities=capabilities(model, session),
         native={
             "model": model.name,
             "runtime": model.runtime,
@@ -112,23 +107,43 @@ def projected(
     )
 
 
+_RETRIEVAL: Mapping[Role, dict[UseCase, tuple[str, ...]]] = {
+    "embedding": {"default": ("openai-embeddings",)},
+    "rerank": {"default": ("openai-rerank",)},
+}
+
+
 def _routes(model: Model) -> dict[UseCase, tuple[str, ...]]:
     if model.runtime == "echo":
         return {"default": ("debug",)}
     chat = ("openai-chat",)
-    return {"default": chat, "exec": chat, "socket": chat, "agent": ("openai-responses", "openai-chat")}
+    return _RETRIEVAL.get(model.role) or {
+        "default": chat,
+        "exec": chat,
+        "socket": chat,
+        # Only the gateway's own path mends what an engine of ours writes.
+        "agent": ("openai-responses", "openai-chat") if model.runtime == "openai" else chat,
+    }
 
 
-def _capabilities(model: Model, session: Session) -> tuple[Capability, ...]:
+def capabilities(model: Model | None, session: Session) -> tuple[Capability, ...]:
+    """What an object can do. model: None for the built-in echo.
+
+    The gateway reads calls in the text of any model and makes every answer conform to a schema, whatever the engine
+    can; a model whose `capabilities` leave out `tool_calling` is one that a person found unable to call.
+    """
+    if model is not None and model.role != "chat":
+        return ("embedding",) if model.role == "embedding" else ("rerank",)
     found: list[Capability] = ["chat", "stream"]
     if session == "socket":
         found.append("session")
-    if model.runtime in ENFORCES_SCHEMA:
+    if model is not None and model.runtime != "echo":
         found.append("json_schema")
-    for word in model.capabilities:
-        found += _CAPABILITIES.get(word, ())
-    return tuple(dict.fromkeys(found))
+        if not model.capabilities or "tool_calling" in model.capabilities:
+            found.append("tool_call_syntax")
+        found += [_CAPABILITIES[word] for word in model.capabilities if word in _CAPABILITIES]
+    return tuple(found)
 
 
-def _one_line(value: object) -> str:
+def one_line(value: object) -> str:
     return "" if value is None else " ".join(str(value).split())

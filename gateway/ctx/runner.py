@@ -1,4 +1,4 @@
-"""The program that an object's shebang names. It hands the input to the running gateway and the events to stdout.
+"""The program that an object's shebang names, where no compiler has made `runner.c` of it.
 
 It runs with each call of an object, so it imports next to nothing.
 """
@@ -6,29 +6,19 @@ It runs with each call of an object, so it imports next to nothing.
 from __future__ import annotations
 
 import os
+import stat
 import sys
-from _json import encode_basestring_ascii as quoted  # importing `json` takes longer than the whole run
 
-from gateway.ctx.client import GENERIC, OK, READ, USAGE, Failure, execute
+from gateway.ctx.client import GENERIC, OK, USAGE, Failure, execute, write
 
-TYPE_CHECKING = False  # importing `typing` is slow, too
+TYPE_CHECKING = False  # importing `typing` is slow
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import NoReturn
 
-MAX_INPUT = 1024 * 1024
-"""Bytes."""
 HELP = """\
-usage: {name} [--text | --jsonl] [INPUT ...]
+usage: {name} [OPTION ...] [INPUT ...]
 
-Asks the model once. The input is INPUT or standard input: text, or JSON with "messages". Without either, on a
-terminal, starts a conversation.
-
-  --text    print the answer as text (default on a terminal)
-  --jsonl   print the stream of events, one JSON object a line (default elsewhere)
-  --        treat the rest as input
-
-exit codes: 0 success, 1 generic error, 2 bad input, 13 permission denied, 69 gateway unavailable, 70 internal error
+No gateway is running that could describe {name}: start it with ctxgate serve.
 """
 
 
@@ -44,45 +34,70 @@ def main(launcher: str, argv: list[str]) -> NoReturn:
 
 def run(root: str, path: str, arguments: list[str]) -> int:
     """Executes an object; returns the exit code."""
+    name = os.path.basename(path)
     try:
-        return _run(root, path, arguments)
+        return _run(root, path, name, arguments)
     except (BrokenPipeError, KeyboardInterrupt):
         return GENERIC
     except OSError as error:  # a full disk, for example
-        os.write(2, f"{os.path.basename(path)}: the answer can't be written: {error.strerror}\n".encode())
+        os.write(2, f"{name}: the answer can't be written: {error.strerror}\n".encode())
         return GENERIC
 
 
-def _run(root: str, path: str, arguments: list[str]) -> int:
-    text: bool | None = None
-    while arguments and arguments[0] in ("--text", "--jsonl", "--help", "--"):
-        option = arguments.pop(0)
-        if option == "--help":
-            os.write(1, HELP.format(name=os.path.basename(path)).encode())
-            return OK
-        if option == "--":
-            break
-        text = option == "--text"
-    terminal = os.isatty(1)
-    if text is None:
-        text = terminal
+def _run(root: str, path: str, name: str, arguments: list[str]) -> int:
+    streams = "".join(_stream(descriptor) for descriptor in range(3))
+    if streams[1] == "x":
+        os.write(2, f"{name}: standard output is closed\n".encode())
+        return GENERIC
     id = os.environ.get("CTX_RUN_ID") or "r1"
+    form = os.environ.get("CTX_FORMAT", "")
     try:
-        name = _object(root, path)
-        if not arguments and terminal and os.isatty(0):
-            from gateway.ctx.terminal import converse
-
-            return converse(root, name)
-        return execute(root, name, id, _input(arguments), _show if text else _write)
+        fields = [_object(root, path), name, id, _folder(), streams, form, *arguments]
+        return execute(root, [os.fsencode(field) for field in fields])
     except Failure as failure:
-        if text:
-            os.write(2, f"{os.path.basename(path)}: {failure}\n".encode(errors="replace"))
+        if arguments[:1] in (["--help"], ["-h"]):
+            write(1, HELP.format(name=name).encode())
+            return OK
+        if _as_text(arguments, form, streams):
+            write(2, f"{name}: {failure}\n".encode(errors="replace"))
         else:
-            fields = f'"code":"{failure.code}","message":{quoted(str(failure))}'
-            run_id = quoted(id)
-            os.write(1, f'{{"type":"error","run":{run_id},{fields}}}\n'.encode())
-            os.write(1, f'{{"type":"done","run":{run_id},"status":"error"}}\n'.encode())
+            write(1, failure.events(id))
         return failure.exit_code
+
+
+def _stream(descriptor: int) -> str:
+    """What a standard stream is, as `gateway.ctx.command.StandardStream` has it."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        # Otherwise the connection would get this number.
+        os.open(os.devnull, os.O_RDWR)
+        return "x"
+    if stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
+        return "p"
+    if stat.S_ISREG(status.st_mode):
+        return "f" if status.st_size else "o"
+    return "t" if os.isatty(descriptor) else "o"
+
+
+def _as_text(arguments: list[str], form: str, streams: str) -> bool:
+    """The form of a failure, as the gateway would have chosen it."""
+    text = form == "text" or (streams[1] == "t" and form != "jsonl")
+    for word in arguments:
+        if word in ("-t", "--text"):
+            text = True
+        elif word == "--jsonl":
+            text = False
+        else:
+            break
+    return text
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""
 
 
 def _object(root: str, path: str) -> str:
@@ -91,38 +106,6 @@ def _object(root: str, path: str) -> str:
     if not found.startswith(root + "/") or not os.path.isfile(found):
         raise Failure("ENOENT", f"{path} is not an object of {root}", GENERIC)
     return found[len(root) + 1 :]
-
-
-def _input(arguments: list[str]) -> str:
-    try:
-        if arguments:
-            data = " ".join(arguments).encode()
-        else:
-            parts = []
-            size = 0
-            while size <= MAX_INPUT and (part := os.read(0, READ)):
-                parts.append(part)
-                size += len(part)
-            data = b"".join(parts)
-        if len(data) > MAX_INPUT:
-            raise Failure("EMSGSIZE", f"the input exceeds {MAX_INPUT} bytes", USAGE)
-        return data.decode()
-    except UnicodeError:
-        raise Failure("EINVAL", "the input is not valid UTF-8", USAGE) from None
-    except OSError as error:
-        raise Failure("EINVAL", f"the input can't be read: {error.strerror}", USAGE) from None
-
-
-def _write(receive: Callable[[], bytes]) -> None:
-    while data := receive():
-        while data:
-            data = data[os.write(1, data) :]
-
-
-def _show(receive: Callable[[], bytes]) -> None:
-    from gateway.ctx.terminal import show
-
-    show(receive)
 
 
 if __name__ == "__main__":

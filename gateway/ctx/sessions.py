@@ -137,10 +137,9 @@ class Sessions:
             return begun.frame
         live = LiveRun(begun, request.id, whose)
         self._active[live.run] = live
-        messages = [*begun.messages, {"role": "user", "content": request.input}]
-        execution = Execution(self._services.gateway, triple, "socket", live.run)
+        execution = Execution(self._services, triple, "socket", live.run)
         live.answering = asyncio.create_task(
-            self._answer(store, execution, live, messages, request.session), name=f"answer {live.run}"
+            self._answer(store, execution, live, begun.fields, request.session), name=f"answer {live.run}"
         )
         return live
 
@@ -228,11 +227,11 @@ class Sessions:
             await asyncio.wait({self._opening})
 
     async def _answer(
-        self, store: Store, execution: Execution, live: LiveRun, messages: list[dict[str, Any]], session: str
+        self, store: Store, execution: Execution, live: LiveRun, fields: dict[str, Any], session: str
     ) -> None:
         status: Status = "error"
         record = _Record(store, live)
-        ending = until(live.stop, execution.events({"messages": messages}, started=True), live.last_words)
+        ending = until(live.stop, execution.events(fields, started=True), live.last_words)
         try:
             async with contextlib.aclosing(ending) as batches:
                 async for batch in batches:
@@ -261,14 +260,14 @@ class _Record:
         self._size = 0
         self._writing: asyncio.Task[None] | None = None
         self._answer: dict[str, Any] = {"role": "assistant", "run": live.run, "content": []}
-        self._status: Status = "error"
+        self._done = Done(run=live.run, status="error")
 
     async def add(self, events: list[Event]) -> None:
         """Adds events; waits while too much is unwritten. Raises what the store raises."""
         for event in events:
             last = self._waiting[-1] if self._waiting else None
             if isinstance(event, Done):
-                self._status = event.status
+                self._done = event
                 break  # `close` writes it with the end of the run
             if isinstance(event, Delta | ReasoningDelta):
                 self._size += len(event.text)
@@ -285,16 +284,15 @@ class _Record:
         """Writes the rest and the end of the run. Raises what the store raises."""
         live = self._live
         await self._written()
-        self._waiting.append(Done(run=live.run, status=self._status))
+        status = self._done.status
+        self._waiting.append(self._done)
         events = self._numbered()
-        answer = msgspec.json.encode(self._answer).decode() if self._status == "ok" else None
+        answer = msgspec.json.encode(self._answer).decode() if status == "ok" else None
         await self._store.write(
-            partial(
-                journal.finish, session=live.session, run=live.run, events=events, status=self._status, answer=answer
-            )
+            partial(journal.finish, session=live.session, run=live.run, events=events, status=status, answer=answer)
         )
         live.publish(events, ended=True)
-        return self._status
+        return status
 
     async def _written(self) -> None:
         if self._writing is not None:

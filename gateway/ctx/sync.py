@@ -10,17 +10,24 @@ import hashlib
 import json
 import os
 import stat
-import sys
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.config import Config
 from gateway.config.projection import MAIN, Projection, projection
-from gateway.ctx.control import defaults_text
-from gateway.ctx.metadata import Projected, echo, projected
-from gateway.ctx.objects import ObjectName
-from gateway.ctx.tree import MANIFEST, RUNNER, STATE, locked, prepare, write
-from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.ctx.agents.projected import control_files as agent_files
+from gateway.ctx.agents.projected import metadata as agent_metadata
+from gateway.ctx.control import Session, defaults_text
+from gateway.ctx.launcher import runner, shebang
+from gateway.ctx.metadata import Projected, capabilities, echo, projected
+from gateway.ctx.objects import ObjectName, Triple
+from gateway.ctx.readme import readme
+from gateway.ctx.tools.known import known
+from gateway.ctx.tools.projected import control_files as tool_files
+from gateway.ctx.tools.projected import metadata as tool_metadata
+from gateway.ctx.tree import MANIFEST, README, RUNNER, STATE, locked, prepare, read_control, write
+from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
 
 LIVE, FOLDER, SOCKET = "live", "folder", "socket"
 """Marks in the manifest: a file that the running gateway writes, a folder, a socket. The mark of any other file is its
@@ -55,23 +62,39 @@ def sync(root: Path, config: Config) -> Report:
     if wanted_tree.misfits:
         message = "\n".join(f"{misfit.message}\n    {misfit.cure}" for misfit in wanted_tree.misfits)
         raise ProviderInvalidRequest(message)
-    wanted = _wanted(root, config, wanted_tree)
     try:
         prepare(root)
         with locked(root / STATE / "sync.lock"):
-            return _Sync(root).run(wanted)
+            work = _Sync(root)
+            return work.run(_wanted(root, config, wanted_tree, work.ours))
     except OSError as error:
         raise ProviderUnavailable(f"the tree at {root} can't be written: {error}") from error
 
 
-def _wanted(root: Path, config: Config, made: Projection) -> dict[str, _Wanted]:
-    """Every path of the tree, folders before their entries."""
+def _wanted(root: Path, config: Config, made: Projection, ours: Callable[[str], bool]) -> dict[str, _Wanted]:
+    """Every path of the tree, folders before their entries. ours: whether a path is as we have made it."""
     wanted = {path: _Wanted(FOLDER) for path in ("bin", "model", "home", "shared")}
-    wanted[RUNNER] = _Wanted("file", launcher(), 0o500)
+    wanted[RUNNER] = _Wanted("file", runner(root, compile=config.ctx.compile), 0o500)
+    wanted[README] = _Wanted("file", readme().encode())
     wanted["status"] = _Wanted(LIVE, b"offline\n")
     for name, of in made.objects.items():
         wanted.setdefault(f"model/{name.partition('/')[0]}", _Wanted(FOLDER))
-        wanted |= _object(root, _project(config, name, of))
+        it = _project(config, name, of)
+        session = f"{it.name}.d/session"
+        untouched = ours(session) or not (root / session).exists()
+        declared = it if untouched else _as_declared(root, it, config, of)
+        wanted |= _object(root, declared, it.session)
+    known_tools = known(root, config)
+    for kind in ("agent", "tool"):
+        wanted[kind] = _Wanted(FOLDER)
+    for tool in known_tools:
+        files = tool_files(tool, config.ctx.tools)
+        wanted |= _other(f"tool/{tool.name}", tool_metadata(tool, shebang(root)), files)
+    for name, agent in config.ctx.agents.items():
+        files = agent_files(agent, config.rooms, known_tools)
+        entry = f"agent/{name}"
+        wanted |= _other(entry, agent_metadata(name, agent, shebang(root)), files)
+        wanted[f"{entry}.sock"] = _Wanted(SOCKET)
     own = os.geteuid()
     aliases = {"model": made.aliases}
     users: dict[int, dict[str, str]] = {own: {}}
@@ -80,8 +103,25 @@ def _wanted(root: Path, config: Config, made: Projection) -> dict[str, _Wanted]:
         aliases[f"home/{user}/model"] = ({MAIN: made.aliases[MAIN]} if user == own else {}) | names
     for folder, names in aliases.items():
         for alias, target in names.items():
-            wanted[f"{folder}/{alias}"] = _Wanted("link", os.fsencode(root / "model" / target))
+            path = root / folder / alias
+            # A person's own alias of that name has no other half of ours.
+            foreign = os.path.lexists(path) and not ours(f"{folder}/{alias}")
+            for suffix in ("",) if foreign else ("", ".d", ".sock"):
+                if f"model/{target}{suffix}" in wanted:
+                    wanted[f"{folder}/{alias}{suffix}"] = _Wanted("link", os.fsencode(root / f"model/{target}{suffix}"))
     return wanted
+
+
+def _as_declared(root: Path, it: Projected, config: Config, of: str | None) -> Projected:
+    """The object with the session that its `.d` folder declares by now, which a person may have changed."""
+    try:
+        control = read_control(Triple.of(root, it.name))
+    except GatewayError:
+        return it
+    model = config.models[of] if of is not None else None
+    if control.session == it.session or (model is not None and model.role != "chat"):
+        return it
+    return replace(it, session=control.session, capabilities=capabilities(model, control.session))
 
 
 def _project(config: Config, name: str, of: str | None) -> Projected:
@@ -98,7 +138,8 @@ def _project(config: Config, name: str, of: str | None) -> Projected:
     )
 
 
-def _object(root: Path, it: Projected) -> dict[str, _Wanted]:
+def _object(root: Path, it: Projected, session: Session) -> dict[str, _Wanted]:
+    """session: as the configuration has it."""
     entry = str(it.name)
     native = "".join(f"{key}={value}\n" for key, value in it.native.items() if value is not None)
     files = {
@@ -106,7 +147,7 @@ def _object(root: Path, it: Projected) -> dict[str, _Wanted]:
         "driver": it.routes.text(),
         "cap": "".join(f"{word}\n" for word in it.capabilities),
         "default": defaults_text(it.defaults),
-        "session": f"{it.session}\n",
+        "session": f"{session}\n",
         "native": native,
     }
     wanted = {entry: _Wanted("file", it.metadata(shebang(root)).encode(), 0o500), f"{entry}.d": _Wanted(FOLDER)}
@@ -118,24 +159,11 @@ def _object(root: Path, it: Projected) -> dict[str, _Wanted]:
     return wanted
 
 
-def shebang(root: Path) -> str:
-    # Only on Linux may a shebang name a script.
-    return f"{root / RUNNER}" if sys.platform == "linux" else f"/usr/bin/env {root / RUNNER}"
-
-
-def launcher() -> bytes:
-    """The runner of this tree: a few lines for this Python, without `site`, so that it starts fast."""
-    package = str(Path(__file__).parents[2])
-    python = sys.executable
-    head = f"#!{python} -IS\n"
-    if len(os.fsencode(python)) > 120 or any(char.isspace() for char in python):
-        # A shebang can't name it, but sh can. sh stops at exec; for Python that line is a string.
-        quoted = "'" + python.replace("'", "'\"'\"'") + "'"
-        head = f"#!/bin/sh\n'''exec' {quoted} -IS \"$0\" \"$@\"\n' '''\n"
-    return (
-        f"{head}import sys\nsys.path.append({package!r})\n"
-        "from gateway.ctx.runner import main\nmain(__file__, sys.argv[1:])\n"
-    ).encode()
+def _other(entry: str, metadata: str, files: Mapping[str, str]) -> dict[str, _Wanted]:
+    """An agent or a tool."""
+    wanted = {entry: _Wanted("file", metadata.encode(), 0o500), f"{entry}.d": _Wanted(FOLDER)}
+    wanted |= {f"{entry}.d/{name}": _Wanted("file", text.encode()) for name, text in files.items()}
+    return wanted | {f"{entry}.d/status": _Wanted(LIVE, b"offline\n"), f"{entry}.d/log": _Wanted(LIVE)}
 
 
 class _Sync:
@@ -157,7 +185,7 @@ class _Sync:
         before = dict(self.manifest)
         for path, thing in wanted.items():
             mark = _mark(thing)
-            if self._ours(path) or not os.path.lexists(self.root / path):
+            if self.ours(path) or not os.path.lexists(self.root / path):
                 self.manifest[path] = list(dict.fromkeys([*self.manifest.get(path, []), mark]))
         if self.manifest != before:
             self._save()
@@ -180,7 +208,7 @@ class _Sync:
             os.utime(self.manifest_file)
         return self.report
 
-    def _ours(self, path: str) -> bool:
+    def ours(self, path: str) -> bool:
         """Whether we created what is there and nobody has changed it."""
         return path in self.manifest and self._present(path) in self.manifest[path]
 
@@ -210,7 +238,7 @@ class _Sync:
             return
         if present is None and not os.path.lexists(place):
             self.report.made.append(path)
-        elif self._ours(path):
+        elif self.ours(path):
             self.report.changed.append(path)
         elif thing.kind == FOLDER:
             raise ProviderInvalidRequest(f"{place} is in the way: /ctx needs a folder there")
@@ -233,7 +261,7 @@ class _Sync:
         place = self.root / path
         if not os.path.lexists(place):
             return True
-        if not self._ours(path):
+        if not self.ours(path):
             self.report.kept.append(path)
             return True
         if self._present(path) != FOLDER:

@@ -12,10 +12,12 @@ from uuid import uuid4
 from gateway.ctx.errors import Busy, TooLong
 from gateway.ctx.execution import Ended, Execution, until
 from gateway.ctx.frames import MAX_INPUT, Send
+from gateway.ctx.history import answered, asked
 from gateway.ctx.objects import Triple
 from gateway.errors import ProviderInvalidRequest
 from gateway.services import Services
-from gateway.wire.events import Done, Message, Start, line
+from gateway.wire.chat import encode
+from gateway.wire.events import Done, Message, Start, ToolCall, line
 
 MAX_SESSIONS = 16
 MAX_MEMORY = 4 * MAX_INPUT
@@ -25,7 +27,8 @@ MAX_MEMORY = 4 * MAX_INPUT
 @dataclass(slots=True)
 class _Run:
     id: str
-    input: str
+    said: bytes
+    """What the client sent, for its retries."""
     start: bytes
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     done: bytes | None = None
@@ -58,20 +61,22 @@ class Temporary:
             if len(self._sessions) >= MAX_SESSIONS:
                 raise TooLong(f"a connection has at most {MAX_SESSIONS} temporary sessions")
             session = self._sessions[request.session] = _Session()
+        said = encode([request.input, request.tool_results or None, request.tools or None])
         known = session.runs.get(request.id)
         if known is not None:
-            if known.input != request.input:
+            if known.said != said:
                 raise ProviderInvalidRequest(f"id: {request.id} was sent before, with another input")
             return known.done or known.start
         if any(run.done is None for run in session.runs.values()):
             raise Busy(f"session {request.session} is busy; send again when it is done, or cancel it", retry_after=1)
-        self._size += len(request.input)
+        fields = asked(session.messages, request)
+        self._size += len(said)
         if self._size > MAX_MEMORY:
             raise TooLong("the temporary sessions of this connection are too large: use a private one")
         run = f"run-{uuid4().hex}"
         start = line(Start(run=run, model=self._triple.name.name, client_id=request.id))
-        started = session.runs[request.id] = _Run(run, request.input, start)
-        return self._answer(session, started)
+        started = session.runs[request.id] = _Run(run, said, start)
+        return self._answer(session, started, fields)
 
     def cancel(self, id: str) -> bool:
         """Cancels the active run with that id or client id. False if there is none."""
@@ -82,27 +87,29 @@ class Temporary:
                     return True
         return False
 
-    async def _answer(self, session: _Session, run: _Run) -> AsyncGenerator[list[bytes], None]:
+    async def _answer(self, session: _Session, run: _Run, fields: dict[str, Any]) -> AsyncGenerator[list[bytes], None]:
         done = Done(run=run.id, status="cancelled")
-        answer: dict[str, Any] | None = None
-        question = {"role": "user", "content": run.input}
+        text = ""
+        calls: list[dict[str, Any]] = []
         try:
             yield [run.start]
-            execution = Execution(self._services.gateway, self._triple, "socket", run.id)
-            events = execution.events({"messages": [*session.messages, question]}, started=True)
+            execution = Execution(self._services, self._triple, "socket", run.id)
+            events = execution.events(fields, started=True)
             async with aclosing(until(run.stop, events, lambda: [done])) as batches:
                 async for batch in batches:
                     for event in batch:
                         if isinstance(event, Message):
                             text = "".join(part.text for part in event.content)
-                            answer = {"role": "assistant", "content": text}
                             self._size += len(text)
+                        elif isinstance(event, ToolCall):
+                            calls.append({"id": event.id, "name": event.name, "arguments": event.arguments})
+                            self._size += len(bytes(event.arguments))
                         elif isinstance(event, Done):
                             done = event
                             run.done = line(event)
                     yield [line(event) for event in batch]
         finally:
             run.done = run.done or line(done)
-            if done.status == "ok" and answer is not None:
-                session.messages += [question, answer]
+            if done.status == "ok":
+                session.messages = [*fields["messages"], answered(text, calls)]
             self._ended(self._triple, None, run.id, done.status)

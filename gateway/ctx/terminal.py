@@ -1,137 +1,128 @@
-"""Answers as text, and a small conversation on a terminal."""
+"""A small conversation on a terminal: `python -m gateway.ctx.terminal ROOT OBJECT`."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from gateway.ctx.client import GENERIC, OK, Failure, connect, execute, receive, send
+from gateway.ctx.objects import ObjectName, Triple
+from gateway.ctx.rendering import CONTROL, Text
+from gateway.wire.events import Done, Error, Event, decode
 
-CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-"""Replaces control characters, so that a model's text can't control the terminal."""
-
-DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+HELP = "Ctrl-D leaves, Ctrl-C stops an answer"
 
 
-class Screen:
-    """Writes text to stdout and errors to stderr; reasoning only to a terminal, dimmed."""
+def converse(root: str, name: str, *, session: str = "repl", scope: str = "temp") -> int:
+    """Asks line by line until Ctrl-D. With the object's socket it is one session, else each line stands alone.
 
-    def __init__(self) -> None:
-        self._terminal = sys.stdout.isatty()
-        self._line_open = False
+    Returns the exit code. Raises Failure if the gateway can't be asked, BrokenPipeError if stdout or stderr is closed.
+    """
+    from pathlib import Path
 
-    def event(self, event: dict[str, Any]) -> None:
-        match event:
-            case {"type": "delta", "text": str(text)}:
-                self.say(text)
-            case {"type": "reasoning_delta", "text": str(text)} if self._terminal:
-                sys.stdout.write(DIM)
-                self.say(text)
-                sys.stdout.write(PLAIN)
-            case {"type": "tool_call", "name": name, "arguments": arguments}:
-                self.end()
-                self.say(f"→ {name} {json.dumps(arguments, ensure_ascii=False)}\n")
-            case {"type": "error", "code": code, "message": message}:
-                self.end()
-                _note(f"{code}: {message}")
-            case {"type": "done", "status": "cancelled"}:
-                self.end()
-                _note("(cancelled)")
-            case {"type": "done"}:
-                self.end()
+    path = os.fspath(Triple.of(Path(root), ObjectName.parse(name)).sock)
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  # line editing in input()
+    connection = connect(path) if os.path.exists(path) else None
+    _note(f"{name.partition('/')[2]}; {HELP}")
+    try:
+        if connection is None:
+            return _stand_alone(root, name)
+        return _Session(connection, session, scope).run()
+    finally:
+        if connection is not None:
+            connection.close()
 
-    def say(self, text: str) -> None:
-        sys.stdout.write(text.translate(CONTROL))
-        sys.stdout.flush()
-        self._line_open = not text.endswith("\n")
 
-    def end(self) -> None:
-        if self._line_open:
-            self.say("\n")
+def _lines() -> Iterator[str]:
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            if (text := input("> ")).strip():
+                yield text
+    sys.stdout.write("\n")
+
+
+def _stand_alone(root: str, name: str) -> int:
+    for number, text in enumerate(_lines(), 1):
+        try:
+            fields = [name, name.rpartition("/")[2], f"r{number}", os.getcwd(), "ttt", "text", "--", text]
+            execute(root, [os.fsencode(field) for field in fields])
+        except Failure as failure:
+            _note(str(failure))
+            return failure.exit_code
+    return OK
+
+
+class _Session:
+    """A session over the object's socket."""
+
+    def __init__(self, connection: Any, session: str, scope: str) -> None:
+        self._connection = connection
+        self._session = session
+        self._scope = scope
+        self._rest = b""
+
+    def run(self) -> int:
+        numbers = count(1)
+        for text in _lines():
+            client = f"m{os.getpid()}-{next(numbers)}"
+            request = {"op": "send", "id": client, "session": self._session, "scope": self._scope, "input": text}
+            data = msgspec.json.encode(request | {"cwd": os.getcwd()}) + b"\n"
+            if not (send(self._connection, data) and self._answer(client)):
+                _note("the gateway has gone")
+                return GENERIC
+        return OK
+
+    def _answer(self, client: str) -> bool:
+        """Shows one answer. False if the connection ended first, or at a second interrupt; the first one cancels."""
+        text = Text(terminal=sys.stdout.isatty())
+        cancelled = False
+        while True:
+            try:
+                data = receive(self._connection)
+            except KeyboardInterrupt:
+                if cancelled:
+                    return False
+                cancelled = True
+                send(self._connection, msgspec.json.encode({"op": "cancel", "id": client}) + b"\n")
+                continue
+            if not data:
+                return False
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for event in map(decode, lines):
+                _show(text, event)
+                if isinstance(event, Done) or (isinstance(event, Error) and event.run is msgspec.UNSET):
+                    return True
+
+
+def _show(text: Text, event: Event) -> None:
+    for stream, shown in text.feed(event):
+        to = sys.stdout if stream == "out" else sys.stderr
+        to.write(shown)
+        to.flush()
 
 
 def _note(text: str) -> None:
     sys.stderr.write(f"{text.translate(CONTROL)}\n")
 
 
-def show(read: Callable[[], bytes]) -> None:
-    """Shows events as they come. Raises BrokenPipeError if stdout is closed."""
-    screen = Screen()
-    for event in _events(read):
-        screen.event(event)
-
-
-def _events(read: Callable[[], bytes]) -> Iterator[dict[str, Any]]:
-    rest = b""
-    while data := read():
-        *lines, rest = (rest + data).split(b"\n")
-        yield from map(json.loads, lines)
-
-
-def converse(root: str, name: str) -> int:
-    """Asks line by line until Ctrl-D. With the object's socket it is one session, else each line stands alone.
-
-    Returns the exit code. Raises Failure if the gateway can't be asked, BrokenPipeError if stdout or stderr is closed.
-    """
-    path = os.path.join(root, f"{name}.sock")
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  # line editing in input()
-    connection = connect(path) if os.path.exists(path) else None
-    _note(f"{name.partition('/')[2]}; Ctrl-D leaves, Ctrl-C stops an answer")
+def main() -> int:
     try:
-        return _ask_lines(root, name, connection)
-    finally:
-        if connection is not None:
-            connection.close()
+        agent = sys.argv[2].startswith("agent/")
+        session, scope = ("default", "private") if agent else ("repl", "temp")
+        return converse(sys.argv[1], sys.argv[2], session=session, scope=scope)
+    except Failure as failure:
+        _note(str(failure))
+        return failure.exit_code
+    except (BrokenPipeError, KeyboardInterrupt):
+        return GENERIC
 
 
-def _ask_lines(root: str, name: str, connection: Any) -> int:
-    for number in count(1):
-        try:
-            text = input("> ")
-            while not text.strip():
-                text = input("> ")
-        except (EOFError, KeyboardInterrupt):
-            sys.stdout.write("\n")
-            break
-        if connection is None:
-            try:
-                execute(root, name, f"r{number}", text, show)
-            except Failure as failure:
-                _note(str(failure))
-                return failure.exit_code
-            continue
-        request = {"op": "send", "id": f"m{number}", "session": "repl", "scope": "temp", "input": text}
-        if not (send(connection, json.dumps(request).encode() + b"\n") and _turn(connection, f"m{number}")):
-            _note("the gateway has gone")
-            return GENERIC
-    return OK
-
-
-def _turn(connection: Any, client: str) -> bool:
-    """Shows one answer. False if the connection ended first. An interrupt cancels the answer, a second one leaves."""
-    screen = Screen()
-    cancelled = False
-    rest = b""
-    while True:
-        try:
-            data = receive(connection)
-        except KeyboardInterrupt:
-            if cancelled:
-                return False
-            cancelled = True
-            send(connection, json.dumps({"op": "cancel", "id": client}).encode() + b"\n")
-            continue
-        if not data:
-            return False
-        *lines, rest = (rest + data).split(b"\n")
-        for line in lines:
-            event = json.loads(line)
-            screen.event(event)
-            if event["type"] == "done" or (event["type"] == "error" and "run" not in event):
-                return True
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,13 +23,14 @@ from gateway.ctx.control import (
     parse_defaults,
     parse_session,
 )
-from gateway.ctx.errors import NotFound
-from gateway.ctx.objects import ObjectName, Triple
+from gateway.ctx.errors import NotFound, NotPermitted
+from gateway.ctx.objects import Kind, ObjectName, Triple
 from gateway.errors import ProviderInvalidRequest
 
 STATE = ".ctxgate"
 """The gateway's folder in the tree: the manifest, locks, and the socket of executed objects."""
 RUNNER = "bin/cortexfs-object-runner"
+README = "README"
 EXEC_SOCKET = f"{STATE}/exec.sock"
 MANIFEST = f"{STATE}/manifest.json"
 GATEWAY_LOCK = f"{STATE}/gateway.lock"
@@ -76,7 +77,7 @@ def read_control(triple: Triple) -> Control:
     """Reads an object's `.d` folder. Raises NotFound, and BadControlFile with all mistakes of a file."""
     if not triple.entry.is_file():
         raise NotFound(f"no object {triple.name}")
-    texts = {name: _read(triple.control / name) for name in ("id", "driver", "default", "session", "cap")}
+    texts = {name: read_text(triple.control / name) for name in ("id", "driver", "default", "session", "cap")}
     return Control(
         id=texts["id"].strip(),
         routes=Routes.parse(texts["driver"]),
@@ -86,16 +87,28 @@ def read_control(triple: Triple) -> Control:
     )
 
 
-def _read(path: Path) -> str:
-    """The text of a file; empty if it is missing."""
+def read_text(path: Path) -> str:
+    """The text of a file; empty if it is missing. Never waits, as for the writer of a pipe.
+
+    Raises BadControlFile, and NotPermitted for a file that the gateway may not read.
+    """
     try:
-        with path.open("rb") as file:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise BadControlFile(path.name, [Mistake("NotAFile", 0, "")])
             data = file.read(MAX_CONTROL_FILE + 1)
         if len(data) > MAX_CONTROL_FILE:
             raise BadControlFile(path.name, [Mistake("TooLong", 0, "")])
         return data.decode()
     except FileNotFoundError:
         return ""
+    except IsADirectoryError:
+        raise BadControlFile(path.name, [Mistake("NotAFile", 0, "")]) from None
+    except PermissionError:
+        raise NotPermitted(f"the gateway may not read {path}: chmod u+r, or give it to the gateway's user") from None
+    except OSError as error:  # such as a loop of links
+        raise BadControlFile(path.name, [Mistake("Unreadable", 0, str(error.strerror))]) from error
     except UnicodeDecodeError as error:
         raise BadControlFile(path.name, [Mistake("NotText", 0, "")]) from error
 
@@ -108,6 +121,16 @@ def objects(root: Path) -> Iterator[Triple]:
                 name = control.name.removesuffix(".d")
                 if is_component(name) and (provider / name).is_file() and not (provider / name).is_symlink():
                     yield Triple.of(root, ObjectName("model", f"{provider.name}/{name}"))
+
+
+def others(root: Path) -> Iterator[Triple]:
+    """The agents and tools of the tree, sorted by name."""
+    kinds: tuple[Kind, ...] = ("agent", "tool")
+    for kind in kinds:
+        for control in sorted((root / kind).glob("*.d")):
+            name = control.name.removesuffix(".d")
+            if is_component(name) and (root / kind / name).is_file():
+                yield Triple.of(root, ObjectName(kind, name))
 
 
 def prepare(root: Path) -> None:

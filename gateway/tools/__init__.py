@@ -3,20 +3,29 @@
 from gateway.tools.base import (
     Access,
     Complete,
+    Cost,
+    Effect,
+    Mount,
+    Source,
+    Tool,
     ToolContext,
     ToolError,
     ToolPolicy,
-    ToolRow,
 )
-from gateway.tools.catalogue import Catalogue, catalogue
+from gateway.tools.catalogue import Catalogue, Toolbox, catalogue
 
 __all__ = [
     "Access",
     "Catalogue",
     "Complete",
+    "Cost",
+    "Effect",
+    "Mount",
+    "Source",
+    "Tool",
     "ToolContext",
     "ToolError",
     "ToolPolicy",
-    "ToolRow",
+    "Toolbox",
     "catalogue",
 ]

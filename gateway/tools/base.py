@@ -1,18 +1,22 @@
-"""What a tool is, who may run it, and what it runs with."""
+"""What a tool is, which tools a policy permits, and what a tool runs with."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
-
-if TYPE_CHECKING:
-    from gateway.store import Store
+from typing import Any, Literal, Protocol, get_args
 
 Access = Literal["read", "edit", "full"]
 """Each level includes those before it."""
+
+Effect = Literal["read", "write", "external"]
+"""read: it changes nothing. write: it changes what is stored here. external: it talks to others, which may change
+anything."""
+
+Cost = Literal["local", "network", "model"]
+"""What a call spends: time of this machine, a connection, or a model's tokens."""
 
 _RANKS: dict[str, int] = {name: rank for rank, name in enumerate(get_args(Access))}
 
@@ -29,18 +33,59 @@ class ToolError(Exception):
         return {"error": {"code": self.code, "message": self.message}}
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRow:
-    """A tool as the model sees it. parameters: the JSON Schema of its arguments.
+class Complete(Protocol):
+    async def __call__(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
+        """A model's answer to one prompt, without tools or history. model: a name from the configuration, or `default`.
 
-    idempotent: a call that was cut off may run again, since twice has the effect of once.
+        Raises GatewayError.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder of this machine. max_bytes, max_count: what a writable one may hold, its own files included."""
+
+    path: Path
+    writable: bool
+    max_bytes: int
+    max_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What tools run with; whoever runs them makes it. No tool learns who that is. None: there is no such thing.
+
+    files: the folder that the files' tools see as `/`. records: the models and records that the records' tools see, a
+    `gateway.tools.records.Records`, which raises this module's errors and so can't be named here. complete: asks a
+    model. mounts: folders that the files' tools see as `/mnt/NAME`.
+    """
+
+    files: Path | None = None
+    records: Callable[[], Any] | None = None
+    complete: Complete | None = None
+    mounts: Mapping[str, Mount] = field(default_factory=dict)
+
+
+Run = Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""(context, checked arguments) → JSON. Raises ToolError, or GatewayError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """parameters: the JSON Schema of its arguments. access: what a policy must grant.
+
+    idempotent: a call that was cut off may run again, since twice has the effect and the result of once.
     """
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     access: Access
-    idempotent: bool = False
+    effect: Effect
+    idempotent: bool
+    cost: Cost
+    run: Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,40 +99,39 @@ class ToolPolicy:
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
 
-    def permits(self, row: ToolRow) -> bool:
-        if self.access is None or _RANKS[row.access] > _RANKS[self.access]:
+    def permits(self, tool: Tool) -> bool:
+        if self.access is None or _RANKS[tool.access] > _RANKS[self.access]:
             return False
-        return _named(row.name, self.allow) and not _named(row.name, self.deny)
+        return self.names(tool.name)
+
+    def names(self, name: str) -> bool:
+        """Whether `allow` names a tool and `deny` doesn't."""
+        return _named(name, self.allow) and not _named(name, self.deny)
+
+    def reaches(self, family: str) -> bool:
+        """Whether it may permit a tool whose name begins with `family.`."""
+        return self.access is not None and any(reaches(glob, family) for glob in self.allow)
 
 
 def _named(name: str, globs: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
-class Complete(Protocol):
-    async def __call__(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
-        """A model's answer to one prompt, without tools or history. model: a name from the configuration, or `default`.
+def reaches(glob: str, family: str) -> bool:
+    """Whether a glob may match a name that begins with `family.`."""
+    head, dot, _ = glob.partition(".")
+    if dot and "*" not in head:
+        return fnmatchcase(family, head)
+    literal = glob[: min(at for sign in "*?[" if (at := glob.find(sign)) >= 0)] if "*" in glob else None
+    return literal is not None and f"{family}.".startswith(literal)
 
-        Raises GatewayError.
-        """
+
+class Source(Protocol):
+    """Tools that must be asked for: an MCP server's. Their names begin with `name` and a dot."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def tools(self) -> Sequence[Tool]:
+        """All of them, within bounded time. Raises ToolError if they can't be had now."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ToolContext:
-    """On whose behalf a tool runs; one per turn. folder: of the files that the model may use."""
-
-    tenant: str
-    user: str
-    folder: Path
-    store: Store
-    policy: ToolPolicy
-    complete: Complete
-
-
-@dataclass(frozen=True, slots=True)
-class Tool:
-    """A row and its function: takes checked arguments, returns JSON, raises ToolError."""
-
-    row: ToolRow
-    run: Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]

@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.config import RoomTools
-from gateway.tools.base import Tool, ToolContext, ToolError, ToolRow
+from gateway.tools.base import Cost, Run, Tool, ToolContext, ToolError
 
 if TYPE_CHECKING:
     from gateway.tools.fetch import Fetched, Fetcher
@@ -52,16 +52,18 @@ class Curl:
         body = {"body": {"type": "string", "maxLength": 1_000_000, "description": "Request body, UTF-8."}}
         focus = {"focus": {"type": "string", "maxLength": 1000, "description": "What the summary is to be about."}}
         return [
-            Tool(_row("get", "Fetch a URL with GET; the raw response.", {}), self._get),
-            Tool(_row("post", "Fetch a URL with POST; the raw response.", body), self._post),
-            Tool(_row("markdown", "Fetch a URL and read its page as Markdown.", max_chars), self._markdown),
-            Tool(
-                _row("compact", "Fetch a URL and read title, headings, links and text of its page.", max_chars),
-                self._compact,
+            _tool("get", "Fetch a URL with GET; the raw response.", {}, self._get),
+            # A post may order, pay or send: twice isn't once.
+            _tool("post", "Fetch a URL with POST; the raw response.", body, self._post, idempotent=False),
+            _tool("markdown", "Fetch a URL and read its page as Markdown.", max_chars, self._markdown),
+            _tool(
+                *("compact", "Fetch a URL and read title, headings, links and text of its page."),
+                *(max_chars, self._compact),
             ),
-            Tool(
-                _row("summarize", "Fetch a URL and read a short summary of its page.", {**focus, **max_chars}),
-                self._summarize,
+            _tool(
+                *("summarize", "Fetch a URL and read a short summary of its page."),
+                *({**focus, **max_chars}, self._summarize),
+                cost="model",
             ),
         ]
 
@@ -113,7 +115,9 @@ class Curl:
         focus = f"Summarise it with regard to: {given['focus']}\n\n" if given.get("focus") else ""
         text = page["content"].replace("</page>", "< /page>")
         prompt = f"{focus}URL: {fetched.url}\nTitle: {page['title']}\n\n<page>\n{text}\n</page>\n\nSummary:"
-        model = self._tools.summary_model
+        model = self._tools.summary_model or "default"
+        if context.complete is None:
+            raise ToolError("not_available", "there is no model here to summarise with; curl.markdown reads the page")
         summary = await context.complete(model, SUMMARIZE, prompt, max_tokens=SUMMARY_TOKENS)
         most = self._tools.max_result_chars
         told = {"title": page["title"], "summary": summary.strip()[:most], "model": model}
@@ -163,10 +167,26 @@ def tools(settings: RoomTools) -> list[Tool]:
     return Curl(settings).tools()
 
 
-def _row(name: str, description: str, properties: dict[str, Any]) -> ToolRow:
+def _tool(
+    name: str,
+    description: str,
+    properties: dict[str, Any],
+    run: Run,
+    *,
+    idempotent: bool = True,
+    cost: Cost = "network",
+) -> Tool:
     schema = {"type": "object", "properties": {**_COMMON, **properties}, "required": ["url"]}
-    parameters = {**schema, "additionalProperties": False}
-    return ToolRow(f"curl.{name}", description, parameters, "read", idempotent=name != "post")
+    return Tool(
+        name=f"curl.{name}",
+        description=description,
+        parameters={**schema, "additionalProperties": False},
+        access="read",
+        effect="external",
+        idempotent=idempotent,
+        cost=cost,
+        run=run,
+    )
 
 
 def _head(fetched: Fetched) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from gateway.config import RoomTools
-from gateway.tools.base import Access, Tool, ToolContext, ToolError, ToolRow
+from gateway.tools.base import Access, Run, Tool, ToolContext, ToolError
 
 if TYPE_CHECKING:
     from gateway.store import Store
@@ -68,8 +68,15 @@ def tools(settings: RoomTools) -> list[Tool]:
     ]
     return [
         Tool(
-            ToolRow(name, description, _schema(properties, required), access, idempotent=access == "read"),
-            _runner(settings, work),
+            name=name,
+            description=description,
+            parameters=_schema(properties, required),
+            access=access,
+            effect="read" if access == "read" else "write",
+            # A second create makes a second record; a second update or delete may undo what others did in between.
+            idempotent=access == "read",
+            cost="local",
+            run=_runner(settings, work),
         )
         for name, access, description, properties, required, work in table
     ]
@@ -84,9 +91,11 @@ def _schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     }
 
 
-def _runner(settings: RoomTools, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
+def _runner(settings: RoomTools, work: Work) -> Run:
     async def run(context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        return await work(records(settings, context.store, context.tenant), given, settings.max_result_chars)
+        if context.records is None:
+            raise ToolError("not_available", "there are no records here")
+        return await work(context.records(), given, settings.max_result_chars)
 
     return run
 

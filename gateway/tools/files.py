@@ -7,7 +7,7 @@ import base64
 import errno
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from fnmatch import translate
 from functools import lru_cache
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gateway.config import RoomTools
-from gateway.tools.base import Access, Tool, ToolContext, ToolError, ToolRow
+from gateway.tools.base import Access, Mount, Run, Tool, ToolContext, ToolError
 
 if TYPE_CHECKING:
     from gateway.tools.vfs import JailedFileSystem
@@ -40,6 +40,8 @@ CODES = {
     errno.EACCES: ("path_refused", "the gateway has no permission"),
     errno.ELOOP: ("path_refused", "links are not followed"),
     errno.EXDEV: ("path_refused", "it is on another file system"),
+    errno.EFBIG: ("too_large", "it has too many files or bytes: choose a folder further down"),
+    errno.EROFS: ("read_only", "the folder is mounted read-only"),
     errno.EINVAL: ("path_refused", ""),
     errno.ENAMETOOLONG: ("path_refused", "the path is too long"),
     errno.EBUSY: ("busy", ""),
@@ -51,25 +53,47 @@ _DEPTH = {"type": "integer", "minimum": 1, "maximum": 64, "description": "Folder
 _ALL = {"type": "boolean", "description": "Also names that begin with a dot. Default false."}
 
 
-def file_system(settings: RoomTools, folder: Path) -> JailedFileSystem:
-    """The files below `folder`, within the quota of the settings. Creates the folder; blocks; raises OSError."""
+def file_system(settings: RoomTools, folder: Path, mounts: Mapping[str, Mount] | None = None) -> JailedFileSystem:
+    """The files below `folder`, within the quota of the settings, and the mounted folders as `/mnt/NAME`.
+
+    Creates the folder; blocks; raises OSError.
+    """
     from gateway.tools.vfs import JailedFileSystem, Limits
 
     limits = Limits(settings.files_max_bytes, settings.files_max_count, settings.files_max_depth)
+    if mounts:
+        from gateway.tools.mounts import MountedFileSystem
+
+        return MountedFileSystem(folder, limits, mounts)
     return JailedFileSystem(folder, limits)
 
 
 def tools(settings: RoomTools) -> list[Tool]:
+    def rooms_own(context: ToolContext, folder: Path) -> JailedFileSystem:
+        return file_system(settings, folder, context.mounts)
+
     return [
         Tool(
-            ToolRow(name, description, _object(properties, required), access, idempotent=access == "read"),
-            _runner(settings, work),
+            name=name,
+            description=description,
+            parameters=_object(properties, required),
+            access=access,
+            effect="read" if access == "read" else "write",
+            # A second change finds what the first one left: `exists`, `not_found`.
+            idempotent=access == "read",
+            cost="local",
+            run=runner(rooms_own, settings.max_result_chars, work),
         )
-        for name, access, description, properties, required, work in (*_reading(settings), *_EDITING)
+        for name, access, description, properties, required, work in rows(settings)
     ]
 
 
 _Row: TypeAlias = tuple[str, Access, str, dict[str, Any], list[str], Work]
+
+
+def rows(settings: RoomTools) -> list[_Row]:
+    """Name, access, description, properties, required ones and work of each tool."""
+    return [*_reading(settings), *_EDITING]
 
 
 def _reading(settings: RoomTools) -> list[_Row]:
@@ -119,12 +143,14 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def _runner(settings: RoomTools, work: Work) -> Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
-    most = settings.max_result_chars
+def runner(opened: Callable[[ToolContext, Path], JailedFileSystem], most: int, work: Work) -> Run:
+    """Runs `work` on the files of the context, in a thread. opened: makes them of their folder."""
 
     def blocking(context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
+        if context.files is None:
+            raise ToolError("not_available", "there are no files here")
         try:
-            return work(file_system(settings, context.folder), given, most)
+            return work(opened(context, context.files), given, most)
         except OSError as error:
             if error.errno not in CODES:
                 raise

@@ -75,9 +75,11 @@ class JailedFileSystem(AbstractFileSystem):  # type: ignore[misc]
     protocol = "jail"
     cachable = False
 
-    def __init__(self, root: Path, limits: Limits) -> None:
+    def __init__(self, root: Path, limits: Limits | None) -> None:
+        """limits: None for a folder that isn't ours, which has no quota and must exist."""
         super().__init__(use_listings_cache=False, skip_instance_cache=True)
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if limits is not None:
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._root = root
         self._limits = limits
 
@@ -140,7 +142,7 @@ class JailedFileSystem(AbstractFileSystem):  # type: ignore[misc]
         """Replaces a file atomically. With mode `create` it must not exist."""
         wanted = self._named(path)
         with self._changes(), self._folder(wanted[:-1]) as (folder, device):
-            before = 0
+            before, kept = 0, 0o600
             try:
                 status = os.stat(wanted[-1], dir_fd=folder, follow_symlinks=False)
             except FileNotFoundError:
@@ -149,7 +151,7 @@ class JailedFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 if mode == "create":
                     raise _error(errno.EEXIST, "it already exists")
                 _check_file(status, device)
-                before = status.st_size
+                before, kept = status.st_size, stat.S_IMODE(status.st_mode)
                 self._check_quota(wanted, 0, len(value) - before)
             part = f".{secrets.token_hex(8)}.part"
             file = os.open(
@@ -157,6 +159,7 @@ class JailedFileSystem(AbstractFileSystem):  # type: ignore[misc]
             )
             try:
                 with os.fdopen(file, "wb") as stream:
+                    os.fchmod(file, kept)
                     stream.write(value)
                 os.rename(part, wanted[-1], src_dir_fd=folder, dst_dir_fd=folder)
             except BaseException:
@@ -223,7 +226,7 @@ class JailedFileSystem(AbstractFileSystem):  # type: ignore[misc]
         for info in self.below(""):
             count += 1
             total += info["size"] if info["type"] == "file" else 0
-            if count > self._limits.count:
+            if self._limits is not None and count > self._limits.count:
                 break
         return count, total
 
@@ -283,11 +286,13 @@ class JailedFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return len(wanted)
 
     def _check_depth(self, depth: int) -> None:
-        if depth > self._limits.depth:
+        if self._limits is not None and depth > self._limits.depth:
             raise _error(errno.EDQUOT, f"paths may have at most {self._limits.depth} names")
 
     def _check_quota(self, wanted: Names, count: int, size: int) -> None:
         """Checks whether this many new entries and bytes fit."""
+        if self._limits is None:
+            return
         self._check_depth(len(wanted))
         there, total = self.usage()
         if count > 0 and there + count > self._limits.count:

@@ -10,6 +10,8 @@ from gateway.ctx.drivers.base import Driver
 DRIVERS = {
     "openai-chat": "gateway.ctx.drivers.chat:OpenAIChat",
     "openai-responses": "gateway.ctx.drivers.responses:OpenAIResponses",
+    "openai-embeddings": "gateway.ctx.drivers.retrieval:OpenAIEmbeddings",
+    "openai-rerank": "gateway.ctx.drivers.retrieval:OpenAIRerank",
     "debug": "gateway.ctx.drivers.chat:Debug",
 }
 

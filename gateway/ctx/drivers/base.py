@@ -31,6 +31,11 @@ class Ask:
 class Answering(Protocol):
     """An answer in progress."""
 
+    @property
+    def cut(self) -> bool:
+        """Whether the limit of its length ended the answer. Known at its end."""
+        ...
+
     async def events(self) -> list[Event]:
         """The next events, without `start` and `done`; [] at the end. Raises GatewayError."""
         ...

@@ -43,6 +43,10 @@ class ChatAnswering:
         self._ended = False
         self._failed: TooLong | None = None
 
+    @property
+    def cut(self) -> bool:
+        return self._reader.cut
+
     async def events(self) -> list[Event]:
         while not self._ended:
             if self._failed is not None:

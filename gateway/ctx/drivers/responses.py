@@ -95,6 +95,10 @@ class ResponsesAnswering:
         self._closed = False
         self._failed: GatewayError | None = None
 
+    @property
+    def cut(self) -> bool:
+        return self._reader.cut
+
     async def events(self) -> list[Event]:
         while not self._reader.ended:
             if self._failed is not None:
@@ -152,9 +156,14 @@ class _Usage(Struct):
     input_tokens_details: _Details | None = None
 
 
+class _Incomplete(Struct):
+    reason: str | None = None
+
+
 class _Answer(Struct):
     usage: _Usage | None = None
     error: Any = None
+    incomplete_details: _Incomplete | None = None
 
 
 class _StreamEvent(Struct):
@@ -176,6 +185,7 @@ class StreamReader:
         self._calls = 0
         self._events: list[Event] = []
         self.ended = False
+        self.cut = False
         self.usage: Mapping[str, Any] = {}
         """Token counts, as in a chat answer."""
 
@@ -207,6 +217,8 @@ class StreamReader:
                     self._writer.usage(usage.input_tokens, usage.output_tokens, cached)
                     tokens = {"prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens}
                     self.usage = {**tokens, "prompt_tokens_details": {"cached_tokens": cached}}
+                if event.response is not None and (why := event.response.incomplete_details) is not None:
+                    self.cut = why.reason == "max_output_tokens"
                 self._events += self._writer.finish()
                 self.ended = True
             case "response.failed" | "error":
@@ -254,7 +266,11 @@ def _items(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if role == "tool":
             yield {"type": "function_call_output", "call_id": message.get("tool_call_id"), "output": _text(content)}
             continue
-        if content:
+        if content and role == "assistant":
+            # llama.cpp knows an answer of its own only by this form; OpenAI takes it, too.
+            parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            yield {"type": "message", "role": role, "content": list(_parts(role, parts))}
+        elif content:
             yield {"role": role, "content": content if isinstance(content, str) else list(_parts(role, content))}
         for call in message.get("tool_calls") or ():
             yield {"type": "function_call", "call_id": call.get("id"), **call.get("function", {})}

@@ -1,0 +1,1 @@
+"""Agents as executable files and sockets. An agent's session is a room."""

@@ -1,0 +1,1 @@
+"""Tools as executable files."""

@@ -1,0 +1,60 @@
+"""The SDK's client for streamable HTTP, with bounds on what a server may send."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import httpx2
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+
+MOST_BYTES = 4 * 1024 * 1024
+"""Bytes of one answer."""
+
+
+class _Counted(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MOST_BYTES
+        async for chunk in self._stream:
+            left -= len(chunk)
+            if left < 0:
+                raise httpx2.ReadError(f"the answer has over {MOST_BYTES} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Bounded(httpx2.AsyncHTTPTransport):
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":
+            # A stream for what we didn't ask for: nobody here would hear it.
+            return httpx2.Response(405)
+        response = await super().handle_async_request(request)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            raise httpx2.ReadError("the answer is compressed, which nobody asked for")
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        response.stream = _Counted(response.stream)
+        return response
+
+
+@asynccontextmanager
+async def connect(url: str, headers: Mapping[str, str], seconds: float) -> AsyncIterator[TransportStreams]:
+    """The streams of a server. seconds: the most between two parts of an answer."""
+    from mcp.client.streamable_http import streamable_http_client
+
+    client = httpx2.AsyncClient(
+        headers={**headers, "accept-encoding": "identity"},
+        timeout=httpx2.Timeout(10.0, read=seconds),
+        transport=_Bounded(),
+        trust_env=False,
+    )
+    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MOST_BYTES) as streams:
+        yield streams

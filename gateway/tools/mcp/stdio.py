@@ -1,0 +1,220 @@
+"""A server's process, and its messages as the SDK wants them.
+
+The SDK's own transport collects a line for as long as the server writes it, and logs what it can't read. This one has
+bounds on lines, messages and bytes, and keeps everything that we don't ask for away from the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+    from mcp.client._transport import TransportStreams
+    from mcp.shared.message import SessionMessage
+
+LONGEST_LINE = 4 * 1024 * 1024
+"""Bytes of one message."""
+MOST_BYTES, MOST_LINES = 4 * LONGEST_LINE, 20_000
+"""What a server may write between two of our messages."""
+AT_ONCE = 64
+"""Lines to read before others get the event loop."""
+GRACE_SECONDS = 2.0
+"""For the server to end by itself, once its standard input is closed."""
+TAIL = 2000
+"""Bytes of its standard error to keep."""
+
+HEARD = ("notifications/tools/list_changed", "ping")
+"""What a server may tell or ask us; all else is dropped."""
+
+NAMES = frozenset(
+    (
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"),
+        *("SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "XDG_CACHE_HOME"),
+    )
+)
+
+
+class _Head(msgspec.Struct):
+    id: int | str | None = None
+    method: str | None = None
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+
+
+def environment(
+    given: Mapping[str, str], passed: Sequence[str] = (), environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """What a server's process gets: `given`, the variables named in `passed`, and those that hold no secret."""
+    inherited = {
+        name: value for name, value in environ.items() if name in NAMES or name in passed or name.startswith("LC_")
+    }
+    return {**inherited, **given}
+
+
+class Pipe:
+    """Reads what a server writes, within bounds."""
+
+    def __init__(self, ended: Callable[[str], None]) -> None:
+        """ended: told why, once, as soon as the server's standard output ends or breaks a bound."""
+        self._ended = ended
+        self.tail = b""
+        self.skipped = 0
+        """Lines that are no messages: some servers log to their standard output."""
+        self.patient = False
+        """Whether the server may take its time to end, as one that works may; else it is killed."""
+        self._bytes = 0
+        self._lines = 0
+
+    def asked(self) -> None:
+        """We sent a message: the server may write again."""
+        self._bytes = self._lines = 0
+
+    async def read(self, process: Process, deliver: Callable[[bytes], Any]) -> None:
+        """Delivers the messages until the output ends."""
+        assert process.stdout is not None
+        why = ""
+        while not why:
+            try:
+                line = await process.stdout.readuntil()
+            except asyncio.IncompleteReadError:
+                why = "it closed its standard output"
+            except asyncio.LimitOverrunError:
+                why = f"it wrote a line of over {LONGEST_LINE} bytes"
+            else:
+                why = self._flood(len(line))
+                if not why and self._wanted(line):
+                    await deliver(line)
+                elif self._lines % AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        if process.returncode is None and why.startswith("it closed"):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(process.wait()), 0.2)
+        if process.returncode is not None:
+            why = f"it ended: {_status(process.returncode)}"
+        self._ended(why)
+
+    def _flood(self, size: int) -> str:
+        self._bytes += size
+        self._lines += 1
+        if self._bytes > MOST_BYTES:
+            return f"it wrote over {MOST_BYTES} bytes that nobody asked for"
+        return f"it wrote over {MOST_LINES} lines that nobody asked for" if self._lines > MOST_LINES else ""
+
+    def _wanted(self, line: bytes) -> bool:
+        try:
+            head = _HEAD.decode(line)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            self.skipped += 1
+            return False
+        return head.method is None or head.method in HEARD
+
+    async def listen(self, process: Process) -> None:
+        """Keeps the end of the standard error."""
+        assert process.stderr is not None
+        while chunk := await process.stderr.read(65536):
+            self.tail = (self.tail + chunk)[-TAIL:]
+
+
+@asynccontextmanager
+async def connect(
+    command: Sequence[str], env: Mapping[str, str], folder: Path, pipe: Pipe
+) -> AsyncIterator[TransportStreams]:
+    """Starts the server; ends it, and all that it started, on leaving. Raises OSError if it can't be started."""
+    import anyio
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
+
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=dict(env),
+        cwd=folder,
+        start_new_session=True,
+        limit=LONGEST_LINE,
+    )
+    heard: tuple[
+        MemoryObjectSendStream[SessionMessage | Exception], MemoryObjectReceiveStream[SessionMessage | Exception]
+    ] = anyio.create_memory_object_stream(0)
+    said: tuple[MemoryObjectSendStream[SessionMessage], MemoryObjectReceiveStream[SessionMessage]] = (
+        anyio.create_memory_object_stream(0)
+    )
+
+    async def deliver(line: bytes) -> None:
+        try:
+            message = SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+        except ValueError:
+            pipe.skipped += 1
+            return
+        await heard[0].send(message)
+
+    async def read() -> None:
+        with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+            async with heard[0]:
+                await pipe.read(process, deliver)
+
+    async def write() -> None:
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            async for message in said[1]:
+                pipe.asked()
+                process.stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await process.stdin.drain()
+
+    tasks = [asyncio.create_task(work) for work in (read(), write(), pipe.listen(process))]
+    try:
+        yield heard[1], said[0]
+    finally:
+        try:
+            if pipe.patient:
+                await _stop(process)
+        finally:
+            _kill(process)
+            for task in tasks:
+                task.cancel()
+            for stream in (*heard, *said):
+                stream.close()
+            await asyncio.wait(tasks)
+            await _reap(process)
+
+
+async def _stop(process: Process) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), GRACE_SECONDS)
+
+
+async def _reap(process: Process) -> None:
+    """Reads what is left in the pipes: only then does asyncio close them."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(GRACE_SECONDS):
+            for pipe in (process.stdout, process.stderr):
+                while await pipe.read(65536):
+                    pass
+            await process.wait()
+
+
+def _kill(process: Process) -> None:
+    """The whole group: a server may be a shell's or npx's child."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _status(code: int) -> str:
+    return f"exit status {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
