@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,6 +27,8 @@ MAX_LIST, MAX_HISTORY = 1000, 10_000
 RETRY = b"retry: 1000\n\n"
 """Milliseconds until a client that lost the stream reconnects."""
 
+TAKE_OVER_SECONDS = 1.0
+
 log = logging.getLogger("ctxgate")
 
 Verb: TypeAlias = Callable[[Rooms, Request], Awaitable[tuple[int, Any]]]
@@ -40,7 +43,18 @@ def enveloped(verb: Verb) -> Handler:
         status, data = await verb(request.services.shared(Rooms), request)
         return JSON({"success": True, "data": data, "error": None, "code": None, "message": None}, status=status)
 
-    return handler
+    return at_the_holder(handler)
+
+
+def at_the_holder(handler: Handler) -> Handler:
+    """In a cluster, has the gateway that holds the rooms answer."""
+
+    @functools.wraps(handler)
+    async def anywhere(request: Request) -> ASGIApp:
+        forward = request.services.forward
+        return await (handler(request) if forward is None else forward(handler, request))
+
+    return anywhere
 
 
 def error_object(error: GatewayError) -> dict[str, Any]:
@@ -92,8 +106,8 @@ async def say(rooms: Rooms, request: Request) -> tuple[int, Any]:
 
 @enveloped
 async def wake(rooms: Rooms, request: Request) -> tuple[int, Any]:
-    await _read(request, Wake)
-    return 200, await rooms.wake(request.principal.tenant, _id(request))
+    retry = (await _read(request, Wake)).retry
+    return 200, await rooms.wake(request.principal.tenant, _id(request), retry=retry)
 
 
 @enveloped
@@ -114,6 +128,7 @@ async def history(rooms: Rooms, request: Request) -> tuple[int, Any]:
     return 200, await rooms.history(request.principal.tenant, _id(request), events, messages, limit)
 
 
+@at_the_holder
 async def events(request: Request) -> ASGIApp:
     """A client that reconnects sends Last-Event-ID, which then replaces the `after` of its first request."""
     rooms, room, tenant = request.services.shared(Rooms), _id(request), request.principal.tenant
@@ -156,15 +171,22 @@ async def delete_secret(rooms: Rooms, request: Request) -> tuple[int, Any]:
 async def resume(services: Services) -> AsyncIterator[None]:
     """Resumes the rooms of an earlier process, without delaying the start."""
     rooms = services.shared(Rooms)
-    rooms.spawn(_resume(rooms), "resume the rooms")
+    rooms.spawn(_resume(rooms, services), "resume the rooms")
     try:
         yield
     finally:
         await rooms.aclose()
 
 
-async def _resume(rooms: Rooms) -> None:
-    try:
-        await rooms.open()
-    except GatewayError as error:
-        log.warning("can't resume the rooms yet: %s", error)
+async def _resume(rooms: Rooms, services: Services) -> None:
+    while True:
+        try:
+            await rooms.open()
+        except GatewayError as error:
+            if services.forward is None:
+                log.warning("can't resume the rooms yet: %s", error)
+                return
+        # In a cluster, rooms that worked in a gateway that died go on in another one.
+        if services.forward is None:
+            return
+        await asyncio.sleep(TAKE_OVER_SECONDS)

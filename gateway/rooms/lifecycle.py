@@ -10,36 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.rooms.schemas import Event
-from gateway.tools.base import Tool, ToolContext, ToolRow
-
-IDLE = ToolRow(
-    "room.idle",
-    "Let this room go to sleep once the present turn has settled.",
-    {
-        "type": "object",
-        "properties": {"reason": {"type": "string", "maxLength": 1000, "description": "Why the room can rest."}},
-        "additionalProperties": False,
-    },
-    "full",
-    idempotent=True,
-)
-
-RELEASE = ToolRow(
-    "room.release",
-    "Release this room for good, once the present turn has come to a safe point.",
-    {
-        "type": "object",
-        "properties": {
-            "mode": {
-                "enum": ["graceful", "immediate"],
-                "description": "graceful (default): when this turn has ended. immediate: after this tool call.",
-            }
-        },
-        "additionalProperties": False,
-    },
-    "full",
-    idempotent=True,
-)
+from gateway.tools import Tool, ToolContext
 
 
 async def _idle(context: ToolContext, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -50,7 +21,42 @@ async def _release(context: ToolContext, arguments: dict[str, Any]) -> dict[str,
     return {"status": "accepted", "mode": arguments.get("mode", "graceful")}
 
 
-TOOLS = (Tool(IDLE, _idle), Tool(RELEASE, _release))
+IDLE = Tool(
+    name="room.idle",
+    description="Let this room go to sleep once the present turn has settled.",
+    parameters={
+        "type": "object",
+        "properties": {"reason": {"type": "string", "maxLength": 1000, "description": "Why the room can rest."}},
+        "additionalProperties": False,
+    },
+    access="full",
+    effect="write",
+    idempotent=True,
+    cost="local",
+    run=_idle,
+)
+
+RELEASE = Tool(
+    name="room.release",
+    description="Release this room for good, once the present turn has come to a safe point.",
+    parameters={
+        "type": "object",
+        "properties": {
+            "mode": {
+                "enum": ["graceful", "immediate"],
+                "description": "graceful (default): when this turn has ended. immediate: after this tool call.",
+            }
+        },
+        "additionalProperties": False,
+    },
+    access="full",
+    effect="write",
+    idempotent=True,
+    cost="local",
+    run=_release,
+)
+
+TOOLS = (IDLE, RELEASE)
 
 
 class Requested:

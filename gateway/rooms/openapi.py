@@ -16,8 +16,12 @@ _REFERENCE = f"#/components/schemas/{PREFIX}" + "{name}"
 _TYPES = (
     *(bodies.Room, bodies.Message, bodies.Event, bodies.History, bodies.SecretShown),
     *(bodies.Rent, bodies.Update, bodies.Say, bodies.Wake, bodies.Interrupt, bodies.Release, bodies.Secret),
+    *(bodies.Template, bodies.Made, bodies.Defined),
 )
 _NUMBER = {"type": "integer", "minimum": 0}
+_TEXT = {"type": "string"}
+_ANY = {"type": "object"}
+_BYTES = {"type": "string", "format": "binary"}
 _ERRORS = {
     "400": "The request is wrong; `message` names the field.",
     "401": "A valid API key is missing.",
@@ -50,7 +54,8 @@ def schemas() -> dict[str, Any]:
 
 def paths() -> dict[str, Any]:
     """Path → method → operation."""
-    return {**_list_paths(), **_room_paths(), **_verb_paths(), **_log_paths(), **_secret_paths()}
+    rooms = {**_list_paths(), **_room_paths(), **_verb_paths(), **_log_paths(), **_file_paths(), **_factory_paths()}
+    return {**rooms, **_record_paths(), **_secret_paths()}
 
 
 def _list_paths() -> dict[str, Any]:
@@ -122,6 +127,95 @@ def _log_paths() -> dict[str, Any]:
     }
 
 
+def _file_paths() -> dict[str, Any]:
+    entry = _object(path=_TEXT, type={"enum": ["file", "directory", "link", "other"]}, size=_NUMBER, modified=_TEXT)
+    path = _query("path", {"type": "string", "default": "/"}, "A folder.")
+    parameters = [
+        path,
+        _query("recursive", {"type": "boolean", "default": False}, "Also what is in its folders."),
+        _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 1000}, "The most entries."),
+    ]
+    entries = _object(entries=_array(entry), more={"type": "boolean"})
+    upload = _operation("Upload a file, or replace it", {"200": entry, "201": entry})
+    upload["requestBody"] = {"content": {"application/octet-stream": {"schema": _BYTES}}, "required": True}
+    recursive = _query("recursive", {"type": "boolean", "default": False}, "A folder with all that is in it.")
+    inside = {"name": "path", "in": "path", "required": True, "schema": _TEXT, "description": "It may have slashes."}
+    return {
+        "/llm/room/{id}/files": {
+            "parameters": [_id()],
+            "get": _operation("List a room's files", {"200": entries}, None, parameters),
+        },
+        "/llm/room/{id}/files/{path}": {
+            "parameters": [_id(), inside],
+            "get": _bytes("Get a file", "application/octet-stream"),
+            "put": upload,
+            "delete": _operation("Delete a file or a folder", {"200": {"type": "null"}}, None, [recursive]),
+        },
+        "/llm/room/{id}/zip": {
+            "parameters": [_id()],
+            "get": _bytes("Get a folder as a zip", "application/zip", [path]),
+        },
+    }
+
+
+def _factory_paths() -> dict[str, Any]:
+    template = _reference("Template")
+    runs = {"404": {"description": "There are no runs; `message` says why.", **_json(_reference("Error"))}}
+    none = {"summary": "Runs, which this gateway doesn't keep", "tags": ["rooms"], "responses": runs}
+    return {
+        "/llm/factory": {"get": _operation("List the templates of rooms", {"200": _array(template)})},
+        "/llm/factory/runs": {"get": none, "post": none},
+        "/llm/factory/{name}": {
+            "parameters": [_named("name")],
+            "get": _operation("Show a template", {"200": template}),
+            "post": _operation("Rent a room from a template", {"201": _reference("Room")}, "Made"),
+        },
+    }
+
+
+def _record_paths() -> dict[str, Any]:
+    model = _object(model=_TEXT, description=_TEXT, schema=_ANY)
+    page = _object(records=_array(_ANY), next_offset={"type": ["integer", "null"]})
+    listing = [
+        _query("limit", {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}, "The most records."),
+        _query("offset", {**_NUMBER, "default": 0}, "Records to skip."),
+        _query("trashed", {"enum": ["exclude", "include", "only"], "default": "exclude"}, "Those in the trash."),
+    ]
+    one, name = [_named("model"), _named("id")], [_named("model")]
+    return {
+        "/llm/describe": {"get": _operation("List the models of records", {"200": _array(model)})},
+        "/llm/describe/{model}": {
+            "parameters": name,
+            "get": _operation("Show a model of records", {"200": model}),
+            "put": _operation("Make a model of records, or replace its schema", {"200": model}, "Defined"),
+        },
+        "/llm/data/{model}": {
+            "parameters": name,
+            "get": _operation("List records, the oldest first", {"200": page}, None, listing),
+            "post": _with_object(_operation("Make a record", {"201": _ANY})),
+        },
+        "/llm/data/{model}/{id}": {
+            "parameters": one,
+            "get": _operation("Show a record", {"200": _ANY}),
+            "patch": _with_object(_operation("Change fields of a record", {"200": _ANY})),
+            "delete": _operation("Put a record into the trash", {"200": {"type": "null"}}),
+        },
+        "/llm/find/{model}": {
+            "parameters": name,
+            "post": _with_object(_operation("Find records by a query", {"200": page})),
+        },
+        "/llm/aggregate/{model}": {
+            "parameters": name,
+            "post": _with_object(
+                _operation(
+                    "Count, sum and compare records",
+                    {"200": _object(groups=_array(_ANY), truncated={"type": "boolean"})},
+                )
+            ),
+        },
+    }
+
+
 def _secret_paths() -> dict[str, Any]:
     secret = _reference("SecretShown")
     return {
@@ -150,6 +244,28 @@ def _operation(
         for status, data in answers.items()
     }
     return {**operation, "responses": {**good, **_errors()}}
+
+
+def _bytes(summary: str, kind: str, parameters: list[Any] | None = None) -> dict[str, Any]:
+    found = {"description": summary, "content": {kind: {"schema": _BYTES}}}
+    shown: dict[str, Any] = {"summary": summary, "tags": ["rooms"], "responses": {"200": found, **_errors()}}
+    return {**shown, "parameters": parameters} if parameters else shown
+
+
+def _with_object(operation: dict[str, Any]) -> dict[str, Any]:
+    return {**operation, "requestBody": _json(_ANY)}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _object(**properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": _TEXT}
 
 
 def _envelope(data: dict[str, Any]) -> dict[str, Any]:

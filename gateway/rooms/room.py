@@ -12,10 +12,10 @@ from gateway.errors import GatewayError, InternalError
 from gateway.rooms import transaction
 from gateway.rooms.feed import Feed
 from gateway.rooms.lifecycle import Requested
-from gateway.rooms.schemas import Event, LastError, MessageStatus, Room
+from gateway.rooms.schemas import Compacted, Event, LastError, MessageStatus, Room
 from gateway.rooms.states import State, check, conflict
 from gateway.rooms.transaction import Transaction
-from gateway.rooms.turns import PAST_MESSAGES, Agent, Record, Task
+from gateway.rooms.turns import Agent, Record, Task
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -186,12 +186,15 @@ class LiveRoom:
     def _resume(self, tx: Transaction, message_id: str) -> Task | None:
         """The turn that was cut off; fails the room after MAX_ATTEMPTS."""
         task = _task(tx, message_id)
-        attempt = 2 + sum(event.event_type == "agent:turn_resumed" for event in task.recorded)
-        if attempt <= MAX_ATTEMPTS:
+        types = [event.event_type for event in task.recorded]
+        attempt = 2 + types.count("agent:turn_resumed")
+        ended = max((at for at, kind in enumerate(types) if kind == "agent:turn_end"), default=0)  # before a wake
+        if 1 + types[ended:].count("agent:turn_resumed") < MAX_ATTEMPTS:
             payload = {"message_id": message_id, "attempt": attempt}
             tx.event("agent:turn_resumed", payload, agent=task.actor.agent_id, message=message_id)
             return task
         _drop(tx, message_id, "failed")
+        tx.data.failed = message_id
         error = LastError(f"the turn was cut off {MAX_ATTEMPTS} times", "turn_cut_off")
         tx.data.last_error = error
         tx.event("error", {"message": error.message, "code": error.code}, message=message_id)
@@ -236,8 +239,13 @@ class LiveRoom:
     def _record_of(self, task: Task) -> Record:
         agent, message, requested = task.actor.agent_id, task.message.id, self._requested
 
+        def write(tx: Transaction, event_type: str, payload: Mapping[str, Any]) -> None:
+            tx.event(event_type, payload, agent=agent, message=message)
+            if event_type == "history:compacted":
+                _compact(tx, payload)
+
         async def record(event_type: str, payload: Mapping[str, Any]) -> None:
-            await self.commit(lambda tx: tx.event(event_type, payload, agent=agent, message=message))
+            await self.commit(lambda tx: write(tx, event_type, payload))
             requested.add(event_type, payload)
 
         return record
@@ -261,6 +269,7 @@ class LiveRoom:
             tx.data.last_error = LastError(failure.message, failure.code, failure.category)
             tx.event("error", {"message": failure.message, "code": failure.code}, **tags)
             if tx.status == "active":
+                tx.data.failed = task.message.id
                 tx.to("fail", code=failure.code)
         elif status in ("done", "limited"):
             tx.data.last_error = None
@@ -316,6 +325,14 @@ def _write_output(tx: Transaction, task: Task, text: str) -> None:
     tx.event("agent:output", payload, agent=agent, message=message)
 
 
+def _compact(tx: Transaction, payload: Mapping[str, Any]) -> None:
+    agent, text = payload["agent_id"], payload["summary"]
+    if (now := tx.data.compacted(agent).text) != payload["before"]:
+        text = f"{now}\n{text}"  # a person has changed it meanwhile
+    tx.data.summary_text = text
+    tx.data.summaries = {**tx.data.summaries, agent: Compacted(payload["through_seq"], text)}
+
+
 def _drop(tx: Transaction, message_id: str, status: MessageStatus) -> None:
     """Ends a turn that will not be resumed."""
     tx.mark(message_id, status)
@@ -339,6 +356,5 @@ def _task(tx: Transaction, message_id: str) -> Task:
         message=message,
         actor=actors.get(message.actor_key or "", tx.data.actors[0]),
         data=tx.data,
-        past=transaction.messages_before(tx.connection, tx.id, message.seq, PAST_MESSAGES),
         recorded=transaction.events_of(tx.connection, tx.id, message_id),
     )

@@ -35,6 +35,8 @@ class Actor(Struct, forbid_unknown_fields=True):
     skills: Annotated[list[Name], Meta(max_length=50)] = []
     instructions: Prose | None = None
     """The first part of the system message."""
+    context_window: Annotated[int, Meta(ge=256)] | None = None
+    """Of the model, in tokens; null: `context_window` of config.yaml, else 8,192."""
 
 
 class WakePolicy(Struct, forbid_unknown_fields=True):
@@ -58,6 +60,7 @@ class TurnBounds(Struct, forbid_unknown_fields=True):
     output_tokens: Annotated[int, Meta(ge=1)] | None = None
 
 
+Mounts = Annotated[list[Identifier], Meta(max_length=16)]
 Globs = Annotated[list[Annotated[str, Meta(min_length=1, max_length=100)]], Meta(max_length=100)]
 
 
@@ -80,6 +83,8 @@ class Rent(Struct, forbid_unknown_fields=True):
     wake_policy: WakePolicy = msgspec.field(default_factory=WakePolicy)
     done_policy: DonePolicy = msgspec.field(default_factory=DonePolicy)
     bounds: TurnBounds = msgspec.field(default_factory=TurnBounds)
+    mounts: Mounts = []
+    """Names from `rooms.mounts` in config.yaml; the tools see each as `/mnt/NAME`."""
 
 
 class Update(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -93,7 +98,9 @@ class Update(Struct, forbid_unknown_fields=True, omit_defaults=True):
     wake_policy: WakePolicy | UnsetType = UNSET
     done_policy: DonePolicy | UnsetType = UNSET
     bounds: TurnBounds | UnsetType = UNSET
+    mounts: Mounts | UnsetType = UNSET
     summary_text: Prose | UnsetType | None = UNSET
+    """Replaces what the actors know of the past that they no longer see word for word."""
 
 
 class TextPart(Struct, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -120,7 +127,8 @@ class Say(Struct, forbid_unknown_fields=True):
 
 
 class Wake(Struct, forbid_unknown_fields=True):
-    pass
+    retry: bool = True
+    """Whether a failed room answers the failed message after all; if not, that stays failed."""
 
 
 class Interrupt(Struct, forbid_unknown_fields=True):
@@ -133,6 +141,29 @@ class Release(Struct, forbid_unknown_fields=True):
     reason: Prose | None = None
 
 
+class Made(Struct, forbid_unknown_fields=True):
+    """A room from a template."""
+
+    metadata: Metadata = {}
+    content: str | None = None
+    """Its first message."""
+
+
+class Template(Struct, kw_only=True):
+    """A template of config.yaml, and the room that it makes."""
+
+    name: str
+    description: str | None
+    room: Rent
+
+
+class Defined(Struct, forbid_unknown_fields=True):
+    """A model of records. schema: a JSON Schema of type object, without patterns."""
+
+    schema: dict[str, Any]
+    description: Prose = ""
+
+
 class Secret(Struct, forbid_unknown_fields=True):
     """A provider's key. `metadata.provider` names the provider."""
 
@@ -140,6 +171,13 @@ class Secret(Struct, forbid_unknown_fields=True):
     value: Annotated[str, Meta(min_length=1, max_length=8192, pattern=r"^[!-~]+$")]
     kind: Literal["api_key"] = "api_key"
     metadata: Metadata = {}
+
+
+class Compacted(Struct):
+    """What an actor knows of the room's past up to a message."""
+
+    through_seq: int
+    text: str
 
 
 class LastError(Struct, omit_defaults=True):
@@ -161,6 +199,7 @@ class Room(Struct, kw_only=True):
     wake_policy: WakePolicy
     done_policy: DonePolicy
     bounds: TurnBounds
+    mounts: list[str]
     summary_text: str | None
     last_error: LastError | None
     rented_at: str
@@ -168,6 +207,8 @@ class Room(Struct, kw_only=True):
     last_active_at: str | None
     queued_message_id: str | None
     running_message_id: str | None
+    failed_message_id: str | None
+    """The message whose turn failed; `wake` runs it again."""
 
 
 MessageStatus = Literal["queued", "running", "done", "limited", "interrupted", "cancelled", "failed"]

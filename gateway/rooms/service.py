@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -17,6 +17,7 @@ from gateway.rooms.feed import Frame, frame
 from gateway.rooms.room import LiveRoom, finish
 from gateway.rooms.schemas import (
     Actor,
+    Event,
     History,
     Message,
     Release,
@@ -30,13 +31,17 @@ from gateway.rooms.states import DETACHED, OPEN, State, check, conflict
 from gateway.rooms.transaction import Transaction
 from gateway.rooms.turns import Agent, check_actors
 from gateway.rooms.vault import Vault, key_of_file, key_of_keychain
+from gateway.rooms.workspace import check_mounts, files
 from gateway.services import Services
 from gateway.store import Claimed
+from gateway.tools.mcp.servers import Servers
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from gateway.store import Store
+    from gateway.tools.records import Records
+    from gateway.tools.vfs import JailedFileSystem
 
 T = TypeVar("T")
 
@@ -56,6 +61,8 @@ class Rooms:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        # Before the rooms, so that they end first: a call that the end cut off is resumed, not answered.
+        self._servers = services.shared(Servers)
         self._live: WeakValueDictionary[str, LiveRoom] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[None] | None = None
@@ -109,7 +116,7 @@ class Rooms:
         await self.store.claim("rooms")
         file = self._config.rooms.secret_key_file
         self.vault = Vault(self.store, key_of_keychain if file is None else lambda: key_of_file(file))
-        self.agent = Agent(self._services.gateway, self.store, self.vault)
+        self.agent = Agent(self._services.gateway, self.store, self.vault, self._servers.present, self._services.routed)
         if self._ending is None:
             self._ending = self.spawn(self._end_streams(), "end the streams")
         await asyncio.to_thread(self._mark)
@@ -184,23 +191,60 @@ class Rooms:
 
     # Verbs. All raise ProviderInvalidRequest (404) for a missing room and for another tenant's.
 
-    async def rent(self, tenant: str, user: str, rent: Rent) -> Room:
-        """Raises ProviderInvalidRequest and ProviderInvalidModel; ProviderRateLimit above `rooms.max_rooms`."""
+    async def rent(
+        self, tenant: str, user: str, rent: Rent, *, room_id: str | None = None, folder: str | None = None
+    ) -> Room:
+        """Raises ProviderInvalidRequest and ProviderInvalidModel; ProviderRateLimit above `rooms.max_rooms`.
+
+        room_id: None for a new one. folder: of this machine, in which the room's tools work.
+        """
         await self.open()
-        actors = _actors(rent.agents, rent.actors) or [Actor()]
-        check_actors(self._config, actors)
-        check_metadata(rent.metadata)
-        self.agent.check_policy(rent.tool_policy)
+        actors = self._checked(tenant, rent, hosted=folder is not None)
         most = self._config.rooms.max_rooms
 
         def work(connection: Connection) -> Room:
             if transaction.count(connection, tenant, OPEN) >= most:
                 raise ProviderRateLimit(f"the tenant has {most} rooms: release one first", code="too_many_rooms")
-            tx = Transaction.rent(connection, tenant, user, rent, actors)
+            tx = Transaction.rent(connection, tenant, user, rent, actors, room_id, folder)
             tx.save()
             return tx.room()
 
         return await self.store.write(work)
+
+    def _checked(self, tenant: str, rent: Rent, *, hosted: bool) -> list[Actor]:
+        """The actors. Raises ProviderInvalidRequest and ProviderInvalidModel."""
+        actors = _actors(rent.agents, rent.actors) or [Actor()]
+        check_actors(self._config, actors)
+        check_metadata(rent.metadata)
+        check_mounts(self._config, tenant, rent.mounts)
+        self.agent.check_policy(rent.tool_policy, hosted=hosted)
+        return actors
+
+    async def place(self, tenant: str, user: str, room_id: str, rent: Rent, folder: str | None) -> Room:
+        """The room of that id with these settings: rents it, or changes those that differ.
+
+        folder: see `Data`; None: as it is, and at first the room's own. Raises what `rent` raises, and
+        ProviderInvalidRequest (409) for a released room.
+        """
+        try:
+            await self.get(tenant, room_id)
+        except ProviderInvalidRequest:
+            return await self.rent(tenant, user, rent, room_id=room_id, folder=folder or "")
+        actors = self._checked(tenant, rent, hosted=True)
+        wanted: dict[str, Any] = {"actors": actors, "tool_policy": rent.tool_policy, "bounds": rent.bounds}
+        if folder is not None:
+            wanted["folder"] = folder
+
+        def work(tx: Transaction) -> Room:
+            check("update", tx.status)
+            changed = [name for name, value in wanted.items() if getattr(tx.data, name) != value]
+            for name in changed:
+                setattr(tx.data, name, wanted[name])
+            if changed:
+                tx.event("room:updated", {"fields": sorted(changed)})
+            return tx.room()
+
+        return await self._room(room_id).commit(work, tenant)
 
     async def visible(self, tenant: str, status: State | None, limit: int, offset: int) -> list[Room]:
         await self.open()
@@ -224,12 +268,16 @@ class Rooms:
             changes["actors"] = actors
         if "metadata" in changes:
             check_metadata(changes["metadata"])
+        check_mounts(self._config, tenant, _given(update.mounts) or [])
         self.agent.check_policy(_given(update.tool_policy))
 
         def work(tx: Transaction) -> Room:
             check("update", tx.status)
             for name, value in changes.items():
-                setattr(tx.data, name, value)
+                if name == "summary_text":
+                    tx.data.summarise(value)
+                else:
+                    setattr(tx.data, name, value)
             if changes:
                 tx.event("room:updated", {"fields": sorted(changes)})
             return tx.room()
@@ -238,52 +286,93 @@ class Rooms:
 
     async def say(self, tenant: str, user: str, room_id: str, say: Say) -> Message:
         """Queues a message. Raises ProviderInvalidRequest (409) if the state refuses it or a message is queued."""
+        return (await self.say_once(tenant, user, room_id, say, None))[0]
+
+    async def say_once(
+        self, tenant: str, user: str, room_id: str, say: Say, message_id: str | None
+    ) -> tuple[Message, bool]:
+        """Queues a message unless the room has it; returns it, and whether the room had it.
+
+        Raises as `say` does, and ProviderInvalidRequest if another message has its id.
+        """
         await self.open()
         say.text()
         check_metadata(say.metadata)
         room = self._room(room_id)
 
-        def work(tx: Transaction) -> tuple[Message, State]:
+        def work(tx: Transaction) -> tuple[Message, State, bool]:
+            known = message_id and transaction.message_in(tx.connection, room_id, message_id)
+            if known:
+                if known.content != say.content:
+                    raise ProviderInvalidRequest("id: it was sent before, with another input", param="id")
+                return known, tx.status, True
             check("message", tx.status)
             if tx.queued is not None:
                 raise conflict("message_queued", "a message is already queued: a room queues one at a time")
-            known = [actor.agent_id for actor in tx.data.actors]
-            actor = say.agent_id or known[0]
-            if actor not in known:
-                names = ", ".join(known)
-                raise ProviderInvalidRequest(f"agent_id: no actor {actor!r}; the room has: {names}", param="agent_id")
-            message = tx.say(
-                say.content,
-                user=user,
-                author_kind="user",
-                kind=say.kind,
-                status="queued",
-                actor_key=actor,
-                metadata=say.metadata,
-            )
-            tx.queued = message.id
-            payload = {"message_id": message.id, "message_seq": message.seq, "agent_id": actor}
-            tx.event("room:message", payload, message=message.id)
-            wakes = tx.status != "sleeping" or tx.data.wake_policy.on_message
-            if tx.status != "active" and wakes:
-                tx.to("begin", trigger_message_id=message.id)
-            return message, tx.status
+            message = self._queue(tx, user, say, message_id)
+            return message, tx.status, False
 
-        message, status = await room.commit(work, tenant)
+        message, status, known = await room.commit(work, tenant)
         if status == "active":
             room.attach()
+        return message, known
+
+    def _queue(self, tx: Transaction, user: str, say: Say, message_id: str | None) -> Message:
+        known = [actor.agent_id for actor in tx.data.actors]
+        actor = say.agent_id or known[0]
+        if actor not in known:
+            names = ", ".join(known)
+            raise ProviderInvalidRequest(f"agent_id: no actor {actor!r}; the room has: {names}", param="agent_id")
+        message = tx.say(
+            say.content,
+            user=user,
+            author_kind="user",
+            kind=say.kind,
+            status="queued",
+            actor_key=actor,
+            metadata=say.metadata,
+            message_id=message_id,
+        )
+        tx.queued = message.id
+        payload = {"message_id": message.id, "message_seq": message.seq, "agent_id": actor}
+        tx.event("room:message", payload, message=message.id)
+        wakes = tx.status != "sleeping" or tx.data.wake_policy.on_message
+        if tx.status != "active" and wakes:
+            tx.to("begin", trigger_message_id=message.id)
         return message
 
-    async def wake(self, tenant: str, room_id: str) -> Room:
-        """Wakes a room; an active or idle one stays as it is. A failed room starts over with the queued message."""
+    async def room_of(self, tenant: str, message_id: str) -> Room | None:
+        """The room that has a message; None if none of the tenant's has it."""
+        await self.open()
+        return await self.store.read(lambda connection: transaction.room_of(connection, message_id, tenant))
+
+    async def last_event(self, tenant: str, room_id: str) -> int:
+        """The number of the room's last event."""
+        await self.open()
+        return await self.store.read(lambda connection: transaction.last_event(connection, room_id, tenant))
+
+    async def turn_events(self, tenant: str, room_id: str, message_id: str) -> list[Event]:
+        """The events of the turn that answers a message, in order."""
+        await self.get(tenant, room_id)
+        return await self.store.read(lambda connection: transaction.events_of(connection, room_id, message_id))
+
+    async def wake(self, tenant: str, room_id: str, *, retry: bool = True) -> Room:
+        """Wakes a room; an active or idle one stays as it is. A failed room resumes its failed turn.
+
+        retry: if False, a failed room goes on with the queued message.
+        """
         await self.open()
         room = self._room(room_id)
 
         def work(tx: Transaction) -> Room:
             check("wake", tx.status)
             if tx.status not in ("active", "idle"):
-                tx.data.last_error = None
-                tx.to("wake", trigger_message_id=tx.queued)
+                failed = tx.data.failed if retry else None
+                tx.data.last_error = tx.data.failed = None
+                if failed is not None:
+                    tx.running = failed
+                    tx.mark(failed, "running")
+                tx.to("wake", trigger_message_id=failed or tx.queued)
             return tx.room()
 
         shown = await room.commit(work, tenant)
@@ -314,6 +403,23 @@ class Rooms:
         if room.attached or shown.status == "releasing":
             room.attach()
         return shown
+
+    async def files(self, tenant: str, room_id: str, *, change: bool = False) -> Callable[[], JailedFileSystem]:
+        """What opens the room's files; it blocks.
+
+        change: raises ProviderInvalidRequest (409) if the room's state refuses a change.
+        """
+        room = await self.get(tenant, room_id)
+        if change:
+            check("update", room.status)
+        return lambda: files(self._config, tenant, room_id, room.mounts)
+
+    async def records(self, tenant: str) -> Records:
+        """The tenant's models and records."""
+        from gateway.tools.data import records
+
+        await self.open()
+        return records(self._config.rooms.tools, self.store, tenant)
 
     async def history(self, tenant: str, room_id: str, after_event: int, after_message: int, limit: int) -> History:
         await self.open()

@@ -11,8 +11,10 @@ import msgspec
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.rooms.history import ENDS, KINDS, Recorded
 from gateway.rooms.schemas import (
     Actor,
+    Compacted,
     DonePolicy,
     Event,
     LastError,
@@ -75,8 +77,29 @@ class Data(msgspec.Struct, kw_only=True):
     wake_policy: WakePolicy = msgspec.field(default_factory=WakePolicy)
     done_policy: DonePolicy = msgspec.field(default_factory=DonePolicy)
     bounds: TurnBounds = msgspec.field(default_factory=TurnBounds)
+    mounts: list[str] = []
     summary_text: str | None = None
+    """The newest summary, of whichever actor, or what a person wrote in its place."""
+    summaries: dict[str, Compacted] = {}
+    """By actor, since each compacts for its own window."""
+    failed: str | None = None
+    """Id of the message whose turn failed, until the room is woken."""
     last_error: LastError | None = None
+    folder: str | None = None
+    """A folder of this machine in which the tools `fs.*` work; "": the room's own. None: it has the tools of rooms.
+    Only the gateway sets it."""
+
+    def compacted(self, agent: str) -> Compacted:
+        if (found := self.summaries.get(agent)) is not None:
+            return found
+        return Compacted(0, (self.summary_text or "") if not self.summaries else "")
+
+    def summarise(self, text: str | None) -> None:
+        """Puts a person's text in the place of every actor's summary."""
+        self.summary_text = text
+        self.summaries = {
+            actor.agent_id: Compacted(self.compacted(actor.agent_id).through_seq, text or "") for actor in self.actors
+        }
 
 
 class Transaction:
@@ -113,8 +136,17 @@ class Transaction:
         return cls(connection, row)
 
     @classmethod
-    def rent(cls, connection: Connection, tenant: str, user: str, rent: Rent, actors: list[Actor]) -> Transaction:
-        """Inserts a new room, with its `room:rented` event."""
+    def rent(
+        cls,
+        connection: Connection,
+        tenant: str,
+        user: str,
+        rent: Rent,
+        actors: list[Actor],
+        room_id: str | None = None,
+        folder: str | None = None,
+    ) -> Transaction:
+        """Inserts a new room, with its `room:rented` event. room_id: None for a new one. folder: see `Data`."""
         at = now()
         data = Data(
             actors=actors,
@@ -124,9 +156,11 @@ class Transaction:
             wake_policy=rent.wake_policy,
             done_policy=rent.done_policy,
             bounds=rent.bounds,
+            mounts=rent.mounts,
+            folder=folder,
         )
         values = {
-            "id": str(uuid.uuid4()),
+            "id": room_id or str(uuid.uuid4()),
             "tenant": tenant,
             "user": user,
             "status": "rented",
@@ -176,10 +210,12 @@ class Transaction:
         actor_key: str | None,
         in_reply_to: str | None = None,
         metadata: Metadata | None = None,
+        message_id: str | None = None,
     ) -> Message:
+        """message_id: None for a new one."""
         self._message_seq += 1
         values = {
-            "id": str(uuid.uuid4()),
+            "id": message_id or str(uuid.uuid4()),
             "seq": self._message_seq,
             "author_kind": author_kind,
             "kind": kind,
@@ -227,6 +263,7 @@ class Transaction:
             wake_policy=data.wake_policy,
             done_policy=data.done_policy,
             bounds=data.bounds,
+            mounts=data.mounts,
             summary_text=data.summary_text,
             last_error=data.last_error,
             rented_at=self.rented_at,
@@ -234,6 +271,7 @@ class Transaction:
             last_active_at=self.last_active_at,
             queued_message_id=self.queued,
             running_message_id=self.running,
+            failed_message_id=data.failed,
         )
 
 
@@ -280,11 +318,45 @@ def messages(connection: Connection, room_id: str, after: int, limit: int) -> li
     return [_message(row) for row in connection.execute(query.order_by(MESSAGES.c.seq).limit(limit))]
 
 
-def messages_before(connection: Connection, room_id: str, seq: int, limit: int) -> list[Message]:
-    """The last `limit` messages before `seq`, in order."""
-    query = select(MESSAGES).where(MESSAGES.c.room_id == room_id, MESSAGES.c.seq < seq)
-    rows: Sequence[Row[Any]] = connection.execute(query.order_by(MESSAGES.c.seq.desc()).limit(limit)).all()
-    return [_message(row) for row in reversed(rows)]
+def earlier(connection: Connection, room_id: str, after: int, before: int, limit: int) -> list[Recorded]:
+    """The first `limit` tasks with a number between these two, with their outputs and what their turns did."""
+    within = select(MESSAGES).where(MESSAGES.c.room_id == room_id, MESSAGES.c.seq > after)
+    tasks = within.where(
+        MESSAGES.c.seq < before, MESSAGES.c.kind == "task", MESSAGES.c.status.not_in(("queued", "cancelled"))
+    )
+    found = {row.id: Recorded(_message(row)) for row in connection.execute(tasks.order_by(MESSAGES.c.seq).limit(limit))}
+    for row in connection.execute(within.where(MESSAGES.c.in_reply_to.in_(found)).order_by(MESSAGES.c.seq)):
+        found[row.in_reply_to].outputs.append(_message(row))
+    broken = [id for id, recorded in found.items() if recorded.message.status in ENDS]
+    of_turns = select(EVENTS).where(EVENTS.c.room_id == room_id).order_by(EVENTS.c.seq)
+    for ids, kinds in ((list(found), KINDS), (broken, ("agent:model_call", "agent:update"))):
+        for row in connection.execute(of_turns.where(EVENTS.c.message_id.in_(ids), EVENTS.c.event_type.in_(kinds))):
+            found[row.message_id].events.append(_event(row))
+    for id in broken:
+        found[id].events.sort(key=lambda event: event.seq)
+    return list(found.values())
+
+
+def message_in(connection: Connection, room_id: str, message_id: str) -> Message | None:
+    row = connection.execute(
+        select(MESSAGES).where(MESSAGES.c.id == message_id, MESSAGES.c.room_id == room_id)
+    ).one_or_none()
+    return _message(row) if row is not None else None
+
+
+def room_of(connection: Connection, message_id: str, tenant: str) -> Room | None:
+    query = select(ROOMS).join(MESSAGES, MESSAGES.c.room_id == ROOMS.c.id)
+    row = connection.execute(query.where(MESSAGES.c.id == message_id, ROOMS.c.tenant == tenant)).one_or_none()
+    return Transaction(connection, row).room() if row is not None else None
+
+
+def last_event(connection: Connection, room_id: str, tenant: str) -> int:
+    """Raises ProviderInvalidRequest (404)."""
+    query = select(ROOMS.c.event_seq).where(ROOMS.c.id == room_id, ROOMS.c.tenant == tenant)
+    found = connection.execute(query).scalar_one_or_none()
+    if found is None:
+        raise not_found(room_id)
+    return int(found)
 
 
 def message(connection: Connection, message_id: str) -> tuple[Message, str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from gateway.agent.inprocess import provider as local_provider
 from gateway.agent.turn import (
@@ -16,6 +19,7 @@ from gateway.agent.turn import (
     LimitReached,
     ModelAnswered,
     ModelCalled,
+    ModelFailed,
     Result,
     Step,
     TextGrew,
@@ -23,46 +27,57 @@ from gateway.agent.turn import (
     ToolCalled,
     Turn,
     Used,
-    dump,
-    refusal,
 )
-from gateway.config import Config
+from gateway.agent.window import PastTurn
+from gateway.config import Config, Model, RoomTools
 from gateway.config.hidden import HIDDEN, hider
 from gateway.core import Gateway
+from gateway.core.lightest import lightest
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.provider import (
     AssistantMessage,
     OpenAIProvider,
+    Retry,
     RuntimeConfig,
     SystemMessage,
     Tool,
     ToolCall,
-    ToolMessage,
     UserMessage,
 )
 from gateway.provider import Message as Said
+from gateway.provider.mapping.openai import write_messages, write_tools
+from gateway.provider.validation import conforming
+from gateway.request.token_estimate import estimate
+from gateway.rooms import transaction
+from gateway.rooms.compaction import UNKNOWN_WINDOW, Measure, RoomWindow
+from gateway.rooms.history import Before, past_turn
 from gateway.rooms.schemas import Actor, Event, Message, ToolPolicy, TurnBounds
+from gateway.rooms.summary import Summariser
 from gateway.rooms.transaction import Data
 from gateway.rooms.vault import Vault
-from gateway.rooms.workspace import folder
-from gateway.tools import Catalogue, ToolContext, ToolRow
+from gateway.rooms.workspace import folder, mounted
+from gateway.tools import Catalogue, Source, Toolbox, ToolContext
 from gateway.tools import ToolPolicy as Policy
+from gateway.wire.chat import ChatRequest, encode
 
 if TYPE_CHECKING:
+    from gateway.services import Routed
     from gateway.store import Store
 
 LOCAL = "local"
 """The provider name of the gateway itself."""
 
-PAST_MESSAGES, PAST_CHARS = 40, 24_000
-"""The most of a room's earlier messages that a turn sends to the model; the newest ones count."""
+SPARE = 256
+"""Tokens that a chat template may add beyond the size of JSON's own syntax."""
+MEASURED = 1000
+"""Models whose windows are remembered."""
 
 Record = Callable[[str, Mapping[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The input of a turn. past: the messages before this one. recorded: the message's events so far."""
+    """The input of a turn. recorded: the message's events so far."""
 
     room_id: str
     tenant: str
@@ -70,7 +85,6 @@ class Task:
     message: Message
     actor: Actor
     data: Data
-    past: Sequence[Message]
     recorded: Sequence[Event]
 
     @property
@@ -82,25 +96,55 @@ class Task:
 class Agent:
     """Runs turns. One serves all rooms."""
 
-    def __init__(self, gateway: Gateway, store: Store, vault: Vault) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        store: Store,
+        vault: Vault,
+        sources: Callable[[], Iterable[Source]] = tuple,
+        routed: Routed | None = None,
+    ) -> None:
+        """sources: see `gateway.tools.catalogue.catalogue`. routed: see `gateway.services.Routed`."""
+        self._routed = routed
+        self._sources = sources
         self._gateway = gateway
         self._store = store
         self._vault = vault
+        self._measures: dict[tuple[str, str | None, int], Measure] = {}
 
     @cached_property
     def _catalogue(self) -> Catalogue:
         from gateway.rooms.lifecycle import TOOLS
         from gateway.tools import catalogue
 
-        return catalogue(self._gateway.config.rooms.tools, TOOLS)
+        return catalogue(self._tools, TOOLS, self._sources)
 
-    def check_policy(self, policy: ToolPolicy | None) -> None:
-        """Raises ProviderInvalidRequest for an unknown tool: a misspelt name under `deny` would forbid nothing."""
+    @cached_property
+    def _tools(self) -> RoomTools:
+        """The settings of the tools, with a summary_model."""
+        config = self._gateway.config
+        return structs.replace(
+            config.rooms.tools, summary_model=config.rooms.tools.summary_model or lightest(config).name
+        )
+
+    @cached_property
+    def _hosted(self) -> Catalogue:
+        """The tools of rooms that work in a folder of this machine."""
+        from gateway.tools.host import tools
+
+        return Catalogue(tools(self._tools), self._sources)
+
+    def check_policy(self, policy: ToolPolicy | None, *, hosted: bool = False) -> None:
+        """Raises ProviderInvalidRequest for an unknown tool: a misspelt name under `deny` would forbid nothing.
+
+        hosted: whether the room works in a folder of this machine.
+        """
         if policy is None:
             return
+        catalogue = self._hosted if hosted else self._catalogue
         for key, globs in (("allow", policy.allow), ("deny", policy.deny)):
             for index, glob in enumerate(globs):
-                if glob != "*" and not self._catalogue.known(glob):
+                if glob != "*" and not catalogue.known(glob):
                     param = f"tool_policy.{key}[{index}]"
                     raise ProviderInvalidRequest(
                         f"{param}: {glob!r} names no tool; see docs/room-tools.md", param=param
@@ -109,31 +153,82 @@ class Agent:
     async def run(self, task: Task, record: Record, stop: Callable[[], bool]) -> tuple[Result, Used]:
         """Runs the turn, or resumes it. Raises GatewayError if the model can't be asked, and what `record` raises."""
         policy = task.data.tool_policy
-        context = ToolContext(
-            tenant=task.tenant,
-            user=task.user,
-            folder=folder(self._gateway.config, task.tenant, task.room_id),
-            store=self._store,
-            policy=Policy(policy.access, tuple(policy.allow), tuple(policy.deny)) if policy is not None else Policy(),
-            complete=self._complete,
-        )
+        permitted = Policy(policy.access, tuple(policy.allow), tuple(policy.deny)) if policy is not None else Policy()
         before = Before(task.recorded)
-        tools = TurnTools(self._catalogue, context, before)
-        said = [*_opening(task), *before.said]
+        said = [UserMessage(task.message.text()), *before.said]
         if before.said and isinstance(last := before.said[-1], AssistantMessage) and not last.tool_calls:
-            return Result("completed", last.content), before.used  # it was cut off after its last step
+            return Result("completed", last.text), before.used  # it was cut off after its last step
+        catalogue = self._catalogue if task.data.folder is None else self._hosted
+        toolbox = await catalogue.toolbox(permitted, self._context(task))
+        for server, missing in toolbox.missing.items():
+            await record("tool:missing", {"server": server, "code": missing.code, "message": missing.message})
+        tools = TurnTools(toolbox, before)
         secret = await self._secret(task)
         hide = self._hide(secret)
         recorder = _Recorder(record, tools, hide)
         bounds = bounds_of(self._gateway.config, task.data.bounds)
-        async with self._provider(task.actor, secret) as provider:
-            turn = Turn(provider, tools, bounds, recorder, stop=stop, config=RuntimeConfig(), used=before.used)
+        async with self._provider(task, secret) as provider:
+            retry = Retry(max_attempts=1 + self._gateway.config.rooms.turn_retries)
+            window = self._window(task, tools, record, bounds)
+            turn = Turn(provider, tools, bounds, recorder, stop=stop, used=before.used, window=window, retry=retry)
             try:
                 result = await turn.run(said)
             except GatewayError as error:
                 error.message = hide(error.message)
                 raise
         return Result(result.outcome, hide(result.text), result.limit), turn.used
+
+    def _window(self, task: Task, tools: TurnTools, record: Record, bounds: Bounds) -> RoomWindow:
+        config, actor = self._gateway.config, task.actor
+        local = config.resolve(actor.model) if (actor.provider or LOCAL) == LOCAL else None
+        known = [size for size in (actor.context_window, local and local.context_window) if size]
+        size = min(known, default=UNKNOWN_WINDOW)
+        if len(self._measures) >= MEASURED:
+            self._measures.clear()
+        key = (actor.provider or LOCAL, local.name if local is not None else actor.model, size)
+        measure = self._measures.setdefault(key, Measure(size))
+        writer = config.resolve(self._tools.summary_model)
+        return RoomWindow(
+            actor.agent_id,
+            _system(task),
+            task.data.compacted(actor.agent_id),
+            partial(self._past, task, tools),
+            partial(self._count, local),
+            Summariser(self._complete, writer.name, writer.context_window or UNKNOWN_WINDOW, bounds.wall_seconds / 2),
+            record,
+            measure,
+            bounds.output_tokens,
+        )
+
+    async def _past(self, task: Task, tools: TurnTools, after: int, most: int) -> Sequence[PastTurn]:
+        found = await self._store.read(
+            lambda connection: transaction.earlier(connection, task.room_id, after, task.message.seq, most)
+        )
+        return [past_turn(recorded, tools.takes) for recorded in found] if found else []
+
+    async def _count(self, local: Model | None, messages: Sequence[Said], tools: Sequence[Tool]) -> int:
+        """The conversation's tokens: counted by the model's engine if it is local and they may be too many."""
+        name = local.name if local is not None else "default"
+        fields = {"model": name, **write_messages(messages), **({"tools": write_tools(tools)} if tools else {})}
+        body = encode(fields)
+        request = ChatRequest.parse(body, "rooms")
+        if local is None or len(body) + SPARE < (local.context_window or UNKNOWN_WINDOW) * 3 // 4:
+            return estimate(request)  # a token has at least a byte: it fits
+        return (await self._gateway.count_tokens(request)).tokens
+
+    def _context(self, task: Task) -> ToolContext:
+        from gateway.tools.data import records
+
+        config = self._gateway.config
+        files = Path(task.data.folder or folder(config, task.tenant, task.room_id))
+        if task.data.folder == "":
+            files.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return ToolContext(
+            files=files,
+            records=lambda: records(config.rooms.tools, self._store, task.tenant),
+            complete=self._complete,
+            mounts=mounted(config, task.tenant, task.data.mounts),
+        )
 
     def _hide(self, secret: str | None) -> Callable[[str], str]:
         """Hides, in a text that a provider wrote or that is about one, the user's key and what the configuration has
@@ -149,8 +244,10 @@ class Agent:
             return None
         return await self._vault.key_for(task.tenant, task.user, name)
 
-    def _provider(self, actor: Actor, secret: str | None) -> AbstractAsyncContextManager[OpenAIProvider]:
-        config = self._gateway.config
+    def _provider(self, task: Task, secret: str | None) -> AbstractAsyncContextManager[OpenAIProvider]:
+        config, actor = self._gateway.config, task.actor
+        if secret is None and self._routed is not None and task.data.folder is not None and actor.adapter:
+            return nullcontext(self._routed(self._gateway, actor.adapter, config.resolve(actor.model).name))
         if secret is None:
             return nullcontext(local_provider(self._gateway, config.resolve(actor.model).name, "rooms"))
         base_url = config.rooms.providers.get(actor.provider or "")
@@ -161,8 +258,9 @@ class Agent:
     async def _complete(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
         provider = local_provider(self._gateway, self._gateway.config.resolve(model).name, "rooms")
         messages: list[Said] = [SystemMessage(system), UserMessage(prompt)]
-        response = await provider.complete(messages, config=RuntimeConfig(max_tokens=max_tokens))
-        return response.message.content
+        retry = Retry(max_attempts=1 + self._gateway.config.rooms.turn_retries)
+        response = await provider.complete(messages, config=RuntimeConfig(max_tokens=max_tokens), retry=retry)
+        return response.message.text
 
 
 def check_actors(config: Config, actors: Sequence[Actor]) -> None:
@@ -197,88 +295,29 @@ def bounds_of(config: Config, asked: TurnBounds) -> Bounds:
     )
 
 
-def _opening(task: Task) -> Iterator[Said]:
-    """The messages a turn starts with: the system message, the room's history, and the user's message."""
+def _system(task: Task) -> str:
+    """The system message of a turn; may be empty."""
     about = [
         task.actor.instructions,
         f"The purpose of this room: {task.data.purpose}" if task.data.purpose else None,
         f"Your skills: {', '.join(task.actor.skills)}" if task.actor.skills else None,
-        f"What happened so far: {task.data.summary_text}" if task.data.summary_text else None,
     ]
-    if system := "\n\n".join(part for part in about if part):
-        yield SystemMessage(system)
-    history: list[Said] = []
-    left = PAST_CHARS
-    for message in reversed(task.past[-PAST_MESSAGES:]):
-        text = message.text()
-        left -= len(text)
-        if left < 0:
-            break
-        if text and message.status not in ("queued", "cancelled"):
-            history.append(UserMessage(text) if message.author_kind == "user" else AssistantMessage(text))
-    # A conversation starts with a user message.
-    while history and isinstance(history[-1], AssistantMessage):
-        history.pop()
-    yield from reversed(history)
-    yield UserMessage(task.message.text())
-
-
-class Before:
-    """What a turn had done before it was cut off, read from its events."""
-
-    def __init__(self, recorded: Sequence[Event]) -> None:
-        self.used = Used()
-        self.said: list[Said] = []
-        self.started: dict[str, int] = {}
-        """Id of each tool call without a result → how often it began."""
-        self.redacted: set[str] = set()
-        """Ids of tool calls whose arguments were redacted in the record."""
-        for event in recorded:
-            self._add(event.event_type, event.payload)
-
-    def _add(self, kind: str, payload: Mapping[str, Any]) -> None:
-        used = self.used
-        match kind:
-            case "agent:model_call":
-                used.model_calls = payload["call"]
-            case "agent:message":
-                calls = [ToolCall(call["id"], call["name"], call["arguments"]) for call in payload["tool_calls"]]
-                self.redacted.update(call["id"] for call in payload["tool_calls"] if call.get("redacted"))
-                for name, count in payload["usage"].items():
-                    used.usage[name] += count or 0
-                used.output_tokens += payload["usage"]["output"] or 0
-                if payload["content"] or calls:
-                    self.said.append(AssistantMessage(payload["content"], calls))
-            case "tool:refused":
-                used.tool_calls += 1
-                self.said += refusal(CallRefused(**payload))
-            case "tool:call":
-                used.tool_calls += 1
-                self.started[payload["call_id"]] = self.started.get(payload["call_id"], 0) + 1
-            case "tool:result":
-                self.started.pop(payload["call_id"], None)
-                self.said.append(ToolMessage(dump(payload["result"]), payload["call_id"]))
+    return "\n\n".join(part for part in about if part)
 
 
 class TurnTools:
-    """The catalogue as the model sees it. Names have `_` for `.`, since not every chat template takes dots."""
+    """The tools of a turn that may have been cut off before."""
 
-    def __init__(self, catalogue: Catalogue, context: ToolContext, before: Before) -> None:
-        self._catalogue = catalogue
-        self._context = context
+    def __init__(self, toolbox: Toolbox, before: Before) -> None:
+        self._toolbox = toolbox
         self._before = before
-        self._rows = {row.name.replace(".", "_"): row for row in catalogue.rows(context.policy)}
-        self.tools = [Tool(name, row.description, row.parameters) for name, row in self._rows.items()]
-
-    def name(self, called: str) -> str:
-        """The catalogue's name of the tool that the model called."""
-        row = self._rows.get(called)
-        return row.name if row is not None else called
+        self.name = toolbox.name
+        self.tools = [Tool(name, tool.description, tool.parameters) for name, tool in toolbox.tools.items()]
 
     def recorded(self, call: ToolCall) -> tuple[dict[str, Any], bool]:
         """A call's arguments without secrets, for the record; and whether anything was redacted."""
         arguments = dict(call.arguments or {})
-        redacted = self._catalogue.recorded(self.name(call.name), arguments)
+        redacted = self._toolbox.recorded(arguments)
         return redacted, redacted != arguments
 
     def refused(self, called: str, arguments: str) -> dict[str, str]:
@@ -290,12 +329,17 @@ class TurnTools:
         shown, redacted = self.recorded(ToolCall("", called, written if isinstance(written, dict) else {}))
         return {"arguments": json.dumps(shown), "reason": "the arguments break the tool's schema"} if redacted else {}
 
+    @cached_property
+    def takes(self) -> Callable[[ToolCall], bool]:
+        """Whether an earlier turn's call may be sent as one: a tool of that name may have another schema today."""
+        return conforming(self.tools)
+
     def lost(self, call: ToolCall) -> bool:
         """Whether the call began before the turn was cut off and must not run again: it may have had its effect."""
         if call.id in self._before.redacted:
             return True
-        row: ToolRow | None = self._rows.get(call.name)
-        return call.id in self._before.started and (row is None or not row.idempotent)
+        tool = self._toolbox.get(call.name)
+        return call.id in self._before.started and (tool is None or not tool.idempotent)
 
     def attempt(self, call: ToolCall) -> int:
         return self._before.started.get(call.id, 0) + 1
@@ -304,7 +348,7 @@ class TurnTools:
         if self.lost(call):
             message = "the gateway stopped during this call: it may have taken effect; check before you repeat it"
             return {"error": {"code": "tool_interrupted", "message": message}}
-        return await self._catalogue.run(self._context, self.name(call.name), dict(call.arguments or {}))
+        return await self._toolbox.run(call.name, call.arguments or {})
 
 
 class _Recorder:
@@ -327,6 +371,9 @@ class _Recorder:
                 return "agent:model_call", {"call": call}
             case TextGrew(call, text):
                 return "agent:update", {"call": call, "text": text}
+            case ModelFailed(call, error, seconds):
+                failed = {"call": call, "code": error.code, "message": error.message}
+                return "agent:model_failed", {**failed, "retry_in_seconds": round(seconds, 3)}
             case ModelAnswered(call, message, finish_reason, usage):
                 calls = []
                 for made in message.tool_calls:
@@ -340,7 +387,7 @@ class _Recorder:
                 }
                 return "agent:message", {
                     "call": call,
-                    "content": message.content,
+                    "content": message.text,
                     "tool_calls": calls,
                     "finish_reason": finish_reason,
                     "usage": tokens,
