@@ -13,16 +13,18 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from gateway.errors import ProviderUnavailable
 
-Work = Literal["rooms"]
+Work = Literal["rooms", "batches"]
 LEAVE_SECONDS = 2.0
 """Time for PostgreSQL to notice that a process has died."""
 
-_KEYS: dict[Work, int] = {"rooms": 4001}
+_KEYS: dict[Work, int] = {"rooms": 4001, "batches": 4002}
 """Keys of PostgreSQL's advisory locks."""
 
 
 class Claimed(ProviderUnavailable):
-    """Another process has the claim."""
+    """Another process has the claim. holder: what it calls itself; "" if unknown."""
+
+    holder = ""
 
 
 class Claim(Protocol):
@@ -33,9 +35,10 @@ class Claim(Protocol):
     def release(self) -> None: ...
 
 
-def claim(engine: Engine, work: Work) -> Claim:
-    """Claims the work for this process. Raises Claimed, OSError, SQLAlchemyError."""
-    return _postgresql(engine, work) if engine.dialect.name == "postgresql" else _sqlite(engine, work)
+def claim(engine: Engine, work: Work, holder: str | None = None) -> Claim:
+    """Claims the work for this process. holder: what others see as its name, on PostgreSQL up to 50 bytes; None: its
+    process and host. Raises Claimed, OSError, SQLAlchemyError."""
+    return _postgresql(engine, work, holder or _me()) if engine.dialect.name == "postgresql" else _sqlite(engine, work)
 
 
 class _File:
@@ -90,13 +93,13 @@ def _sqlite(engine: Engine, work: Work) -> Claim:
     return _File(file)
 
 
-def _postgresql(engine: Engine, work: Work) -> Claim:
+def _postgresql(engine: Engine, work: Work, me: str) -> Claim:
     """Takes an advisory lock on a connection of its own, whose application name names the holder."""
     key = {"key": _KEYS[work]}
     connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
     try:
         connection.detach()
-        connection.execute(_NAME, {"name": f"ctxgate, {_me()}"})
+        connection.execute(_NAME, {"name": f"ctxgate, {me}"})
         connection.execute(_SETTINGS)
         deadline = time.monotonic() + LEAVE_SECONDS
         while not connection.execute(_LOCK, key).scalar_one():
@@ -116,11 +119,13 @@ def _me() -> str:
 
 def _taken(engine: Engine, work: Work, holder: str) -> Claimed:
     place = engine.url.render_as_string(hide_password=True)
-    return Claimed(
+    error = Claimed(
         f"another gateway ({holder or 'unknown'}) has the {work} of {place}: stop it, or give this one its own store "
         "(store: in config.yaml)",
         code="store_claimed",
     )
+    error.holder = holder
+    return error
 
 
 _ALIVE = text("SELECT 1")

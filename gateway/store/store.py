@@ -54,6 +54,8 @@ class Store:
     def __init__(self, engine: Engine) -> None:
         """Use `open`, which creates the tables."""
         self.clock = Clock()
+        self.holder: str | None = None
+        """What claims name as their holder; None: this process."""
         self._engine = engine
         self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store reader")
@@ -145,7 +147,7 @@ class Store:
         with self._claiming:
             if work not in self._claims:
                 try:
-                    self._claims[work] = claim(self._engine, work)
+                    self._claims[work] = claim(self._engine, work, self.holder)
                 except (OSError, SQLAlchemyError) as error:
                     raise _unavailable(error, self._engine.url) from error
 

@@ -1,0 +1,154 @@
+"""One engine as a Ray actor: the process that a gateway alone on its machine would start, on the node that the placer
+chose. It dies with the actor, and the actor with its node."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from functools import partial
+
+import ray
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import SecretStr
+
+from gateway.cluster.values import Settings, placeable
+from gateway.cluster.weights import provide
+from gateway.config import Model
+from gateway.engines import Residency
+from gateway.engines.engine import Engine
+from gateway.engines.launch import weights_missing
+from gateway.engines.machine import free_port, this_machine
+from gateway.engines.memory import Budget, Footprint, limited, machine_budget
+from gateway.engines.recipe import Machine, slots
+from gateway.errors import GatewayError
+
+UNBOUNDED = 1 << 62
+"""The placer counts memory, not the actor."""
+
+
+class Running(Struct, frozen=True):
+    """An engine that answers. held: what it holds by now. load_seconds: how long its start took."""
+
+    id: str
+    model: str
+    launch: str
+    node: str
+    host: str
+    url: str
+    slots: int
+    held: Footprint
+    load_seconds: float
+
+
+class Refused(Struct, frozen=True):
+    """Why an engine can't be started. Errors of ours would reach the placer as Ray's."""
+
+    why: str
+    code: str | None
+
+
+class Seen(Struct, frozen=True):
+    """What a machine says of itself; see `gateway.cluster.values.Node`."""
+
+    host: str
+    budget: Budget
+    needs: dict[str, Footprint]
+
+
+class EngineActor:
+    """id: also names its folder for logs, so that engines of one model on one machine have one each."""
+
+    def __init__(self, id: str, model: Model, launch: str, key: str, settings: Settings) -> None:
+        self._id = id
+        self._launch = launch
+        self._settings = settings
+        self._model = replace(
+            model, api_key=SecretStr(key), residence=replace(model.residence, pinned=True, memory=None)
+        )
+        tls = settings.cluster.tls
+        if tls is not None:
+            self._model = replace(self._model, ca_file=tls.ca_file)
+        self._key = key
+        self._host = ray.util.get_node_ip_address()
+        self._ended = asyncio.Event()
+        self._stopping = False
+        self._running: Running | None = None
+        state = settings.state_dir / "cluster" / id
+        self._residency = Residency(
+            replace(settings.limits, memory_budget=None, gpu_memory_budget=None),
+            state_dir=state,
+            budget=lambda: Budget(UNBOUNDED, UNBOUNDED if machine_budget().gpu is not None else None),
+        )
+        self._engine = Engine(self._model, residency=self._residency, machine=self._machine)
+        self._engine.on_change(self._changed)
+
+    async def start(self) -> Running | Refused:
+        """Fetches the weights if they aren't there, and returns once the engine answers."""
+        try:
+            await asyncio.to_thread(provide, self._model, self._settings.cluster.weights)
+            address = await self._engine.ensure()
+        except GatewayError as error:
+            return Refused(error.message, error.code)
+        scheme = "https" if address.tls else "http"
+        self._running = Running(
+            id=self._id,
+            model=self._model.name,
+            launch=self._launch,
+            node=ray.get_runtime_context().get_node_id(),
+            host=socket.gethostname(),
+            url=f"{scheme}://{address.host}:{address.port}",
+            slots=slots(self._model),
+            held=self._engine.held,
+            load_seconds=self._engine.load_seconds or 0.0,
+        )
+        return self._running
+
+    async def describe(self) -> Running | None:
+        """None while it starts."""
+        if self._running is not None:
+            self._running = replace(self._running, held=self._engine.held)
+        return self._running
+
+    async def ended(self) -> str:
+        """Returns once the engine has ended by itself, with the reason."""
+        await self._ended.wait()
+        return str(self._engine.failure or "it ended")
+
+    async def stop(self) -> None:
+        """Saves what it has read, and ends it."""
+        self._stopping = True
+        await self._engine.stop()
+
+    def _changed(self, engine: Engine) -> None:
+        if engine.state == "failed" and self._running is not None and not self._stopping:
+            self._ended.set()
+
+    def _machine(self) -> Machine:
+        tls = self._settings.cluster.tls
+        return replace(
+            this_machine(),
+            host=self._host,
+            free_port=partial(free_port, self._host),
+            key=self._key,
+            tls=(tls.cert_file, tls.key_file) if tls is not None else None,
+        )
+
+
+async def _look(settings: Settings) -> Seen:
+    needs: dict[str, Footprint] = {}
+    residency = Residency(settings.limits, state_dir=settings.state_dir)
+    for name, model in settings.models.items():
+        if not placeable(model):
+            continue
+        if weights_missing(model) is None:
+            with suppress(GatewayError):
+                needs[name] = await residency.need(model)
+    budget = limited(machine_budget(), settings.limits)
+    return Seen(socket.gethostname(), budget, needs)
+
+
+def look(settings: Settings) -> Seen:
+    """What the machine on which this runs can do for the cluster."""
+    return asyncio.run(_look(settings))

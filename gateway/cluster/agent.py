@@ -1,0 +1,88 @@
+"""A gateway's connection to Ray, in a process of its own: Ray's driver ends the process if it loses Ray.
+
+    python -P -m gateway.cluster.agent
+
+Standard input carries `Settings`, pickled, each after its length in 8 bytes; its end ends the agent. Makes sure that
+the placer lives, and knows the newest settings.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import sys
+import threading
+
+import ray
+import ray.exceptions
+
+from gateway.cluster.placer import Placer
+from gateway.cluster.values import NAMESPACE, PLACER, Settings
+
+CHECK_SECONDS = 2.0
+RPC_SECONDS = 10.0
+
+log = logging.getLogger("ctxgate.agent")
+
+
+class _Newest:
+    """The newest settings that came."""
+
+    def __init__(self) -> None:
+        self.settings: Settings | None = None
+        self.came = threading.Event()
+
+    def read(self) -> None:
+        stream = sys.stdin.buffer
+        while len(size := stream.read(8)) == 8:
+            self.settings = pickle.loads(stream.read(int.from_bytes(size, "little")))  # noqa: S301 - our parent wrote it
+            self.came.set()
+        os._exit(0)
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
+    newest = _Newest()
+    threading.Thread(target=newest.read, name="settings", daemon=True).start()
+    newest.came.wait()
+    assert newest.settings is not None
+    ray.init(
+        address=newest.settings.cluster.ray,
+        namespace=NAMESPACE,
+        log_to_driver=False,
+        logging_level=logging.WARNING,
+        configure_logging=False,
+    )
+    log.info("connected to Ray")
+    placer = None
+    while True:
+        try:
+            if placer is None or newest.came.is_set() or not ray.get(placer.ping.remote(), timeout=RPC_SECONDS):
+                newest.came.clear()
+                placer = _placer(newest.settings)
+                ray.get(placer.configure.remote(newest.settings), timeout=3 * RPC_SECONDS)
+        except ray.exceptions.RayError as error:
+            log.warning("the placer doesn't answer: %s", type(error).__name__)
+            placer = None
+        newest.came.wait(CHECK_SECONDS)
+
+
+def _placer(settings: Settings):  # type: ignore[no-untyped-def]  # Ray's handles have no type of their own
+    return (
+        ray.remote(Placer)
+        .options(
+            name=PLACER,
+            namespace=NAMESPACE,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=-1,
+            max_concurrency=100,
+        )
+        .remote(settings)
+    )
+
+
+if __name__ == "__main__":
+    main()

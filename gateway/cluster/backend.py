@@ -1,0 +1,212 @@
+"""The engines of one model in the cluster, as one backend of this gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from hashlib import blake2b
+from typing import TypeVar
+
+from msgspec import Raw
+from msgspec.structs import replace
+from pydantic import SecretStr
+
+from gateway import backends
+from gateway.backends import Address, Backend
+from gateway.backends.replicas import Replica, Replicas, parts
+from gateway.cluster.values import EngineRow, Failed, fingerprint
+from gateway.config import Engines, Model
+from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
+
+AGAIN_SECONDS = 0.25
+"""A request whose engines all failed tries them again this soon, or once the cluster has another engine."""
+
+T = TypeVar("T")
+
+
+class Engine(Replica):
+    """One engine of the cluster. others: requests of other gateways, by gateway."""
+
+    def __init__(self, row: EngineRow, backend: Backend) -> None:
+        super().__init__(row.url, backend)
+        self.row = row
+        self.others: dict[str, int] = {}
+        self.news: list[int] = []
+        """Prompts that it has read and other gateways don't know of."""
+
+
+class Shared:
+    """What the backends of all models share with their gateway. changed: called when there is something to tell the
+    cluster; at once: somebody waits for it."""
+
+    def __init__(self, limits: Callable[[], Engines], changed: Callable[[bool], None]) -> None:
+        self.limits = limits
+        self.changed = changed
+        self.key: SecretStr | None = None
+        """Which the engines ask for; None before the store told it."""
+
+
+class ClusterBackend(Replicas):
+    """Asks the engines that the placer published. Requests wait here while there is none."""
+
+    def __init__(self, model: Model, shared: Shared) -> None:
+        self._type = backends.load(model.runtime)
+        super().__init__(model, (), self._type)
+        self.engines: dict[str, Engine] = {}
+        self.waiting = 0
+        self._fingerprint = fingerprint(model)
+        self._shared = shared
+        self._news = asyncio.Event()
+        self._failure: GatewayError | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    # What the cluster tells
+
+    def update(self, rows: Iterable[EngineRow]) -> None:
+        """The engines that there are now, of this model and of others."""
+        ours = {row.id: row for row in rows if row.model == self.model.name and row.launch == self._fingerprint}
+        for id, row in ours.items():
+            if (engine := self.engines.get(id)) is None:
+                self._join(row)
+            elif engine.row != row:
+                engine.row = row
+                if row.state == "draining":
+                    self._part(engine)
+        for id in [*self.engines]:
+            if id not in ours:
+                engine = self.engines.pop(id)
+                self._part(engine)
+                # Its answers end now with an error, if its node is gone without a word.
+                self._later(engine.backend.aclose())
+        self._tell()
+
+    def failed(self, failed: Failed) -> None:
+        self._failure = ProviderModelNotLoaded(
+            f"model {self.model.name!r}: {failed.why}", code=failed.code, retry_after=5
+        )
+        self._tell()
+
+    def others(self, gateway: str, engine: Engine, busy: int) -> None:
+        """As many requests another gateway has at the engine."""
+        change = busy - engine.others.get(gateway, 0)
+        if busy:
+            engine.others[gateway] = busy
+        else:
+            engine.others.pop(gateway, None)
+        if change:
+            self._choice.change(engine, change)
+
+    def has_read(self, engine: Engine, prompts: Iterable[int]) -> None:
+        """Another gateway sent these there."""
+        self._choice.remember(engine, prompts)
+
+    # Requests
+
+    def prefixes(self, fields: dict[str, Raw]) -> list[int]:
+        if self._shared.key is None:
+            return []  # no engine is known yet, either
+        if "messages" not in fields:
+            return []
+        # The same in every gateway, and nothing that others could guess texts by.
+        hasher = blake2b(digest_size=8, key=self._shared.key.get_secret_value().encode())
+        if "tools" in fields:
+            hasher.update(fields["tools"])
+        found: list[int] = []
+        for message in parts(fields["messages"]):
+            hasher.update(message)
+            found.append(int.from_bytes(hasher.copy().digest(), "little", signed=True))
+        return found
+
+    async def ready(self) -> None:
+        """Starts nothing. Raises ProviderModelNotLoaded while the model has no engine."""
+        if not self._replicas:
+            raise ProviderModelNotLoaded(
+                f"model {self.model.name!r}: no engine runs in the cluster; the next request starts one", retry_after=5
+            )
+        await super().ready()
+
+    async def load(self, keep_alive: float | None) -> None:
+        """Returns once the model has an engine in the cluster."""
+        if keep_alive == 0:
+            await super().load(keep_alive)
+        await self._ask_each([], lambda backend: backend.ready())
+
+    async def _ask_each(self, prefixes: list[int], ask: Callable[[Backend], Awaitable[T]]) -> tuple[Replica, T]:
+        """As `Replicas` does, but it waits where there is no engine, or none that answers.
+
+        Raises ProviderRateLimit if too many requests wait already, ProviderModelNotLoaded if none came in time.
+        """
+        deadline = 0.0
+        while True:
+            if self._replicas:
+                try:
+                    replica, found = await super()._ask_each(prefixes, ask)
+                except (ProviderUnavailable, ProviderModelNotLoaded):
+                    if deadline and time.monotonic() >= deadline:
+                        raise
+                else:
+                    if prefixes and isinstance(replica, Engine):
+                        replica.news += [prefixes[0], prefixes[-1]]
+                        self._shared.changed(False)
+                    return replica, found
+            deadline = deadline or time.monotonic() + self._shared.limits().queue_timeout_seconds
+            await self._wait(deadline)
+
+    async def _wait(self, deadline: float) -> None:
+        limits = self._shared.limits()
+        if self.waiting >= limits.queue_length:
+            raise ProviderRateLimit(
+                f"model {self.model.name!r}: {self.waiting} requests wait for an engine of the cluster already",
+                retry_after=5,
+            )
+        self.waiting += 1
+        self._shared.changed(True)
+        try:
+            async with asyncio.timeout(AGAIN_SECONDS if self._replicas else deadline - time.monotonic()):
+                await self._news.wait()
+        except TimeoutError:
+            if time.monotonic() >= deadline:
+                raise ProviderModelNotLoaded(
+                    f"model {self.model.name!r}: the cluster had no engine for it within"
+                    f" {limits.queue_timeout_seconds:g} s (engines.queue_timeout_seconds)",
+                    code="queue_timeout",
+                    retry_after=5,
+                ) from None
+        finally:
+            self.waiting -= 1
+            self._shared.changed(False)
+        failure, self._failure = self._failure, None
+        if failure is not None and not self._replicas:
+            raise failure
+
+    def _count(self, replica: Replica, change: int) -> None:
+        super()._count(replica, change)
+        self._shared.changed(False)
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _join(self, row: EngineRow) -> None:
+        tls = row.url.startswith("https:")
+        model = replace(self.model, api_key=self._shared.key, connect_timeout=min(2.0, self.model.connect_timeout))
+        engine = Engine(row, self._type(model if tls else replace(model, ca_file=None), Address.parse(row.url)))
+        self.engines[row.id] = engine
+        self._failure = None
+        if row.state == "ready":
+            self._replicas.append(engine)
+            self._choice.add(engine)
+
+    def _part(self, engine: Engine) -> None:
+        """No further request goes there; those in flight go on."""
+        if engine in self._replicas:
+            self._replicas.remove(engine)
+            self._choice.remove(engine)
+        if (probing := self._probing.get(engine)) is not None:
+            probing.cancel()
+
+    def _later(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,86 @@
+"""Passes requests for what another gateway holds, such as the rooms, on to it, and its answers back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+
+from gateway.errors import ProviderUnavailable
+from gateway.store import Claimed
+
+FORWARDED = "ctxgate-forwarded"
+"""A header of such a request: whoever gets it answers it or refuses it."""
+PASSED = ("authorization", "x-api-key", "content-type", "last-event-id", "accept", "user-agent")
+RETURNED = ("content-type", "cache-control", "retry-after", "x-accel-buffering")
+TAKE_OVER_SECONDS = 15.0
+"""How long a request waits while the claim moves from a gateway that died."""
+AGAIN_SECONDS = 0.1
+SILENT_SECONDS = 90.0
+"""Streams have a keep-alive comment long before."""
+
+
+class Forward:
+    def __init__(self) -> None:
+        self._http = httpx.AsyncClient(
+            trust_env=False, timeout=httpx.Timeout(SILENT_SECONDS, connect=2.0), follow_redirects=False
+        )
+
+    async def __call__(self, handler: Callable[[Any], Awaitable[Any]], request: Any) -> Any:
+        """The handler's response, or that of the gateway that holds the claim.
+
+        Raises what the handler raises, and ProviderUnavailable if the holder dies in between: whether it did what the
+        request asks is unknown then.
+        """
+        deadline = time.monotonic() + TAKE_OVER_SECONDS
+        while True:
+            try:
+                return await handler(request)
+            except Claimed as error:
+                if FORWARDED in request.headers or time.monotonic() >= deadline:
+                    raise
+                if error.holder.startswith("http"):
+                    try:
+                        return await self._passed(error.holder, request)
+                    except httpx.ConnectError:
+                        pass  # it died, and its claim is about to end
+                    except httpx.TransportError as lost:
+                        message = f"the gateway {error.holder} went away while it answered"
+                        raise ProviderUnavailable(message, code="store_claimed", retry_after=1) from lost
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def _passed(self, holder: str, request: Any) -> Any:
+        headers = {name: request.headers[name] for name in PASSED if name in request.headers}
+        scope = request.scope
+        path = scope["path"] + (f"?{scope['query_string'].decode()}" if scope["query_string"] else "")
+        sent = self._http.build_request(
+            request.method, f"{holder}{path}", headers={**headers, FORWARDED: "1"}, content=await request.body()
+        )
+        return _Answer(await self._http.send(sent, stream=True))
+
+
+class _Answer:
+    """Sends the holder's answer as it comes. If the holder goes away, the connection ends before the answer does."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        response = self._response
+        headers = [(name.encode(), value.encode()) for name, value in response.headers.items() if name in RETURNED]
+        try:
+            await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+            try:
+                async for chunk in response.aiter_bytes():
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            except httpx.TransportError:
+                return
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            await response.aclose()

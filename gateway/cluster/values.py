@@ -1,0 +1,137 @@
+"""What gateways, placer and engines tell each other. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from gateway.config import Engines, Model
+from gateway.config.diff import launch
+from gateway.config.values import STARTABLE, Cluster
+from gateway.engines.memory import Budget, Footprint
+
+NAMESPACE, PLACER, ENGINE = "ctxgate", "ctxgate placer", "ctxgate engine "
+"""Ray's namespace, and the names of our actors in it."""
+
+EngineState = Literal["ready", "draining"]
+
+
+class Settings(Struct, frozen=True):
+    """What the placer and the engines need of config.yaml. Holds the store's password: it goes by Ray's own channels
+    alone."""
+
+    cluster: Cluster
+    store: str
+    models: Mapping[str, Model]
+    limits: Engines
+    state_dir: Path
+
+
+class EngineRow(Struct, frozen=True):
+    """An engine as PostgreSQL has it. node, host: where it runs. launch: see `fingerprint`. slots: requests that it
+    answers at once."""
+
+    id: str
+    model: str
+    node: str
+    host: str
+    url: str
+    launch: str
+    slots: int
+    state: EngineState
+
+
+class Node(Struct, frozen=True):
+    """A machine of the cluster. needs: memory that a model's engine takes there; a model whose weights it lacks is
+    missing. lacks: what keeps it from running engines, for people."""
+
+    id: str
+    host: str
+    labels: Mapping[str, str]
+    budget: Budget
+    needs: Mapping[str, Footprint] = field(default_factory=dict)
+    gpus: float = 0.0
+    lacks: tuple[str, ...] = ()
+
+
+class NodeRow(Struct, frozen=True):
+    """A node for status pages. used: bytes of `memory` that engines hold; the same on its GPUs."""
+
+    id: str
+    host: str
+    labels: Mapping[str, str]
+    memory: int
+    used: int
+    gpu_memory: int
+    gpu_used: int
+    engines: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
+
+
+class Load(Struct, frozen=True, tag="load"):
+    """What a gateway does. busy: engine → requests in flight. waiting: model → requests without an engine. read: engine
+    → hashes of prompts that it has read since the last time. whole: engines that aren't in `busy` have none."""
+
+    gateway: str
+    url: str
+    busy: Mapping[str, int] = field(default_factory=dict)
+    waiting: Mapping[str, int] = field(default_factory=dict)
+    read: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    whole: bool = False
+
+
+class Changed(Struct, frozen=True, tag="changed"):
+    """The engines in the store are others than before."""
+
+
+class Failed(Struct, frozen=True, tag="failed"):
+    """An engine of the model can't be started."""
+
+    model: str
+    why: str
+    code: str | None = None
+
+
+Message = Load | Changed | Failed
+
+encode = msgspec.json.encode
+decode = msgspec.json.Decoder(Message).decode
+
+
+def placeable(model: Model) -> bool:
+    """Whether the cluster runs the model's engines; else its server is somebody else's."""
+    if model.path is None or model.base_url is not None or model.uds is not None or model.port is not None:
+        return False
+    return model.runtime in STARTABLE or (model.engine.command is not None and model.runtime != "ollama")
+
+
+def fingerprint(model: Model) -> str:
+    """Equal for models whose engines may stand for each other."""
+    # Enums, paths and structs of one model always print alike.
+    return hashlib.sha256(repr(launch(model)).encode()).hexdigest()[:16]
+
+
+def split(load: Load, most: int) -> list[bytes]:
+    """`load` as messages of at most `most` bytes each, which say the same together."""
+    data = encode(load)
+    parts = len(load.busy) + len(load.read)
+    if len(data) <= most or parts < 2:
+        return [data]
+    names = list(dict.fromkeys([*load.busy, *load.read]))
+    if len(names) < 2:
+        # One engine with too many prompts: the newest are worth the most.
+        read = {name: prompts[len(prompts) // 2 :] for name, prompts in load.read.items()}
+        return split(msgspec.structs.replace(load, read=read), most)
+    halves = {*names[: len(names) // 2]}
+    found: list[bytes] = []
+    for at, half in enumerate((halves, {*names} - halves)):
+        busy = {name: count for name, count in load.busy.items() if name in half}
+        read = {name: prompts for name, prompts in load.read.items() if name in half}
+        waiting = load.waiting if at == 0 else {}
+        found += split(Load(load.gateway, load.url, busy, waiting, read, whole=load.whole and at == 0), most)
+    return found
