@@ -10,9 +10,10 @@ Replays what Codex, Claude Code and opencode asked of an engine (`benchmarks/rec
 
 Each stack gets the same messages, since small models know no tools: the tools are text in the system message. System
 message and tools are cut to `--bytes`. Answers are the model's own, and end after 16 tokens. Seconds are those of a
-whole turn, from the request to the end of its answer, and in c with all that the swap takes; the first turn of each
+whole turn, from the request to the end of its answer, with all that a swap or a start takes; the first turn of each
 agent, which nobody can spare, doesn't count. The cached share is that of all prompt tokens, for the agent that had
-least of it. Where a stack doesn't swap models, the benchmark ends its engine and starts the other.
+least of it. Where a stack doesn't swap models, the benchmark ends its engine and starts the other. An engine has two
+slots in b and one elsewhere, since hearth-llm knows only one.
 
 Needs SmolLM2 (`ctxgate pull smollm2-135m-instruct`). Peers get their own environments in ~/.cache/ctxgate/bench.
 Exit code 1 if ctxgate misses a goal.
@@ -46,7 +47,7 @@ DATA = ROOT / "benchmarks/agents.jsonl.gz"
 SMOLLM2 = ROOT / "_models/smollm2-135m-instruct.gguf"
 TEST_MODEL = ROOT / "_models/test/ctxgate-test-tools.gguf"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ctxgate/bench"
-SLOTS, THREADS, WINDOW = 2, 1, 8192
+THREADS, WINDOW = 1, 8192
 PATIENCE, PROBE_SECONDS = 1800.0, 5.0
 ANSWER_TOKENS = 16
 LEAST_CACHED, LEAST_AGAIN, MOST_TIMES = 0.95, 0.99, 1.3
@@ -117,13 +118,14 @@ def text_of(content: Any) -> str:
 
 
 class Stack:
-    """A server, or several. folder: for all that it keeps."""
+    """A server, or several. folder: for all that it keeps. slots: of each engine."""
 
     name = ""
 
-    def __init__(self, folder: Path, models: Mapping[str, Path]) -> None:
+    def __init__(self, folder: Path, models: Mapping[str, Path], slots: int) -> None:
         self.folder = folder
         self.models = models
+        self.slots = slots
         self.processes: list[subprocess.Popen[bytes]] = []
         self.current: str | None = None
 
@@ -172,8 +174,8 @@ class Ctxgate(Stack):
     name = "ctxgate"
     save = "each_turn"
 
-    def __init__(self, folder: Path, models: Mapping[str, Path]) -> None:
-        super().__init__(folder, models)
+    def __init__(self, folder: Path, models: Mapping[str, Path], slots: int) -> None:
+        super().__init__(folder, models, slots)
         self.gateway: Served | None = None
         self.stack = ExitStack()
 
@@ -185,11 +187,16 @@ class Ctxgate(Stack):
 
     def config(self) -> Json:
         model = {
-            "runtime": "llama.cpp", "context_window": WINDOW, "parallel": SLOTS, "threads": THREADS, "group": "one",
+            "runtime": "llama.cpp", "context_window": WINDOW, "parallel": self.slots, "threads": THREADS,
+            "group": "one",
         }  # fmt: skip
         return {
             "active_model": "a",
-            "models": {name: {**model, "path": str(path)} for name, path in self.models.items()},
+            "models": {
+                # The peers' engines begin to load before a request comes, too.
+                name: {**model, "path": str(path), "preload": name == "a"}
+                for name, path in self.models.items()
+            },
             "engines": {"groups": {"one": {"excludes": ["one"]}}},
             "prompts": {"save": self.save},
             "state_dir": str(self.folder / "state"),
@@ -217,7 +224,6 @@ class Bare(Stack):
     """The embedded engine alone, with its own defaults: 8 GiB of cache in memory."""
 
     name = "engine alone"
-    slots = SLOTS
 
     def start(self, model: str) -> str:
         return self.engine(model, ROOT / "gateway/engines/xllamacpp_server.py")
@@ -235,7 +241,9 @@ class Hearth(Bare):
     """The engine behind hearth-llm, which knows one slot."""
 
     name = "engine behind hearth-llm 0.1.1"
-    slots = 1
+
+    def __init__(self, folder: Path, models: Mapping[str, Path], slots: int) -> None:
+        super().__init__(folder, models, 1)
 
     def start(self, model: str) -> str:
         venv, kept = CACHE / "hearth-llm", self.folder / f"hearth-{model}"
@@ -291,29 +299,29 @@ KEPT_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Situation:
-    """agents: the client and the model of each. between: before each turn but an agent's first."""
+    """agents: the client and the model of each. between: before each turn but an agent's first; what it ends starts
+    with the turn."""
 
     letter: str
     agents: tuple[tuple[str, str], ...]
     between: Callable[[Stack], None] = lambda stack: None
+    slots: int = 1
 
 
-def restart(stack: Stack) -> None:
+def stop(stack: Stack) -> None:
     stack.end(hard=False)
-    stack.ensure("a")
 
 
 def kill(stack: Stack) -> None:
     time.sleep(KEPT_SECONDS)
     stack.end(hard=True)
-    stack.ensure("a")
 
 
 SITUATIONS = (
     Situation("a", (("codex", "a"),)),
-    Situation("b", (("codex", "a"), ("claude-code", "a"), ("opencode", "a"), ("codex", "a"))),
+    Situation("b", (("codex", "a"), ("claude-code", "a"), ("opencode", "a"), ("codex", "a")), slots=2),
     Situation("c", (("codex", "a"), ("codex", "b"))),
-    Situation("d", (("codex", "a"),), restart),
+    Situation("d", (("codex", "a"),), stop),
     Situation("e", (("codex", "a"),), kill),
 )
 
@@ -336,7 +344,7 @@ def measured(kind: type[Stack], situation: Situation, models: Mapping[str, Path]
     ]
     took = []
     with tempfile.TemporaryDirectory() as folder:
-        stack = kind(Path(folder), models)
+        stack = kind(Path(folder), models, situation.slots)
         try:
             for turn in range(turns + 1):
                 for agent in agents:
@@ -394,7 +402,7 @@ def after_swaps(size: int) -> Iterator[report.Goal]:
     messages, short = recorded("codex", size)[0], [{"role": "user", "content": "Hi"}]
     with tempfile.TemporaryDirectory() as folder:
         other = Path(shutil.copy(SMOLLM2, Path(folder) / "b.gguf"))
-        stack = CtxgateOnStop(Path(folder), {"a": SMOLLM2, "b": other})
+        stack = CtxgateOnStop(Path(folder), {"a": SMOLLM2, "b": other}, 1)
         try:
             url = stack.ensure("a")
             first_token(url, "a", short)
@@ -402,7 +410,7 @@ def after_swaps(size: int) -> Iterator[report.Goal]:
             warm, _, words = first_token(url, "a", messages)
             first_token(url, "b", short)
             swapped = first_token(url, "a", messages)
-            restart(stack)
+            stop(stack)
             restarted = first_token(stack.ensure("a"), "a", messages)
         finally:
             stack.end(hard=False)

@@ -26,16 +26,16 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.model_test import commands, request, run
-from benchmarks.model_test.answers import Answer as Read
-from benchmarks.model_test.answers import Stream, read_whole
-from benchmarks.model_test.client import AskFailed, Reply
-from benchmarks.model_test.client import Endpoint as At
 from gateway.answer.capture import RecordedAnswer
 from gateway.answer.normalize import Answer
 from gateway.config import find, load
 from gateway.core import Gateway
 from gateway.errors import GatewayError
+from gateway.model_test import commands, request, run
+from gateway.model_test.answers import Answer as Read
+from gateway.model_test.answers import Stream, read_whole
+from gateway.model_test.client import AskFailed, Reply
+from gateway.model_test.client import Endpoint as At
 from gateway.wire.chat import ChatRequest, encode
 from normalizers import FormatSpec, registry
 

@@ -55,12 +55,12 @@ class Client(asyncio.Protocol):
         _, client = await loop.create_connection(cls, "127.0.0.1", port)
         return client
 
-    def send(self, body: bytes) -> asyncio.Future[bytes]:
-        """Posts a chat request; resolves to the body of a 200, else raises `BadAnswer`."""
+    def send(self, body: bytes, path: str = "/v1/chat/completions") -> asyncio.Future[bytes]:
+        """Posts a request; resolves to the body of a 200, else raises `BadAnswer`."""
         self._answer = asyncio.get_running_loop().create_future()
         self._parts = []
         head = (
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
             "Authorization: Bearer bench\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )

@@ -104,8 +104,10 @@ http {{
 
 
 def _ctxgate(place: Place) -> list[str]:
+    # The usage would go to the user's own store, and once a minute: not what a request costs.
     config = f"""
 active_model: {MODEL}
+log: {{usage_days: 0}}
 models:
   {MODEL}:
     runtime: openai

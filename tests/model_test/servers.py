@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 
-from benchmarks.model_test.answers import Answer
-from benchmarks.model_test.fake import chunks, served, whole
+from gateway.model_test.answers import Answer
+from gateway.model_test.fake import chunks, served, whole
 from tests.patience import PATIENCE
 
 RIGHT = Answer(content="Ready.", finish="stop")
@@ -33,6 +33,7 @@ def failing(trouble: str) -> Iterator[str]:
     gone: the preflight passes, then connections are closed        bad-list: /v1/models is no list
     reproducible: one question gets a 500 each time, the others are answered, by what says it is a ctxgate
     refuses: the same with a 400        overflow: everything beyond the preflight is context_length_exceeded
+    two: has two models, neither of which it calls active
     """
     stop = threading.Event()
 
@@ -63,7 +64,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.kind == "late" and type(self).count > 3:
             self.stopped.wait(PATIENCE)
             return
-        self._send(200, {"wrong": True} if self.kind == "bad-list" else {"object": "list", "data": [model]})
+        models = [model, {**model, "id": "n"}] if self.kind == "two" else [model]
+        self._send(200, {"wrong": True} if self.kind == "bad-list" else {"object": "list", "data": models})
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.model_test import cli, commands
-from benchmarks.model_test.cases import SUITES, load
-from benchmarks.model_test.fake import MODES
-from benchmarks.model_test.judge import KINDS
+from gateway.cli import model_test as cli
+from gateway.model_test import commands
+from gateway.model_test.cases import SUITES, load
+from gateway.model_test.fake import MODES
+from gateway.model_test.judge import KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "model-test.md").read_text("utf-8")

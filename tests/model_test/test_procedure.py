@@ -32,7 +32,7 @@ def step(command: str, folder: Path, *more: str | Path) -> subprocess.CompletedP
     assert words[0] == "scripts/model-test"
     moved = [re.sub(r"^(runs|benchmarks/baselines)/", f"{folder}/", word) for word in words[1:]]
     return subprocess.run(
-        [sys.executable, "-m", "benchmarks.model_test", *moved, *map(str, more)],
+        [sys.executable, "-m", "gateway.cli.model_test", *moved, *map(str, more)],
         cwd=ROOT,
         env=environment(folder),
         capture_output=True,

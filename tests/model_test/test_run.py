@@ -14,13 +14,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.model_test.cli import main
-from benchmarks.model_test.compare import Rules, compare
-from benchmarks.model_test.results import answers, read
+from gateway.app import build
+from gateway.cli.model_test import main
+from gateway.config import Config, Model
+from gateway.model_test.compare import Rules, compare
+from gateway.model_test.results import answers, read
 from tests.cli.commands import environment
 from tests.model_test.servers import failing, listening
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.provider.server import serve
 
 ROOT = Path(__file__).parents[2]
 Capture = pytest.CaptureFixture[str]
@@ -126,6 +129,20 @@ def test_another_model(tmp_path: Path, capsys: Capture) -> None:
     assert "has no model other; it has: m" in capsys.readouterr().err
 
 
+def test_a_gateways_active_model_is_asked(tmp_path: Path, capsys: Capture) -> None:
+    models = {name: Model(name=name, runtime="echo") for name in ("first", "second", "third")}
+    config = Config(source=tmp_path / "config.yaml", active_model="second", models=models, state_dir=tmp_path / "state")
+    with serve(build(config), lifespan="on") as url:
+        run(tmp_path / "out", "--base-url", f"{url}/v1", "--suite", "smoke", "--limit", "1")
+    assert read(tmp_path / "out/results.json")["target"]["model"] == "second", capsys.readouterr().err
+
+
+def test_without_an_active_one_a_model_must_be_chosen(tmp_path: Path, capsys: Capture) -> None:
+    with failing("two") as url:
+        assert run(tmp_path, "--base-url", url) == 2
+    assert "choose a --model: m, n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("trouble", "status"), [("reproducible", 500), ("refuses", 400)])
 def test_what_a_gateway_does_again_is_its_fault(tmp_path: Path, trouble: str, status: int) -> None:
     """One question of a hundred; more 5xx than may be would be no score."""
@@ -196,7 +213,16 @@ def interrupted(command: list[str], folder: Path) -> int:
 
 
 def test_interrupted_and_taken_up_again(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks.model_test", "run", "--fake", "oracle", "--out", str(tmp_path / "run")]
+    command = [
+        sys.executable,
+        "-m",
+        "gateway.cli.model_test",
+        "run",
+        "--fake",
+        "oracle",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     command += ["--baseline", "none", "--no-png", "--no-html"]
     code = 0
     while not code:  # where this process was given no time, the run may have come to its end

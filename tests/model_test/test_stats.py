@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.model_test import stats
+from gateway.model_test import stats
 
 
 @pytest.mark.parametrize(

@@ -158,12 +158,9 @@ def test_a_run_that_a_signal_has_ended(
     tmp_path: Path, test_model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Python itself does this to a run that was interrupted at the wrong moment."""
-    run = tmp_path / "benchmarks/model_test/__main__.py"
-    run.parent.mkdir(parents=True)
-    for package in (run.parent, run.parents[1]):
-        (package / "__init__.py").touch()
+    run = tmp_path / "run.py"
     run.write_text("import os, signal\nsignal.signal(2, signal.SIG_DFL)\nos.kill(os.getpid(), 2)\n")
-    monkeypatch.setattr("gateway.cli.swap.ROOT", tmp_path)
+    monkeypatch.setattr("gateway.cli.swap.MODEL_TEST", (sys.executable, str(run)))
     assert main(["swap", "wrong", "--config", str(written(tmp_path, test_model, "right"))]) == 130
     assert "right stays the active model" in capsys.readouterr().err
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.model_test.answers import Answer, RawCall
-from benchmarks.model_test.cases import Case, Expect, Json, Step, Wanted
+from gateway.model_test.answers import Answer, RawCall
+from gateway.model_test.cases import Case, Expect, Json, Step, Wanted
 
 WORDS = "I would rather say this in words."
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.model_test.matchers import folded
+from gateway.model_test.matchers import folded
 
 TYPES: Mapping[str, type] = {
     "string": str,

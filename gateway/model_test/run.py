@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.model_test import judge, request
-from benchmarks.model_test.answers import Answer, RawCall
-from benchmarks.model_test.cases import Case, Json, digest
-from benchmarks.model_test.client import AskFailed, Client, Endpoint, Reply
-from benchmarks.model_test.fake import CASE_HEADER
-from benchmarks.model_test.request import Settings
+from gateway.model_test import judge, request
+from gateway.model_test.answers import Answer, RawCall
+from gateway.model_test.cases import Case, Json, digest
+from gateway.model_test.client import AskFailed, Client, Endpoint, Reply
+from gateway.model_test.fake import CASE_HEADER
+from gateway.model_test.request import Settings
 
 SAMPLES = "samples.jsonl"
 
@@ -234,7 +234,7 @@ async def _sample(client: Client, plan: Plan, task: Task) -> Json:
 
 def verdict_of(case: Case, number: int, answer: Answer, before: Sequence[RawCall]) -> judge.Verdict:
     if case.checker == "bfcl":
-        from benchmarks.model_test import bfcl
+        from gateway.model_test import bfcl
 
         return bfcl.judge(case, answer)
     return judge.judge(case, case.steps[number], answer, before)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from benchmarks.model_test import stats
-from benchmarks.model_test.cases import Json
+from gateway.model_test import stats
+from gateway.model_test.cases import Json
 
 LOCALCOWORK = {"select": 90.0, "chain": 80.0, "abstain+missing-param": 85.0}
 """The thresholds of LocalCowork's /model-test: tool selection, chains, edge cases."""
@@ -166,8 +166,8 @@ Pairs = Mapping[str, tuple[Json, Json]]
 
 def _tests(pairs: Pairs, gated: Sequence[str], rules: Rules) -> tuple[Test, ...]:
     tests = [
-        _paired("overall", pairs, lambda case: case["s"] == "P", rules),
-        _paired("format", pairs, lambda case: bool(case["v"]), rules),
+        paired("overall", pairs, lambda case: case["s"] == "P", rules),
+        paired("format", pairs, lambda case: bool(case["v"]), rules),
     ]
     if balanced := _balanced(pairs, rules):
         tests.append(balanced)
@@ -175,7 +175,7 @@ def _tests(pairs: Pairs, gated: Sequence[str], rules: Rules) -> tuple[Test, ...]
     for category in gated:
         chosen = {id: pair for id, pair in pairs.items() if pair[1]["c"] == category}
         if len(chosen) >= SMALLEST_CATEGORY:
-            categories.append(_paired(category, chosen, lambda case: case["s"] == "P", rules))
+            categories.append(paired(category, chosen, lambda case: case["s"] == "P", rules))
     adjusted = stats.holm({test.name: test.p_worse for test in categories})
     for test in categories:
         p = adjusted[test.name]
@@ -184,7 +184,7 @@ def _tests(pairs: Pairs, gated: Sequence[str], rules: Rules) -> tuple[Test, ...]
     return tuple(tests)
 
 
-def _paired(name: str, pairs: Pairs, good: Callable[[Json], bool], rules: Rules) -> Test:
+def paired(name: str, pairs: Pairs, good: Callable[[Json], bool], rules: Rules) -> Test:
     outcomes = [(good(old), good(new)) for old, new in pairs.values()]
     n, lost, won = len(outcomes), outcomes.count((True, False)), outcomes.count((False, True))
     both = outcomes.count((True, True))
@@ -213,7 +213,7 @@ def _balanced(pairs: Pairs, rules: Rules) -> Test | None:
         chosen = {id: pair for id, pair in pairs.items() if all(case.get("call") == call for case in pair)}
         if not chosen:
             return None
-        groups.append(_paired("", chosen, lambda case: bool(case["d"]), rules))
+        groups.append(paired("", chosen, lambda case: bool(case["d"]), rules))
     quiet, calls = groups
     p = stats.balanced_worse((quiet.lost, quiet.won, quiet.n), (calls.lost, calls.won, calls.n))
     better = stats.balanced_worse((quiet.won, quiet.lost, quiet.n), (calls.won, calls.lost, calls.n))

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from benchmarks.model_test.answers import Answer, RawCall
-from benchmarks.model_test.cases import Case, Expect, Json, Step, Wanted
-from benchmarks.model_test.matchers import Absent, kind_of
+from gateway.model_test.answers import Answer, RawCall
+from gateway.model_test.cases import Case, Expect, Json, Step, Wanted
+from gateway.model_test.matchers import Absent, kind_of
 
 UNDECLARED = "unknown_tool"
 """A ctxgate's warning: a call of a tool that the request doesn't declare is text, as the model wrote it."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.model_test.cases import Json
-from benchmarks.model_test.judge import KINDS
-from benchmarks.model_test.page import BEFORE, NOW, PALETTE
-from benchmarks.model_test.stats import wilson
+from gateway.model_test.cases import Json
+from gateway.model_test.judge import KINDS
+from gateway.model_test.page import BEFORE, NOW, PALETTE
+from gateway.model_test.stats import wilson
 
 
 def draw(file: Path, result: Json, baseline: Json | None) -> bool:

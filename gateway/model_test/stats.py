@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from functools import cache
 from statistics import NormalDist, median
 
 Z95 = NormalDist().inv_cdf(0.975)
@@ -31,7 +32,13 @@ def at_least(k: int, n: int) -> float:
     """P(X ≥ k) for n fair coins, exact."""
     if k <= 0:
         return 1.0
-    return sum(math.comb(n, i) for i in range(k, n + 1)) / (1 << n)
+    if k > n:
+        return 0.0
+    term = total = math.comb(n, k)
+    for i in range(k, n):
+        term = term * (n - i) // (i + 1)
+        total += term
+    return total / (1 << n)
 
 
 def mcnemar_worse(b: int, c: int) -> float:
@@ -112,17 +119,25 @@ def power(n: int, drop: float, flips: float, alpha: float = 0.05, *, two_sided: 
     if not 0 < drop <= flips <= 1:
         raise ValueError("0 < drop <= flips <= 1")
     lost = (flips + drop) / (2 * flips)
-    test = mcnemar if two_sided else mcnemar_worse
     total = 0.0
     for m in range(n + 1):
         chance = _binomial(m, n, flips)
         if chance < 1e-9:
             continue
         # p falls with b, so the first b that is significant is all that is needed.
-        first = next((b for b in range((m + 1) // 2, m + 1) if test(b, m - b) < alpha), None)
-        if first is not None:
-            total += chance * sum(_binomial(b, m, lost) for b in range(first, m + 1))
+        total += chance * sum(_binomial(b, m, lost) for b in range(_significant(m, alpha, two_sided), m + 1))
     return total
+
+
+@cache
+def _significant(flips: int, alpha: float, two_sided: bool) -> int:
+    """The fewest of so many flips that must be losses for p < alpha; flips + 1 if not even all suffice."""
+    test = mcnemar if two_sided else mcnemar_worse
+    low, high = (flips + 1) // 2, flips + 1
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if test(middle, flips - middle) < alpha else (middle + 1, high)
+    return low
 
 
 def _binomial(k: int, n: int, p: float) -> float:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.model_test import CHECKER, VERSION
-from benchmarks.model_test.cases import Case, Json, Suite
-from benchmarks.model_test.judge import blame
-from benchmarks.model_test.run import SAMPLES, Plan, read_samples, suspicious
-from benchmarks.model_test.stats import percentile
+from gateway.model_test import CHECKER, VERSION
+from gateway.model_test.cases import Case, Json, Suite
+from gateway.model_test.judge import blame
+from gateway.model_test.run import SAMPLES, Plan, read_samples, suspicious
+from gateway.model_test.stats import percentile
 
 FORMAT = "model-test-baseline/1"
 RESULTS = "results.json"

@@ -15,15 +15,15 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Options
 
-from benchmarks.model_test import CHECKER, compare, fake, progress, results, run, table, target
-from benchmarks.model_test.cases import HERE, SUITES, Case, Json, Suite, choose, load, picks
-from benchmarks.model_test.client import AskFailed, Client, Endpoint
-from benchmarks.model_test.request import Settings
+from gateway.model_test import CHECKER, compare, fake, progress, results, run, table, target
+from gateway.model_test.cases import SUITES, Case, Json, Suite, choose, load, picks
+from gateway.model_test.client import AskFailed, Client, Endpoint
+from gateway.model_test.request import Settings
 
 OK, REGRESSION, USAGE, UNREACHABLE, INCOMPLETE, NOT_COMPARABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
-BASELINES = HERE.parent / "baselines"
-RUNS = target.ROOT / "runs" / "model-test"
+BASELINES = target.BASELINES
+RUNS = target.RUNS / "model-test"
 
 
 class Usage(Exception):
@@ -134,7 +134,7 @@ def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, 
         return
     if url:
         endpoint = Endpoint(url.rstrip("/"), args.model or "", key, headers)
-        yield endpoint if args.model else replace(endpoint, model=asyncio.run(_only_model(endpoint))), None
+        yield endpoint if args.model else replace(endpoint, model=asyncio.run(_listed_model(endpoint))), None
         return
     report = target.configured(args.config)
     active = next((row["name"] for row in report["models"] if row["active"]), "")
@@ -149,17 +149,19 @@ def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, 
     yield Endpoint(f"{report['gateway']['url']}/v1", model, os.environ.get("CTXGATE_KEY") or key, headers), report
 
 
-async def _only_model(endpoint: Endpoint) -> str:
+async def _listed_model(endpoint: Endpoint) -> str:
+    """The model to ask: the one that a gateway marks as active, else the only one."""
     async with Client(endpoint, timeout=10, retries=0) as client:
         try:
             listing = await client.get("/models")
-            names = [entry["id"] for entry in listing["data"]]
+            active = {entry["id"]: entry.get("active") is True for entry in listing["data"]}
         except AskFailed as error:
             raise run.Unreachable(f"{endpoint.shown}/models: {error}") from error
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise run.Unreachable(f"{endpoint.shown}/models isn't OpenAI's list of models") from error
+    names = [name for name, is_active in active.items() if is_active] or list(active)
     if len(names) != 1:
-        raise Usage(f"choose a --model: {', '.join(names)}")
+        raise Usage(f"choose a --model: {', '.join(names)}" if names else f"{endpoint.shown}/models lists no model")
     return str(names[0])
 
 
@@ -180,7 +182,7 @@ def _suite(name: str, compat: bool) -> Suite:
         core, chosen = load(SUITES / "core"), picks(SUITES / "core")
         return Suite("smoke", core.version, tuple(case for case in core.cases if case.id in chosen))
     if name in ("bfcl", "bfcl-mini"):
-        from benchmarks.model_test import bfcl
+        from gateway.model_test import bfcl
 
         return bfcl.suite(name, target.cache(), compat=compat)
     if (Path(name) / "suite.yaml").is_file():
@@ -270,7 +272,7 @@ def _reports(
     html: bool,
     png: bool,
 ) -> None:
-    from benchmarks.model_test import page, picture
+    from gateway.model_test import page, picture
 
     if html:
         before = results.answers(baseline_folder) if baseline_folder else {}
@@ -284,7 +286,7 @@ def compare_two(args: Options) -> int:
     baseline, candidate = results.read(args.baseline), results.read(args.candidate)
     gate = compare.compare(baseline, candidate, _rules(args))
     if args.html:
-        from benchmarks.model_test import page
+        from gateway.model_test import page
 
         now, before = results.answers(args.candidate), results.answers(args.baseline)
         args.html.write_text(page.page(candidate, gate, baseline, now, before), "utf-8")
@@ -340,8 +342,8 @@ def report(args: Options) -> int:
 
 
 def list_suites(args: Options) -> int:
-    from benchmarks.model_test import bfcl
-    from benchmarks.model_test.stats import smallest_loss
+    from gateway.model_test import bfcl
+    from gateway.model_test.stats import smallest_loss
 
     names = args.suite or ["smoke", "core", *(["bfcl-mini", "bfcl"] if bfcl.fetched(target.cache()) else [])]
     for name in names:
@@ -368,14 +370,14 @@ def _print_cases(cases: Sequence[Case]) -> None:
 
 
 def fetch(args: Options) -> int:
-    from benchmarks.model_test import bfcl
+    from gateway.model_test import bfcl
 
     print(bfcl.fetch(target.cache()))
     return OK
 
 
 def selfcheck(args: Options) -> int:
-    from benchmarks.model_test import bfcl, selfcheck
+    from gateway.model_test import bfcl, selfcheck
 
     names = args.suite or ["core", *(["bfcl"] if bfcl.fetched(target.cache()) else [])]
     wrong = selfcheck.statistics()

@@ -7,8 +7,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks.model_test import run
-from benchmarks.model_test.cases import Json
+from gateway.model_test import run
+from gateway.model_test.cases import Json
 
 LINE_SECONDS = 10.0
 BAR_WIDTH = 20

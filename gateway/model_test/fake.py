@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from benchmarks.model_test import oracle
-from benchmarks.model_test.answers import Answer
-from benchmarks.model_test.cases import Case, Json
+from gateway.model_test import oracle
+from gateway.model_test.answers import Answer
+from gateway.model_test.cases import Case, Json
 
 MODES = ("oracle", "never", "always", "noisy", "leaky", "broken-json")
 CASE_HEADER = "x-model-test-case"

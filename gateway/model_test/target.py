@@ -17,11 +17,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.model_test.cases import HERE, Json
-from benchmarks.model_test.run import Unreachable
 from gateway.config.folders import USER
+from gateway.model_test.cases import HERE, Json
+from gateway.model_test.run import Unreachable
 
-ROOT = HERE.parents[1]
+_CHECKOUT = HERE.parents[1]
+_IN_CHECKOUT = (_CHECKOUT / "benchmarks" / "baselines").is_dir()
+BASELINES = _CHECKOUT / "benchmarks" / "baselines" if _IN_CHECKOUT else USER.user_data_path / "model-test"
+RUNS = _CHECKOUT / "runs" if _IN_CHECKOUT else USER.user_state_path / "runs"
+"""Where results are kept: in a source checkout beside the code, else in the user's folders."""
+
 START_SECONDS = 30
 STOP_SECONDS = 20
 ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/v1")
@@ -54,7 +59,7 @@ def gateway(config: Path | None, model: str, log: Path) -> Iterator[str]:
     Raises Unreachable where it doesn't come up.
     """
     # It takes a free port and says which; one that we chose could be another's by then.
-    command = [*_ctxgate("serve", config), "--host", "127.0.0.1", "--port", "0", "--model", model]
+    command = [*_ctxgate("serve", config), "--host", "127.0.0.1", "--port", "0", "--no-tls", "--model", model]
     log.parent.mkdir(parents=True, exist_ok=True)
     before = log.stat().st_size if log.exists() else 0
     with (

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from benchmarks.model_test.answers import Answer
-from benchmarks.model_test.cases import Case, Json, digest
+from gateway.model_test.answers import Answer
+from gateway.model_test.cases import Case, Json, digest
 
 Names = Literal["dotted", "underscore"]
 Streamed = Literal["off", "on", "both"]

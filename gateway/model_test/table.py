@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.model_test.cases import Json
-from benchmarks.model_test.compare import Gate, Test
-from benchmarks.model_test.results import shown
-from benchmarks.model_test.stats import wilson
+from gateway.model_test.cases import Json
+from gateway.model_test.compare import Gate, Test
+from gateway.model_test.results import shown
+from gateway.model_test.stats import wilson
 
 
 def table(result: Json, gate: Gate, baseline: Json | None) -> str:

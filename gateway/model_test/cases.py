@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import yaml
 
-from benchmarks.model_test.matchers import BadRule, Matcher, matcher
+from gateway.model_test.matchers import BadRule, Matcher, matcher
 
 HERE = Path(__file__).parent
 SUITES = HERE / "suites"

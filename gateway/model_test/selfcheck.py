@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from benchmarks.model_test import oracle, stats
-from benchmarks.model_test.answers import Answer
-from benchmarks.model_test.cases import Case, Suite
-from benchmarks.model_test.run import verdict_of
+from gateway.model_test import oracle, stats
+from gateway.model_test.answers import Answer
+from gateway.model_test.cases import Case, Suite
+from gateway.model_test.run import verdict_of
 
 VECTORS: tuple[tuple[str, float, float], ...] = (
     ("Wilson 9/10, low", stats.wilson(9, 10)[0], 0.5958),
@@ -81,14 +81,14 @@ def _case(case: Case, report: Report) -> None:
 
 def _right(case: Case, number: int) -> Answer:
     if case.checker == "bfcl":
-        from benchmarks.model_test import bfcl
+        from gateway.model_test import bfcl
 
         return bfcl.oracle(case)
     return oracle.answer(case, case.steps[number])
 
 
 def _bfcl_mutants(case: Case) -> list[tuple[str, Answer]]:
-    from benchmarks.model_test import bfcl
+    from gateway.model_test import bfcl
 
     return bfcl.mutants(case)
 

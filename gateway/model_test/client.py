@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from benchmarks.model_test.answers import Answer, NotAnAnswer, Stream, read_whole
+from gateway.model_test.answers import Answer, NotAnAnswer, Stream, read_whole
 
 Trouble = Literal["connection", "timeout", "rate_limit", "server_error", "refused", "bad_response", "context_exceeded"]
 

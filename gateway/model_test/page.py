@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from benchmarks.model_test.cases import Json
-from benchmarks.model_test.compare import Gate
-from benchmarks.model_test.judge import KINDS, blame
-from benchmarks.model_test.stats import wilson
-from benchmarks.model_test.table import table
+from gateway.model_test.cases import Json
+from gateway.model_test.compare import Gate
+from gateway.model_test.judge import KINDS, blame
+from gateway.model_test.stats import wilson
+from gateway.model_test.table import table
 
 Samples = Mapping[str, Sequence[Json]]
 

@@ -21,10 +21,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.model_test import bfcl_rules
-from benchmarks.model_test.answers import Answer, RawCall
-from benchmarks.model_test.cases import HERE, BadSuite, Case, Expect, Json, Step, Suite, Wanted, choose, digest
-from benchmarks.model_test.judge import Verdict, formal_fault, schema_fault, well_formed
+from gateway.model_test import bfcl_rules
+from gateway.model_test.answers import Answer, RawCall
+from gateway.model_test.cases import HERE, BadSuite, Case, Expect, Json, Step, Suite, Wanted, choose, digest
+from gateway.model_test.judge import Verdict, formal_fault, schema_fault, well_formed
 
 VERSION = "2026.3.23"
 WHEEL = f"bfcl_eval-{VERSION}-py3-none-any.whl"
@@ -50,7 +50,7 @@ MINI = (
     *("irrelevance", "live_simple", "live_multiple", "live_irrelevance"),
 )
 MINI_EACH = 50
-QUARANTINE = HERE.parent / "bfcl_quarantine.json"
+QUARANTINE = HERE / "bfcl_quarantine.json"
 
 _TYPES = {"dict": "object", "float": "number", "tuple": "array", "any": "string"}
 _PYTHON_HINT = " Note that the provided function is in Python 3 syntax."
