@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import import_module
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
@@ -29,23 +29,48 @@ from gateway.server.end_guard import DOUBLED_SECONDS, EndGuard
 from gateway.services import Services
 from normalizers import FormatSpec, registry
 
+if TYPE_CHECKING:
+    from gateway.server.tls import Certificate
+
 GRACE_SECONDS = 10
 END_SECONDS = 30
 """From the first signal to the end of the process, whatever hangs by then."""
+WARMED_AFTER_SECONDS = 0.1
+"""The first answer needn't share Python's lock with what loads for later ones."""
 GUARDED_AFTER_SECONDS = 1.0
 """The first requests needn't share the processor with the start of the guard's process."""
 
 BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
-    # Rooms that were active when the gateway ended go on.
-    (lambda config: (config.state_dir / "rooms.open").exists(), "gateway.rooms.endpoints:resume"),
+    # Rooms that were active when the gateway ended go on, and its batches.
+    # A cluster's first: it tells the store and the rooms where this gateway is.
+    (lambda config: config.cluster is not None, "gateway.cluster.member:member"),
+    (
+        lambda config: config.cluster is not None or (config.state_dir / "rooms.open").exists(),
+        "gateway.rooms.endpoints:resume",
+    ),
+    (lambda config: (config.state_dir / "batches.open").exists(), "gateway.api.batches.runner:resume"),
     (lambda config: config.ctx.enabled, "gateway.ctx.live:live"),
 )
 """What runs beside the APIs from the start: whether the configuration wants it, and the import string of its factory,
 Services → async context manager."""
 
 
-PRUNES = ("gateway.api.responses.response_store:prune", "gateway.rooms.expiry:prune", "gateway.ctx.journal:prune")
+PRUNES = (
+    "gateway.api.responses.response_store:prune",
+    "gateway.api.responses.conversation_store:prune",
+    "gateway.api.batches.batch_store:prune",
+    "gateway.api.operations.usage:prune",
+    "gateway.rooms.expiry:prune",
+    "gateway.ctx.journal:prune",
+)
 """Import strings of the functions that prune the store; see `gateway.store.retention`."""
+
+
+def _routed(gateway: Gateway, adapter: str, model: str) -> Any:
+    """See `gateway.services.Routed`."""
+    from gateway.ctx.agents.provider import provider  # on first use: most gateways have no agents
+
+    return provider(gateway, adapter, model)
 
 
 def build(config: Config, load: Load | None = None) -> API:
@@ -57,14 +82,20 @@ def build(config: Config, load: Load | None = None) -> API:
 
 
 def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
-    gateway = Gateway(config)
+    if config.cluster is None:
+        gateway = Gateway(config)
+    else:
+        from gateway.cluster.member import Models
+
+        gateway = Gateway(config, Models(config))
     reloader = Reloader(gateway, load) if load is not None else None
-    services = Services(gateway, reloader, PRUNES)
+    services = Services(gateway, reloader, PRUNES, _routed)
 
     @asynccontextmanager
     async def background() -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(services.aclose)
+            services.keep_usage()
             if reloader is not None:
                 await stack.enter_async_context(_reloading(gateway, reloader))
             for wanted, factory in BACKGROUND:
@@ -105,11 +136,13 @@ def _imported(name: str) -> Callable[[Services], Any]:
     return made
 
 
-def serve(config: Config, load: Load, sockets: list[socket.socket]) -> None:
+def serve(config: Config, load: Load, sockets: list[socket.socket], certificate: Certificate | None = None) -> None:
     """Serves on listening sockets until SIGINT or SIGTERM, then gives answers in flight GRACE_SECONDS to end.
 
+    certificate: serves https; None: plain HTTP.
+
     A second one ends the process at once; END_SECONDS after the first it ends anyway, whatever hangs (`EndGuard`).
-    SIGHUP reloads.
+    SIGHUP reloads, the certificate too.
     """
     app, services = _wired(config, load)
     settings = uvicorn.Config(
@@ -121,16 +154,25 @@ def serve(config: Config, load: Load, sockets: list[socket.socket]) -> None:
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
+        ssl_context_factory=(lambda config, default: certificate.context) if certificate is not None else None,
     )
     active = config.resolve(None)
-    _Server(settings, services, [active.custom_format or active.tool_call_format]).run(sockets)
+    formats = [active.custom_format or active.tool_call_format]
+    _Server(settings, services, formats, certificate).run(sockets)
 
 
 class _Server(uvicorn.Server):
     """Loads the formats' parsers in a thread once it serves, so that the first call needn't."""
 
-    def __init__(self, config: uvicorn.Config, services: Services, formats: list[str | FormatSpec]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        services: Services,
+        formats: list[str | FormatSpec],
+        certificate: Certificate | None,
+    ) -> None:
         super().__init__(config)
+        self._certificate = certificate
         self._services = services
         self._reloader = services.reloader
         self._formats = formats
@@ -165,7 +207,7 @@ class _Server(uvicorn.Server):
         signal.signal(signal.SIGHUP, lambda sig, frame: loop.is_closed() or loop.call_soon_threadsafe(self._hung_up))
         self._services.vitals.workers = Workers()
         loop.set_default_executor(self._services.vitals.workers)
-        self._warming = loop.run_in_executor(None, self._warm)
+        loop.call_later(WARMED_AFTER_SECONDS, loop.run_in_executor, None, self._warm)
         # In a thread of its own: others' work may have taken all.
         guarding = threading.Thread(target=self._end_guard.start, name="guard of the end", daemon=True)
         loop.call_later(GUARDED_AFTER_SECONDS, guarding.start)
@@ -179,7 +221,10 @@ class _Server(uvicorn.Server):
         if self._on_terminal and not sys.stderr.isatty():
             self.should_exit = True
             self._end_at_last()
-        elif self._reloader is not None:
+            return
+        if self._certificate is not None:
+            self._certificate.renew()
+        if self._reloader is not None:
             self._reloading = asyncio.create_task(_reload(self._reloader), name="reload")
 
     def _warm(self) -> None:

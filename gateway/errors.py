@@ -1,11 +1,11 @@
 """The one error table, and how long to wait before trying again.
 
-    GatewayError
+    GatewayError                                          a retry
     ├── ProviderAuthentication           401  EACCES
     ├── ProviderInvalidModel             404  ENOENT
-    ├── ProviderModelNotLoaded           503  EAGAIN      transient
-    ├── ProviderUnavailable              503  EHOSTDOWN   transient
-    ├── ProviderRateLimit                429  EBUSY       transient
+    ├── ProviderModelNotLoaded           503  EAGAIN      helps, but for the codes of LASTING
+    ├── ProviderUnavailable              503  EHOSTDOWN   helps, but for the codes of LASTING
+    ├── ProviderRateLimit                429  EBUSY       helps, but for the codes of LASTING
     ├── ProviderInvalidRequest           400  EINVAL
     ├── ProviderUnsupportedContentBlock  400  EOPNOTSUPP
     ├── ProviderInvalidResponse          502  EPROTO
@@ -13,7 +13,8 @@
     └── InternalError                    500  EIO
 
 The first nine are the categories of OpenArmature §7; the last is a bug of ours.
-Every API renders an error from the columns here and from nowhere else.
+Every API renders an error from the columns here and from nowhere else. Whether a retry helps is told in the header
+`x-should-retry`; where it doesn't, the status is none that clients retry all the same, and there is no `Retry-After`.
 """
 
 from __future__ import annotations
@@ -37,14 +38,34 @@ Category = Literal[
 ]
 
 
+LASTING = frozenset(
+    {
+        "engine_missing",
+        "engine_misconfigured",
+        "hub_missing",
+        "insufficient_quota",
+        "keys_unreadable",
+        "no_memory",
+        "secrets_unavailable",
+    }
+)
+"""Codes of transient errors that last until a person does something about them: no retry helps."""
+
+LASTING_STATUS = 424
+"""In place of a 503, which some clients retry for minutes whatever the headers say."""
+
+
 class GatewayError(Exception):
     """An error with a category. `str(error)` is safe to show to a client.
 
     code: overrides the class's machine-readable code (e.g. `context_length_exceeded`).
     param: the request field at fault, as OpenAI writes it (`messages[0].role`).
     retry_after: seconds after which a retry may succeed.
+    transient: a retry may succeed.
+    lasting: it would be transient, but for a cause that stays; another model may answer.
     status: overrides the class's HTTP status where HTTP is more precise than the category (413, 405).
     details: further public fields of the error body (e.g. both token counts).
+    booked: the request log has it already, as the outcome of a model's answer.
     """
 
     category: ClassVar[Category]
@@ -53,7 +74,9 @@ class GatewayError(Exception):
     default_code: ClassVar[str]
     errno: ClassVar[int]
     exit_code: ClassVar[int]
-    transient: ClassVar[bool] = False
+    transient: bool = False
+    lasting: bool = False
+    booked: bool = False
 
     def __init__(
         self,
@@ -72,6 +95,14 @@ class GatewayError(Exception):
         self.retry_after = retry_after
         self.status = status or self.default_status
         self.details = dict(details or {})
+        if self.transient and self.code in LASTING:
+            self.last()
+
+    def last(self) -> None:
+        """Marks the error as one that no retry cures."""
+        self.transient, self.lasting, self.retry_after = False, True, None
+        if self.status == 503:
+            self.status = LASTING_STATUS
 
     def body(self) -> dict[str, Any]:
         """The error in OpenAI's shape: `{"error": {message, type, code, param, category, …}}`."""
@@ -87,9 +118,10 @@ class GatewayError(Exception):
         }
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        if self.retry_after is None:
-            return []
-        return [(b"retry-after", str(max(1, ceil(self.retry_after))).encode())]
+        told = [(b"x-should-retry", b"true" if self.transient else b"false")]
+        if self.retry_after is not None:
+            told.append((b"retry-after", str(max(1, ceil(self.retry_after))).encode()))
+        return told
 
 
 class ProviderAuthentication(GatewayError):
@@ -115,6 +147,8 @@ class ProviderInvalidModel(GatewayError):
 
 class WeightsMissing(ProviderInvalidModel):
     """A configured model whose weights aren't there: no retry helps, but another model may answer."""
+
+    lasting = True
 
 
 class ProviderModelNotLoaded(GatewayError):
@@ -229,6 +263,12 @@ class Backoff(NamedTuple):
 
             seconds *= 1.0 - self.jitter * random()  # noqa: S311 - spreads load, guards nothing
         return max(seconds, at_least)
+
+
+def retry_after(milliseconds: str | None, header: str | None) -> float | None:
+    """Seconds until a retry, from a server's `retry-after-ms` (OpenAI's), or else its Retry-After; None if neither."""
+    found = seconds_until_retry(milliseconds)
+    return found / 1000 if found is not None else seconds_until_retry(header)
 
 
 def seconds_until_retry(header: str | None) -> float | None:

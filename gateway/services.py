@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from gateway.core import Gateway
 from gateway.core.reload import Reloader
+from gateway.errors import GatewayError
 from gateway.observe.vitals import Vitals
 
 if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.store import Store
+
+
+log = logging.getLogger("ctxgate")
+
+USAGE_SECONDS = 60.0
+"""How often usage goes to the store: what a kill may lose."""
 
 
 class Closing(Protocol):
@@ -22,21 +30,42 @@ class Closing(Protocol):
 
 T = TypeVar("T", bound=Closing)
 
+Routed = Callable[[Gateway, str, str], Any]
+"""(gateway, adapter, model) → an OpenAIProvider, which asks the model in the way that the adapter names: an agent's of
+`/ctx`. This package doesn't know providers."""
+
 
 class Services:
     """The gateway, the store, which opens on first use, and what several requests share."""
 
-    def __init__(self, gateway: Gateway, reloader: Reloader | None = None, prunes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        reloader: Reloader | None = None,
+        prunes: Sequence[str] = (),
+        routed: Routed | None = None,
+    ) -> None:
         """reloader: None for a gateway that wasn't started from a file. prunes: see `gateway.store.retention`."""
         self.gateway = gateway
+        self.routed = routed
         self.reloader = reloader
         self.vitals = Vitals()
+        self.answer_as: Callable[..., Awaitable[None]]
+        """See `gateway.api.entry.API.answer_as`."""
+        self.cluster: Callable[[], dict[str, object]] | None = None
+        """What status pages show of the cluster; None: this machine is alone."""
+        self.address: str | None = None
+        """Where other gateways of the cluster reach this one; its claims on the store name it."""
+        self.forward: Callable[..., Awaitable[Any]] | None = None
+        """Handler and request → response: in a cluster, that of the gateway that holds what the handler claims."""
         self.ending = asyncio.Event()
         """Set once the server takes no more requests: endless streams end then."""
         self._opening: asyncio.Task[Store] | None = None
         self._prunes = prunes
         self._pruning: asyncio.Task[None] | None = None
         self._shared: dict[object, Closing] = {}
+        self._keeping: asyncio.Task[None] | None = None
+        self._saving: asyncio.Task[None] | None = None
 
     def shared(self, make: Callable[[Services], T]) -> T:
         """The one object of its kind in this process, made on first use."""
@@ -64,16 +93,72 @@ class Services:
                 self._opening = None
             raise
 
+    def keep_usage(self) -> None:
+        """Saves the usage every USAGE_SECONDS, and at last when the services close."""
+        self._keeping = asyncio.create_task(self._keep_usage(), name="keep usage")
+
+    async def save_usage(self) -> None:
+        """Adds to the store what was used since the last time. Raises what the store raises; nothing is lost then."""
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.create_task(self._save_usage(), name="save usage")
+        # A caller that gives up must not leave a write that nobody knows the end of.
+        await asyncio.shield(self._saving)
+
+    async def tokens_today(self, key: str) -> int:
+        """Tokens that a key used today (UTC), before this process too. Raises what the store raises."""
+        if not self.gateway.config.log.usage_days:
+            return 0
+        from gateway.store import usage
+
+        await self.save_usage()
+        store = await self.store()
+        return await usage.tokens(store, usage.day_of(store.clock.now()), key)
+
+    async def _keep_usage(self) -> None:
+        while True:
+            await asyncio.sleep(USAGE_SECONDS)
+            await self._save_or_warn()
+
+    async def _save_or_warn(self) -> None:
+        try:
+            await self.save_usage()
+        except (GatewayError, OSError) as error:
+            log.warning("can't save the usage of models: %s", error)
+
+    async def _save_usage(self) -> None:
+        request_log = self.gateway.request_log
+        request_log.settle()
+        totals = request_log.usage.take()
+        if not totals or not self.gateway.config.log.usage_days:
+            return
+        try:
+            from gateway.store import usage
+
+            rows = [
+                {**dict(zip(usage.BY, party, strict=True)), **{name: getattr(total, name) for name in usage.SUMS}}
+                for party, total in totals.items()
+            ]
+            await usage.add(await self.store(), rows)
+        except BaseException:
+            request_log.usage.put_back(totals)
+            raise
+
     async def _open(self) -> Store:
         from gateway.store import Store
         from gateway.store.retention import keep_pruned
 
         store = await Store.open(store_url(self.gateway.config))
+        store.holder = self.address
         pruning = keep_pruned(store, lambda: self.gateway.config, self._prunes)
         self._pruning = asyncio.create_task(pruning, name="prune the store")
         return store
 
     async def aclose(self) -> None:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            if self._saving is not None:
+                await asyncio.wait({self._saving})
+            await self._save_or_warn()
         if self._pruning is not None:
             self._pruning.cancel()
             await asyncio.wait({self._pruning})

@@ -115,6 +115,11 @@ class Response:
         if connection is not None and not self.ended:
             connection.abort()
 
+    def cut(self, error: Exception) -> None:
+        """Ends the exchange as `close` does; `receive` returns what has come, then raises `error`."""
+        self.close()
+        self._fail(error)
+
     def finish(self) -> None:
         """Drops the rest of the body, usually the end of the last chunk, so that the connection can be reused.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 
-from gateway.api.streaming import PayloadEncoding, chat_stream, stand_in
+from gateway.api.streaming import FunctionsEncoding, PayloadEncoding, chat_stream, stand_in
 from gateway.core import Gateway, Run
 from gateway.errors import GatewayError
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, until_gone
 from gateway.server.bodies import read_body
 from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client, respond_error
-from gateway.wire.chat import ChatRequest
+from gateway.server.principal import CALLER_KEY
+from gateway.wire.chat import Caller, ChatRequest, with_tier
 
 PATHS = ("/v1/chat/completions", "/chat/completions")
 
@@ -32,7 +33,7 @@ class Chat:
         """Applies the gateway's current configuration."""
         self.max_body = self.gateway.config.server.max_body_bytes
 
-    async def answer(self, body: bytes, headers: Headers, client: Client) -> None:
+    async def answer(self, body: bytes, headers: Headers, client: Client, caller: Caller) -> None:
         """headers: the request's. They explain a body that can't be read."""
         try:
             try:
@@ -40,13 +41,23 @@ class Chat:
             except GatewayError:
                 check_encoding(headers)
                 raise
+            request.caller = caller
             if request.stream:
-                await chat_stream(self.gateway, request, PayloadEncoding()).send(client)
+                encoding = FunctionsEncoding(request) if request.functions else PayloadEncoding(request)
+                await chat_stream(self.gateway, request, encoding).send(client)
                 return
             with await self.gateway.chat(request) as run:
-                body = await run.whole()
-                await client.whole(200, _headers(run), body)
+                answer = await run.whole()
+                if request.functions:
+                    from gateway.wire.rare import old_answer
+
+                    answer = old_answer(answer)
+                if request.tier is not None:
+                    answer = with_tier(answer, request.tier)
+                await client.whole(200, answer_headers(run), answer)
         except GatewayError as error:
+            if not error.booked:
+                self.gateway.request_log.refused("chat", caller, error, body)
             await respond_error(client, error)
         except Exception:
             log.exception("chat failed")
@@ -58,7 +69,7 @@ WHOLE_HEADERS: dict[str, Headers] = {
 }
 
 
-def _headers(run: Run) -> Headers:
+def answer_headers(run: Run) -> Headers:
     """The headers of a whole answer. A stream has the same facts in the `ctxgate` field of its last chunk."""
     answer = run.answer
     headers = WHOLE_HEADERS[answer.mended if answer.choices else "none"]
@@ -78,4 +89,4 @@ async def chat_asgi(chat: Chat, scope: Scope, receive: Receive, send: Send) -> N
         body = await read_body(scope, receive)
     except ClientGone:
         return
-    await until_gone(chat.answer(body, scope["headers"], ASGIClient(send)), receive)
+    await until_gone(chat.answer(body, scope["headers"], ASGIClient(send), scope[CALLER_KEY]), receive)

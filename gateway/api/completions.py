@@ -1,29 +1,126 @@
-"""`/v1/completions`: continues a text, without a chat template. The engine's answer passes unchanged."""
+"""`/v1/completions`: continues texts, without a chat template. Each choice is one request to the engine."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
-from starlette.responses import Response
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from gateway.api.streaming import Opened, PayloadEncoding, Stream
 from gateway.core import Route
+from gateway.core.passthrough import Passthrough
+from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
-from gateway.server.http import Request
-from gateway.wire.completions import CreateCompletion
+from gateway.server.http import JSON, Request
+from gateway.wire.chat import Caller, encode, tier_in
+from gateway.wire.completions import CreateCompletion, Part, Reader, summed
+from gateway.wire.sse import Sink
+
+AT_ONCE = 8
+"""Requests to the engine at a time, of one request here."""
 
 
 async def create(request: Request) -> ASGIApp:
     wanted = CreateCompletion.parse(await request.body())
     route = request.gateway.route(wanted.model, "chat")
+    parts = wanted.parts(route.model.runtime)
+    wanted.tier = route.tier(request.caller, wanted.model, tier_in(wanted.fields))
     if wanted.stream:
-        return Stream(_opened(route, wanted), PayloadEncoding(), request.gateway.config.server)
-    async with route.post("completions", wanted.fields, "completions") as answer:
-        return Response(await answer.whole(), media_type="application/json")
+        return Stream(
+            _opened(route, wanted, parts, request.caller), PayloadEncoding(wanted), request.gateway.config.server
+        )
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(part: Part, reader: Reader) -> dict[str, Any]:
+        async with places:
+            await _read_prompt(route, part, reader, wanted)
+            posted = route.post("completions", part.fields, "completions", request.caller, asked=wanted.model)
+            async with posted as answer:
+                return reader.read(await answer.whole())
+
+    readers = [Reader(part, wanted.known.logprobs) for part in parts]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(part, reader)) for part, reader in zip(parts, readers, strict=True)]
+    except* GatewayError as errors:
+        raise errors.exceptions[0] from None
+    first, *others = [task.result() for task in tasks]
+    for other in others:
+        first["choices"] += other["choices"]
+    first["usage"] = summed((part, reader.usage) for part, reader in zip(parts, readers, strict=True))
+    return JSON(first if wanted.tier is None else {**first, "service_tier": wanted.tier})
 
 
 @asynccontextmanager
-async def _opened(route: Route, wanted: CreateCompletion) -> AsyncIterator[Opened]:
-    async with route.post("completions", wanted.fields, "completions", stream=True) as answer:
-        yield answer, tuple
+async def _opened(route: Route, wanted: CreateCompletion, parts: list[Part], caller: Caller) -> AsyncIterator[Opened]:
+    async with AsyncExitStack() as stack:
+        yield _Choices(route, wanted, parts, stack, caller), tuple
+
+
+async def _read_prompt(route: Route, part: Part, reader: Reader, wanted: CreateCompletion) -> None:
+    """Asks for the prompt's log-probabilities if the part wants them. Raises ProviderInvalidRequest if nobody knows."""
+    if not part.reads:
+        return
+    async with route.use(wanted.tier) as backend:
+        reader.before = await backend.prompt_logprobs(part.prompt, wanted.known.logprobs or 0)
+    if reader.before is None:
+        message = f"echo: runtime {route.model.runtime} gives no log-probabilities of a prompt; leave out logprobs"
+        raise ProviderInvalidRequest(message, param="echo")
+
+
+class _Choices:
+    """The chunks of one choice after the other, then the usage of all if the client wants it."""
+
+    def __init__(
+        self, route: Route, wanted: CreateCompletion, parts: list[Part], stack: AsyncExitStack, caller: Caller
+    ) -> None:
+        self._caller = caller
+        self._route = route
+        self._wanted = wanted
+        self._waiting = parts[::-1]
+        self._stack = stack
+        self._answer: Passthrough | None = None
+        self._read: list[tuple[Part, Reader]] = []
+        self._head: dict[str, Any] = {}
+        self._ended = False
+
+    async def payloads(self) -> list[bytes]:
+        while not self._ended:
+            if self._answer is None and self._waiting:
+                part = self._waiting.pop()
+                self._read.append((part, Reader(part, self._wanted.known.logprobs)))
+                await _read_prompt(self._route, *self._read[-1], self._wanted)
+                asked = self._wanted.model
+                opened = self._route.post(
+                    "completions", part.fields, "completions", self._caller, asked=asked, stream=True
+                )
+                self._answer = await self._stack.enter_async_context(opened)
+            if self._answer is None:
+                self._ended = True
+                return self._usage()
+            if not (payloads := await self._answer.payloads()):
+                await self._stack.aclose()
+                self._answer = None
+            elif clean := self._clean(payloads):
+                return clean
+        return []
+
+    def _clean(self, payloads: list[bytes]) -> list[bytes]:
+        reader, clean = self._read[-1][1], []
+        for payload in payloads:
+            chunk = reader.read(payload)
+            self._head = self._head or {name: value for name, value in chunk.items() if name in ("id", "created")}
+            if chunk["choices"]:
+                clean.append(encode({**chunk, **self._head}))
+        return clean
+
+    def _usage(self) -> list[bytes]:
+        if not self._wanted.usage:
+            return []
+        usage = summed((part, reader.usage) for part, reader in self._read)
+        named = {"object": "text_completion", "model": self._route.model.name}
+        return [encode({**self._head, **named, "choices": [], "usage": usage})]
+
+    def push_to(self, sink: Sink) -> None:
+        """Nothing to do: every payload is rewritten here."""

@@ -11,9 +11,9 @@ from gateway.wire.embeddings import CreateEmbedding, CreateRerank, Scores, Vecto
 async def embeddings(request: Request) -> ASGIApp:
     wanted = CreateEmbedding.parse(await request.body())
     route = request.gateway.route(wanted.model, "embedding")
-    async with route.post("embeddings", wanted.fields, "embeddings") as answer:
+    async with route.post("embeddings", wanted.fields, "embeddings", request.caller, asked=wanted.model) as answer:
         vectors = Vectors.parse(await answer.whole())
-    return JSON(embedding_list(wanted, vectors, route.model.name))
+    return JSON(embedding_list(wanted, vectors, route.model.name, answer.tier))
 
 
 async def rerank(request: Request) -> ASGIApp:
@@ -25,10 +25,10 @@ async def rerank(request: Request) -> ASGIApp:
     role: Role = "embedding" if "embedding" in roles and "rerank" not in roles else "rerank"
     route = request.gateway.route(wanted.model, role)
     if role == "rerank":
-        async with route.post("rerank", wanted.fields, "rerank") as answer:
+        async with route.post("rerank", wanted.fields, "rerank", request.caller, asked=wanted.model) as answer:
             scores = Scores.parse(await answer.whole())
     else:
-        texts = CreateEmbedding([wanted.query, *wanted.texts])
-        async with route.post("embeddings", texts.fields, "rerank") as answer:
+        texts = CreateEmbedding([wanted.query, *wanted.texts], service_tier=wanted.service_tier)
+        async with route.post("embeddings", texts.fields, "rerank", request.caller, asked=wanted.model) as answer:
             scores = Scores.of(Vectors.parse(await answer.whole()))
-    return JSON(rerank_list(wanted, scores, route.model.name))
+    return JSON(rerank_list(wanted, scores, route.model.name, answer.tier))

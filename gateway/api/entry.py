@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any
+from time import time
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.importer import import_from_string
 
@@ -14,17 +15,32 @@ from gateway.api.chat import PATHS, Chat, chat_asgi, log
 from gateway.errors import GatewayError, ProviderAuthentication
 from gateway.server import connections, keys
 from gateway.server.access import Access
-from gateway.server.asgi import ASGIApp, Headers, Message, MethodNotAllowed, Receive, Scope, Send
+from gateway.server.asgi import ASGIApp, Headers, Message, MethodNotAllowed, Receive, Scope, Send, not_found
 from gateway.server.bodies import SCOPE_KEY as BODY_KEY
 from gateway.server.bodies import Bodies, Body
 from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient
 from gateway.server.keys import KeyFile, Keyring
-from gateway.server.principal import ANYBODY, LOCAL, SCOPE_KEY, Principal
+from gateway.server.principal import ANYBODY, CALLER_KEY, LOCAL, SCOPE_KEY, Callers, Principal
 from gateway.services import Services
 from gateway.wire.chat import encode
 
+if TYPE_CHECKING:
+    from gateway.server.limits import KeyMeter, Limiter
+    from gateway.wire.limits import Standing
+
+LEFT_KEY = "ctxgate.left"
+"""Where an ASGI scope has the headers that tell what is left of a key's limits."""
 OPEN_PATHS = ("/health", "/ready", "/")
 """Need no key: supervisors have none, nor do clients that only check that a server is there."""
+PAGE = "/ui/"
+"""The files below it need no key either: the page asks the person for one."""
+
+
+RECORDED = "/-/chat/completions"
+"""Makes a model work, too."""
+
+OTHER_KEYS = (b"x-api-key", b"api-key")
+"""Headers for the key besides `Authorization: Bearer`: Anthropic's and Azure's."""
 
 
 class API:
@@ -40,8 +56,15 @@ class API:
         self.chat = Chat(gateway)
         self.hot_paths = frozenset(path.encode() for path in PATHS)
         self.answer_hot = self.chat.answer
+        self._websockets = {
+            spelling: handler for path, handler in routes.WEBSOCKETS.items() for spelling in routes.spellings(path)
+        }
+        self.websocket_paths = frozenset(path.encode() for path in self._websockets)
         self.bodies = Bodies(gateway.config.server.max_bodies_bytes)
+        self.callers = Callers()
+        self._limiter: Limiter | None = None
         self._services = services
+        services.answer_as = self.answer_as
         self._router: ASGIApp | None = None
         self._background = background
         self._apply()
@@ -52,7 +75,7 @@ class API:
             await self._lifespan(receive, send)
             return
         if scope["type"] != "http":
-            await send({"type": "websocket.close"})
+            await self._websocket(scope, receive, send)
             return
         body = Body(self.bodies, self.max_body)
         scope[BODY_KEY] = body
@@ -67,9 +90,9 @@ class API:
         """Raises what `Access.admit` raises."""
         headers, method = scope["headers"], scope["method"]
         page = scope["path"] == "/" and method in ("GET", "HEAD") and (b"sec-fetch-dest", b"document") in headers
-        granted = self.admit(headers, old=scope["http_version"] < "1.1", page=page)
+        granted = self.access.admit(headers, old=scope["http_version"] < "1.1", page=page)
         if granted:
-            if method == "OPTIONS" and (told := self._access.preflight(headers)):
+            if method == "OPTIONS" and (told := self.access.preflight(headers)):
                 await ASGIClient(send).whole(200, (*granted, *told), b"")
                 return
             send = _with_headers(send, granted)
@@ -85,26 +108,75 @@ class API:
             await send(message)
 
         try:
-            scope[SCOPE_KEY] = (
-                ANYBODY if path in OPEN_PATHS else self.authenticate(scope["headers"], keys.wanted(method, path))
-            )
-            if path in PATHS:
-                if method != "POST":
-                    raise MethodNotAllowed(method, path, ("POST",))
-                await chat_asgi(self.chat, scope, receive, send)
-            elif path in health.PATHS:
-                await health.answer(self._services, scope, tracked)
-            else:
-                await self._routed(scope, receive, tracked)
+            agent = self.access.agent
+            is_open = path in OPEN_PATHS or path.startswith(PAGE)
+            principal = ANYBODY if is_open else self.authenticate(scope["headers"], keys.wanted(method, path))
+            await self.answer_as(principal, agent, scope, receive, tracked)
         except GatewayError as error:
             if started:
                 raise
-            await _send_error(send, error, path)
+            if method == "POST" and not error.booked:
+                self._refused(scope, error)
+            await _send_error(_with_headers(send, scope.get(LEFT_KEY, ())), error, path)
         except Exception:
             log.exception("%s %s failed", method, path)
             if started:
                 raise
-            await _send_error(send, INTERNAL, path)
+            await _send_error(_with_headers(send, scope.get(LEFT_KEY, ())), INTERNAL, path)
+
+    def _refused(self, scope: Scope, error: GatewayError) -> None:
+        """Logs a request to a model that none got to see. One without a valid key leaves no trace: else strangers
+        could push the requests of others out of the log."""
+        api, caller = routes.MODEL_APIS.get(scope["path"].removeprefix("/v1").rstrip("/")), scope.get(CALLER_KEY)
+        if api is not None and caller is not None:
+            self.chat.gateway.request_log.refused(api, caller, error, scope[BODY_KEY].content)
+
+    async def answer_as(self, principal: Principal, agent: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request that came over no connection of its own, within the principal's limits.
+
+        Raises GatewayError.
+        """
+        scope[SCOPE_KEY] = principal
+        if principal.limits is None:
+            scope[CALLER_KEY] = self.callers.of(agent, principal)
+            await self._dispatched(scope, receive, send)
+        else:
+            await self._limited(principal, agent, scope, receive, send)
+
+    async def _limited(self, principal: Principal, agent: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises LimitReached. Only what makes models work counts as a request."""
+        path = scope["path"]
+        counts = scope["method"] == "POST" and (path == RECORDED or keys.wanted("POST", path) == "models")
+        meter = await self.meter(principal)
+        scope[CALLER_KEY] = self.callers.of(agent, principal, meter)
+        if not counts:
+            await self._dispatched(scope, receive, send)
+            return
+        headers: Callable[[Standing, float], Headers] = import_from_string(routes.api_of(path).limits)
+        scope[LEFT_KEY] = left = headers(meter.enter(headers), time())
+        try:
+            await self._dispatched(scope, receive, _with_headers(send, left))
+        finally:
+            meter.leave()
+
+    def meter(self, principal: Principal) -> Awaitable[KeyMeter]:
+        """The meter of a principal with limits. Awaiting it raises what `Limiter.meter` raises."""
+        if self._limiter is None:
+            from gateway.server.limits import Limiter
+
+            self._limiter = Limiter(self._services.tokens_today)
+        return self._limiter.meter(principal)
+
+    async def _dispatched(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        if path in PATHS:
+            if method != "POST":
+                raise MethodNotAllowed(method, path, ("POST",))
+            await chat_asgi(self.chat, scope, receive, send)
+        elif path in health.PATHS:
+            await health.answer(self._services, scope, send)
+        else:
+            await self._routed(scope, receive, send)
 
     async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._router is None:
@@ -119,6 +191,23 @@ class API:
             )
         await self._router(scope, receive, send)
 
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A refusal is an answer over HTTP, as any other request gets it."""
+        path = scope["path"]
+        try:
+            self.access.admit(scope["headers"])
+            agent = self.access.agent
+            principal = scope[SCOPE_KEY] = self.authenticate(scope["headers"])
+            if path.encode() not in self.websocket_paths:
+                raise not_found("GET", path)
+        except GatewayError as error:
+            await _send_error(_before_handshake(send), error, path)
+            return
+        meter = None if principal.limits is None else await self.meter(principal)
+        scope[CALLER_KEY] = self.callers.of(agent, principal, meter)
+        serve = import_from_string(self._websockets[path])
+        await serve(self._services, self.bodies, scope, receive, send)
+
     def _configured(self) -> None:
         self.chat.configured()
         self._apply()
@@ -127,10 +216,9 @@ class API:
         """Applies the gateway's current configuration."""
         server = self.chat.gateway.config.server
         self.keyring = self._keys()
-        self._access = Access(
+        self.access = Access(
             None if server.uds is not None else (server.host, *server.allowed_hosts), server.cors_origins
         )
-        self.admit = self._access.admit
         self.max_body = server.max_body_bytes
         self.max_connections = connections.most(server.max_connections)
         self.bodies.most = server.max_bodies_bytes
@@ -165,7 +253,7 @@ class API:
         try:
             principal = self.keyring.principal(key.strip() if scheme.lower() == b"bearer" else None)
         except ProviderAuthentication:
-            other = next((value for name, value in headers if name == b"x-api-key"), None)
+            other = next((value for name, value in headers if name in OTHER_KEYS), None)
             if given or other is None:
                 raise
             principal = self.keyring.principal(other)
@@ -183,6 +271,15 @@ def _with_headers(send: Send, more: Headers) -> Send:
     return sent
 
 
+def _before_handshake(send: Send) -> Send:
+    """Sends an answer over HTTP to a client that asked for a WebSocket."""
+
+    async def sent(message: Message) -> None:
+        await send({**message, "type": f"websocket.{message['type']}"})
+
+    return sent
+
+
 async def _send_error(send: Send, error: GatewayError, path: str) -> None:
-    body: Callable[[GatewayError], Any] = import_from_string(routes.errors_for(path))
+    body: Callable[[GatewayError], Any] = import_from_string(routes.api_of(path).errors)
     await ASGIClient(send).whole(error.status, (JSON_TYPE, *error.headers()), encode(body(error)))

@@ -12,6 +12,7 @@ from gateway.wire.chat import encode
 
 ROOT_PATHS = ("/", "/v1/")
 PATHS = (*ROOT_PATHS, "/health", "/health/", "/v1/health", "/v1/health/")
+RUNNING = b"ctxgate is running"
 TEXT_TYPE = (b"content-type", b"text/plain; charset=utf-8")
 
 
@@ -20,9 +21,21 @@ async def answer(services: Services, scope: Scope, send: Send) -> None:
     if scope["method"] not in ("GET", "HEAD"):
         raise MethodNotAllowed(scope["method"], scope["path"], ("GET",))
     if scope["path"] in ROOT_PATHS:
-        await ASGIClient(send).whole(200, (TEXT_TYPE,), b"ctxgate is running")
+        await _root(services, scope, send)
     else:
         await ASGIClient(send).whole(200, (JSON_TYPE,), encode(health(services)))
+
+
+async def _root(services: Services, scope: Scope, send: Send) -> None:
+    """The page for a browser, a line for a program."""
+    if scope["path"] != "/" or not services.gateway.config.server.page:
+        await ASGIClient(send).whole(200, (TEXT_TYPE,), RUNNING)
+    elif any(name == b"accept" and b"text/html" in value for name, value in scope["headers"]):
+        from gateway.api import page
+
+        await page.index(scope["headers"], send)
+    else:
+        await ASGIClient(send).whole(200, (TEXT_TYPE, (b"vary", b"Accept")), RUNNING)
 
 
 def health(services: Services) -> dict[str, Any]:

@@ -23,6 +23,15 @@ class MessageEncoding(EventEncoding):
 
     ping = write_events([{"type": "ping"}])
 
+    def __init__(self, encoder: MessageEncoder, chat: ChatRequest) -> None:
+        super().__init__(encoder)
+        self._message = encoder
+        self._chat = chat
+
+    def opening(self) -> bytes:
+        self._message.name_tier(self._chat.tier)
+        return super().opening()
+
 
 async def create(request: Request) -> ASGIApp:
     if not request.headers.get("user-agent", "").startswith(CLAUDE_CODE):
@@ -55,9 +64,11 @@ async def _create(request: Request) -> ASGIApp:
     omitted = wanted.thinking is not None and wanted.thinking.display == "omitted"
     encoder = MessageEncoder(model, thinking=wanted.thinks, omitted=omitted)
     chat = ChatRequest.parse(encode(chat_fields(wanted)), "messages")
+    chat.caller = request.caller
     if wanted.stream:
-        return chat_stream(request.gateway, chat, MessageEncoding(encoder))
+        return chat_stream(request.gateway, chat, MessageEncoding(encoder, chat))
     with await request.gateway.chat(chat) as run:
+        encoder.name_tier(chat.tier)
         encoder.feed(pieces(await run.whole()))
     encoder.finish()
     return JSON(encoder.message, (*dropped_tools(dropped(wanted)), *stand_in(run)))
@@ -65,5 +76,7 @@ async def _create(request: Request) -> ASGIApp:
 
 async def count_tokens(request: Request) -> ASGIApp:
     wanted = CreateMessage.parse(await request.body(), counting=True)
-    count = await request.gateway.count_tokens(ChatRequest.parse(encode(chat_fields(wanted))))
+    chat = ChatRequest.parse(encode(chat_fields(wanted)))
+    chat.caller = request.caller
+    count = await request.gateway.count_tokens(chat)
     return JSON({"input_tokens": count.tokens}, estimate(count))

@@ -77,9 +77,31 @@ async def model(request: Request) -> ASGIApp:
 
 async def start(request: Request) -> ASGIApp:
     """Starts the model's engine if need be; answers once it serves."""
-    name = request.gateway.route(request.path_params["name"]).model.name
-    await request.gateway.ready(name)
-    return JSON({"id": name, "ready": True})
+    route = request.gateway.route(request.path_params["name"])
+    route.check(request.caller)
+    await request.gateway.ready(route.model.name)
+    return JSON({"id": route.model.name, "ready": True})
+
+
+async def load(request: Request) -> ASGIApp:
+    """Answers once the model is in memory."""
+    route = request.gateway.route(request.path_params["name"])
+    await route.load()
+    return JSON(_in_memory(route))
+
+
+async def unload(request: Request) -> ASGIApp:
+    """Answers once the model is out of memory."""
+    route = request.gateway.route(request.path_params["name"])
+    await route.unload()
+    return JSON(_in_memory(route))
+
+
+def _in_memory(route: Route) -> dict[str, Any]:
+    """The state of its engine; of another's server, null."""
+    engine = route.engine
+    state, seconds = (engine.state, engine.load_seconds) if engine is not None else (None, None)
+    return {"id": route.model.name, "state": state, "load_seconds": seconds}
 
 
 async def ready(request: Request) -> ASGIApp:

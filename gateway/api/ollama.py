@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -15,17 +16,21 @@ from gateway.api.listing import Listing, Seen
 from gateway.api.streaming import LineEncoding, chat_stream, stand_in
 from gateway.config import Model
 from gateway.core import Gateway, Route
-from gateway.errors import ProviderInvalidRequest
+from gateway.engines import Engine
+from gateway.errors import ProviderAuthentication, ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
-from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.embeddings import CreateEmbedding, Vectors, shortened
+from gateway.wire.chat import ChatRequest, Tier, encode
+from gateway.wire.embeddings import CreateEmbedding, Vectors, named, shortened
 from gateway.wire.ollama.answer import LineEncoder
 from gateway.wire.ollama.request import Chat, Common, Embed, Generate, Named, plain_name
 from gateway.wire.pieces import pieces
 
 VERSION = "0.12.6"
 """The version of Ollama whose API this is; clients check that it is new enough for them."""
+FOREVER = "9999-12-31T23:59:59Z"
+MOST_SECONDS = 1e9
+"""A longer stay is shown as this one: Python's years end."""
 CAPABILITIES = {"tool_calling": "tools", "vision": "vision", "reasoning": "thinking"}
 
 
@@ -46,9 +51,11 @@ async def generate(request: Request) -> ASGIApp:
 
 
 async def _answer(request: Request, wanted: Common, fields: dict[str, Any], *, generate: bool) -> ASGIApp:
-    gateway = request.gateway
-    encoder = _encoder(wanted, _route(gateway, wanted.model), generate=generate)
+    gateway, route = request.gateway, _route(request.gateway, wanted.model)
+    fields |= _keep(request, route, wanted)
     chat = ChatRequest.parse(encode(fields), "ollama")
+    chat.caller = request.caller
+    encoder = _encoder(wanted, route, generate=generate, tier=lambda: chat.tier)
     if chat.stream:
         return chat_stream(gateway, chat, LineEncoding(encoder))
     with await gateway.chat(chat) as run:
@@ -59,10 +66,12 @@ async def _answer(request: Request, wanted: Common, fields: dict[str, Any], *, g
 async def _complete(request: Request, wanted: Generate) -> ASGIApp:
     """Continues a raw prompt. A stream has one line: nobody needs a raw text in pieces."""
     route = _route(request.gateway, wanted.model)
-    encoder = _encoder(wanted, route, generate=True)
+    _keep(request, route, wanted)
     known = {**wanted.completion_fields(), "stream": False}
     fields = {name: Raw(encode(value)) for name, value in known.items() if name not in ("model", "stream_options")}
-    async with route.post("completions", fields, "ollama") as answer:
+    async with route.post("completions", fields, "ollama", request.caller, asked=plain_name(wanted.model)) as answer:
+        tier = answer.tier
+        encoder = _encoder(wanted, route, generate=True, tier=lambda: tier)
         lines = encoder.feed(pieces(await answer.whole()))
         last = encoder.whole([*lines, *encoder.finish()])
     if wanted.stream is False:
@@ -71,15 +80,40 @@ async def _complete(request: Request, wanted: Generate) -> ASGIApp:
 
 
 async def _load(request: Request, wanted: Common, *, generate: bool) -> ASGIApp:
-    route = _route(request.gateway, wanted.model)
-    await request.gateway.ready(route.model.name)
-    return JSON(_encoder(wanted, route, generate=generate).loaded())
+    """Loads the model, or unloads it if `keep_alive` is 0; needs no message and no prompt."""
+    route, kept = _route(request.gateway, wanted.model), wanted.kept_seconds
+    route.check(request.caller)
+    ours = route.engine is not None or route.model.runtime == "ollama"
+    if ours and _decides(request):
+        await route.load(kept)
+    elif ours and kept == 0:
+        raise ProviderAuthentication(
+            "to unload a model, an API key needs the scope operations", code="insufficient_scope", status=403
+        )
+    else:
+        await request.gateway.ready(route.model.name)
+    return JSON(_encoder(wanted, route, generate=generate).loaded("unload" if kept == 0 else "load"))
+
+
+def _keep(request: Request, route: Route, wanted: Common) -> dict[str, Any]:
+    """Notes how long the engine stays after this request; of an Ollama behind us, the field that tells it."""
+    kept = wanted.kept_seconds
+    if not _decides(request):
+        return {}
+    if route.engine is not None:
+        route.engine.keep_alive = kept
+    return {"keep_alive": wanted.keep_alive} if kept is not None and route.model.runtime == "ollama" else {}
+
+
+def _decides(request: Request) -> bool:
+    """Whether the caller may say what is in memory: an unloaded model costs others the time to load it."""
+    return request.principal.allows("operations")
 
 
 async def embed(request: Request) -> ASGIApp:
     wanted = Embed.parse(await request.body())
     began = time.time()
-    vectors = await _vectors(request.gateway, wanted.model, wanted.input)
+    vectors, tier = await _vectors(request, wanted, wanted.input)
     return JSON(
         {
             "model": wanted.model,
@@ -87,23 +121,26 @@ async def embed(request: Request) -> ASGIApp:
             "total_duration": int((time.time() - began) * 1e9),
             "load_duration": 0,
             "prompt_eval_count": vectors.usage.prompt_tokens,
+            **named(tier),
         }
     )
 
 
 async def embeddings(request: Request) -> ASGIApp:
     wanted = Embed.parse(await request.body())
-    vectors = await _vectors(request.gateway, wanted.model, wanted.prompt or "")
-    return JSON({"embedding": vectors.data[0].embedding})
+    vectors, tier = await _vectors(request, wanted, wanted.prompt or "")
+    return JSON({"embedding": vectors.data[0].embedding, **named(tier)})
 
 
-async def _vectors(gateway: Gateway, model: str, texts: str | list[str]) -> Vectors:
+async def _vectors(request: Request, asked: Embed, texts: str | list[str]) -> tuple[Vectors, Tier | None]:
+    """The vectors, and the service tier that the answer names."""
     if not texts:
         raise ProviderInvalidRequest("input: at least one text is needed", param="input")
-    wanted = CreateEmbedding.parse(encode({"input": texts}))
-    route = gateway.route(plain_name(model), "embedding")
-    async with route.post("embeddings", wanted.fields, "ollama") as answer:
-        return Vectors.parse(await answer.whole())
+    wanted = CreateEmbedding.parse(encode({"input": texts, "service_tier": asked.service_tier}))
+    name = plain_name(asked.model)
+    route = request.gateway.route(name, "embedding")
+    async with route.post("embeddings", wanted.fields, "ollama", request.caller, asked=name) as answer:
+        return Vectors.parse(await answer.whole()), answer.tier
 
 
 async def tags(request: Request) -> ASGIApp:
@@ -116,8 +153,14 @@ async def running(request: Request) -> ASGIApp:
     seen = await request.services.shared(Listing).look()
     routes = request.gateway.routes.values()
     ready = [route for route in routes if route.engine is not None and route.engine.state == "ready"]
-    forever = {"size_vram": 0, "expires_at": "9999-12-31T23:59:59Z"}
-    return JSON({"models": [{**_entry(seen, route.model), **forever} for route in ready]})
+    return JSON({"models": [{**_entry(seen, route.model), **_stay(route.engine)} for route in ready]})
+
+
+def _stay(engine: Engine | None) -> dict[str, Any]:
+    """How long it stays in memory if nobody asks it meanwhile."""
+    left = engine.unloads_in() if engine is not None else None
+    until = FOREVER if left is None else _time(time.time() + min(max(left, 0.0), MOST_SECONDS))
+    return {"size_vram": 0, "expires_at": until}
 
 
 async def show(request: Request) -> ASGIApp:
@@ -153,8 +196,10 @@ def _route(gateway: Gateway, name: str) -> Route:
     return gateway.route(plain_name(name), "chat")
 
 
-def _encoder(wanted: Common, route: Route, *, generate: bool) -> LineEncoder:
-    return LineEncoder(wanted.model or route.model.name, time.time(), time.time, generate=generate)
+def _encoder(
+    wanted: Common, route: Route, *, generate: bool, tier: Callable[[], str | None] = lambda: None
+) -> LineEncoder:
+    return LineEncoder(wanted.model or route.model.name, time.time(), time.time, generate=generate, tier=tier)
 
 
 def _entry(seen: Seen, model: Model) -> dict[str, Any]:
@@ -173,8 +218,12 @@ def _entry(seen: Seen, model: Model) -> dict[str, Any]:
     return {
         "name": model.name,
         "model": model.name,
-        "modified_at": datetime.fromtimestamp(stamp, UTC).isoformat().replace("+00:00", "Z"),
+        "modified_at": _time(stamp),
         "size": size,
         "digest": sha256(model.name.encode()).hexdigest(),
         "details": details,
     }
+
+
+def _time(stamp: float) -> str:
+    return datetime.fromtimestamp(stamp, UTC).isoformat().replace("+00:00", "Z")

@@ -9,7 +9,7 @@ from gateway import __version__
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 
-PARTS = ("gateway.api.openapi_paths", "gateway.rooms.openapi")
+PARTS = ("gateway.api.openapi_paths", "gateway.api.openapi_stored", "gateway.rooms.openapi")
 """Modules with `PATHS`, path → OpenAPI path item, and `schemas()`, name → JSON Schema."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +11,7 @@ from gateway.api.ollama import VERSION
 from gateway.wire import completions, embeddings
 from gateway.wire.messages.request import CreateMessage
 from gateway.wire.ollama.request import Chat, Embed, Generate, Named
+from gateway.wire.responses.compact import Compact
 from gateway.wire.responses.request import CreateResponse
 
 Json = dict[str, Any]
@@ -18,6 +20,7 @@ SCHEMAS = "#/components/schemas/"
 
 REQUESTS: dict[str, type] = {
     "CreateResponse": CreateResponse,
+    "Compact": Compact,
     "CreateMessage": CreateMessage,
     "CreateCompletion": completions.Known,
     "CreateEmbedding": embeddings.CreateEmbedding,
@@ -29,16 +32,16 @@ REQUESTS: dict[str, type] = {
 }
 
 
-def _object(required: str, **properties: Json) -> Json:
+def object_of(required: str, **properties: Json) -> Json:
     """required: the required fields, separated by spaces; all others are optional."""
     return {"type": "object", "required": required.split(), "properties": properties, "additionalProperties": True}
 
 
-def _of(*values: str) -> Json:
+def one_of(*values: str) -> Json:
     return {"type": "string", "enum": list(values)}
 
 
-def _list(items: Json) -> Json:
+def list_of(items: Json) -> Json:
     return {"type": "array", "items": items}
 
 
@@ -52,52 +55,62 @@ FLAG: Json = {"type": "boolean"}
 ANY: Json = {}
 OBJECT: Json = {"type": "object"}
 
-_MODEL = _object(
+_MODEL = object_of(
     "id object created owned_by type display_name created_at role active available aliases capabilities "
     "tool_call_format",
-    id=TEXT, object=_of("model"), created=COUNT, owned_by=TEXT, type=_of("model"), display_name=TEXT, created_at=TEXT,
-    role=_of("chat", "embedding", "rerank"), active=FLAG, available=FLAG, aliases=_list(TEXT), capabilities=_list(TEXT),
-    context_window=COUNT, context_length=COUNT, max_model_len=COUNT, tool_call_format=TEXT, ready_path=TEXT,
+    id=TEXT, object=one_of("model"), created=COUNT, owned_by=TEXT, type=one_of("model"), display_name=TEXT,
+    created_at=TEXT, role=one_of("chat", "embedding", "rerank"), active=FLAG, available=FLAG, aliases=list_of(TEXT),
+    capabilities=list_of(TEXT), context_window=COUNT, context_length=COUNT, max_model_len=COUNT, tool_call_format=TEXT,
+    ready_path=TEXT,
 )  # fmt: skip
 
 ANSWERS: dict[str, Json] = {
     "Object": OBJECT,
-    "Error": _object("error", error=_object("message type code category", message=TEXT, type=TEXT, code=TEXT)),
-    "AnthropicError": _object(
-        "type error", type=_of("error"), error=_object("type message", type=TEXT, message=TEXT)
+    "Error": object_of("error", error=object_of("message type code category", message=TEXT, type=TEXT, code=TEXT)),
+    "AnthropicError": object_of(
+        "type error", type=one_of("error"), error=object_of("type message", type=TEXT, message=TEXT)
     ),
-    "OllamaError": _object("error", error=TEXT),
+    "OllamaError": object_of("error", error=TEXT),
     "Model": _MODEL,
-    "ModelList": _object("object data", object=_of("list"), data=_list(_ref("Model"))),
-    "Ready": _object("id ready", id=TEXT, ready=FLAG),
-    "Health": _object("status version active_model engines", status=TEXT, version=TEXT, engines=OBJECT),
-    "CreateChatCompletion": _object(
+    "ModelList": object_of("object data", object=one_of("list"), data=list_of(_ref("Model"))),
+    "Ready": object_of("id ready", id=TEXT, ready=FLAG),
+    "Health": object_of("status version active_model engines", status=TEXT, version=TEXT, engines=OBJECT),
+    "CreateChatCompletion": object_of(
         "messages",
-        messages={"type": "array", "minItems": 1, "items": _object("role", role=TEXT)},
-        model=TEXT, stream=FLAG, tools=_list(OBJECT), tool_choice=ANY, temperature={"type": "number"},
+        messages={"type": "array", "minItems": 1, "items": object_of("role", role=TEXT)},
+        model=TEXT, stream=FLAG, tools=list_of(OBJECT), tool_choice=ANY, temperature={"type": "number"},
         max_tokens={"type": "integer"}, max_completion_tokens={"type": "integer"}, n=COUNT, seed={"type": "integer"},
         response_format=OBJECT, stream_options=OBJECT, parallel_tool_calls=FLAG, top_p={"type": "number"},
     ),
-    "ChatCompletion": _object("choices", id=TEXT, object=_of("chat.completion"), choices=_list(OBJECT), usage=OBJECT),
-    "Completion": _object("choices", choices=_list(OBJECT)),
-    "EmbeddingList": _object("object data model usage", data=_list(OBJECT), model=TEXT, usage=OBJECT),
-    "RerankList": _object("results model", results=_list(_object("index relevance_score"))),
-    "Response": _object(
-        "id object created_at status output model", id=TEXT, object=_of("response"), created_at=COUNT, model=TEXT,
-        status=_of("queued", "in_progress", "completed", "incomplete", "failed", "cancelled"), output=_list(OBJECT),
+    "ChatCompletion": object_of(
+        "choices", id=TEXT, object=one_of("chat.completion"), choices=list_of(OBJECT), usage=OBJECT
     ),
-    "ResponseDeleted": _object("id object deleted", id=TEXT, object=_of("response"), deleted=FLAG),
-    "ItemList": _object("object data has_more", object=_of("list"), data=_list(OBJECT), has_more=FLAG),
-    "InputTokens": _object("input_tokens", input_tokens=COUNT),
-    "Message": _object(
-        "id type role model content stop_reason usage", id=TEXT, type=_of("message"), role=_of("assistant"),
-        model=TEXT, content=_list(OBJECT), usage=OBJECT,
+    "Completion": object_of("choices", choices=list_of(OBJECT)),
+    "EmbeddingList": object_of("object data model usage", data=list_of(OBJECT), model=TEXT, usage=OBJECT),
+    "RerankList": object_of("results model", results=list_of(object_of("index relevance_score"))),
+    "Response": object_of(
+        "id object created_at status output model", id=TEXT, object=one_of("response"), created_at=COUNT, model=TEXT,
+        status=one_of("queued", "in_progress", "completed", "incomplete", "failed", "cancelled"),
+        output=list_of(OBJECT),
     ),
-    "OllamaLine": _object("model created_at done", model=TEXT, created_at=TEXT, done=FLAG),
-    "OllamaEmbeddings": _object("", embeddings=_list(_list({"type": "number"})), embedding=_list({"type": "number"})),
-    "OllamaModels": _object("models", models=_list(_object("name model", name=TEXT, model=TEXT))),
-    "OllamaModel": _object("details model_info capabilities", capabilities=_list(TEXT)),
-    "OllamaVersion": {**_object("version", version=TEXT), "example": {"version": VERSION}},
+    "ResponseDeleted": object_of("id object deleted", id=TEXT, object=one_of("response"), deleted=FLAG),
+    "ItemList": object_of("object data has_more", object=one_of("list"), data=list_of(OBJECT), has_more=FLAG),
+    "Compaction": object_of(
+        "id object created_at output usage", id=TEXT, object=one_of("response.compaction"), created_at=COUNT,
+        output=list_of(OBJECT), usage=OBJECT,
+    ),
+    "InputTokens": object_of("input_tokens", input_tokens=COUNT),
+    "Message": object_of(
+        "id type role model content stop_reason usage", id=TEXT, type=one_of("message"), role=one_of("assistant"),
+        model=TEXT, content=list_of(OBJECT), usage=OBJECT,
+    ),
+    "OllamaLine": object_of("model created_at done", model=TEXT, created_at=TEXT, done=FLAG),
+    "OllamaEmbeddings": object_of(
+        "", embeddings=list_of(list_of({"type": "number"})), embedding=list_of({"type": "number"})
+    ),
+    "OllamaModels": object_of("models", models=list_of(object_of("name model", name=TEXT, model=TEXT))),
+    "OllamaModel": object_of("details model_info capabilities", capabilities=list_of(TEXT)),
+    "OllamaVersion": {**object_of("version", version=TEXT), "example": {"version": VERSION}},
 }  # fmt: skip
 
 
@@ -141,6 +154,7 @@ def parameter(name: str, place: str = "path", schema: Json = TEXT) -> Json:
 _SSE = "text/event-stream"
 _ID = (parameter("response_id"),)
 _NAME = (parameter("name"),)
+_FILE = (parameter("file"),)
 _ALL = (parameter("all", "query", FLAG),)
 """Models without weights, too."""
 
@@ -178,9 +192,10 @@ def _operations(id: str, summary: str, stream: str | None = None, parameters: tu
 _PAGE = (
     *_ID,
     parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": 100}),
-    parameter("order", "query", _of("asc", "desc")),
+    parameter("order", "query", one_of("asc", "desc")),
     parameter("after", "query"),
 )
+_USAGE = (parameter("by", "query", one_of("day", "key", "model", "client")), parameter("since", "query"))
 _NDJSON = "application/x-ndjson"
 
 PATHS: dict[str, Json] = {
@@ -193,8 +208,38 @@ PATHS: dict[str, Json] = {
     },
     "/metrics": {"get": _operations("metrics", "For Prometheus", stream="text/plain")},
     "/-/status": {"get": _operations("status", "The state of the gateway")},
-    "/-/requests": {"get": _operations("requests", "The last requests")},
-    "/-/requests/{name}": {"get": _operations("request", "One of them", parameters=_NAME)},
+    "/-/usage": {"get": _operations("usage", "What keys and programs used", parameters=_USAGE)},
+    "/-/events": {"get": _operations("events", "What the gateway does; with follow=true, as it does it", stream=_SSE)},
+    "/-/evaluations": {"get": _operations("evaluations", "Results of model tests")},
+    "/-/evaluations/{name}": {"get": _operations("evaluation", "One of them", parameters=_NAME)},
+    "/-/formats": {"get": _operations("formats", "Names of tool-call formats")},
+    "/-/logs/{name}": {
+        "get": _operations(
+            "engineLog", "The last lines of an engine's log", stream="text/plain",
+            parameters=(*_NAME, parameter("lines", "query", COUNT)),
+        )
+    },
+    "/-/chat/completions": {
+        "post": operation(
+            "createRecordedChatCompletion", "A chat that the request log keeps", "ChatCompletion",
+            request="CreateChatCompletion", stream=_SSE, tag="ctxgate",
+        )
+    },
+    "/-/requests": {
+        "get": _operations(
+            "requests", "The last requests",
+            parameters=(parameter("limit", "query", COUNT), parameter("after", "query", COUNT)),
+        )
+    },
+    "/-/requests/{name}": {
+        "get": _operations(
+            "request", "One of them, recorded",
+            parameters=(
+                *_NAME, parameter("as", "query"), parameter("raw", "query", COUNT), parameter("clean", "query", COUNT),
+            ),
+        )
+    },
+    "/ui/{file}": {"get": _operations("page", "A file of the page", stream="text/html", parameters=_FILE)},
     "/-/plan": {
         "get": _operations("plan", "What a reload of the file would change"),
         "post": {
@@ -204,11 +249,14 @@ PATHS: dict[str, Json] = {
     },
     "/-/reload": {"post": _operations("reload", "Reload the configuration")},
     "/openapi.json": {"get": _operations("openapi", "This document")},
+    "/llms.txt": {"get": _operations("llms", "What is served, for language models", stream="text/plain")},
     "/v1/models": {"get": operation("models", "The models that can be served", "ModelList", parameters=_ALL)},
     "/v1/models/{name}": {"get": operation("model", "One of them", "Model", parameters=(*_NAME, *_ALL))},
     "/v1/models/{name}/ready": {
         "get": operation("ready", "Start its engine; answers once it serves", "Ready", parameters=_NAME, tag="ctxgate")
     },
+    "/v1/models/{name}/load": {"post": _operations("load", "Load it into memory", parameters=_NAME)},
+    "/v1/models/{name}/unload": {"post": _operations("unload", "Take it out of memory", parameters=_NAME)},
     "/v1/chat/completions": {
         "post": operation(
             "createChatCompletion", "A chat", "ChatCompletion", request="CreateChatCompletion", stream=_SSE
@@ -224,6 +272,9 @@ PATHS: dict[str, Json] = {
     },
     "/v1/responses/input_tokens": {
         "post": operation("countInputTokens", "Count the tokens of its prompt", "InputTokens", request="CreateResponse")
+    },
+    "/v1/responses/compact": {
+        "post": operation("compactResponse", "Summarise a conversation", "Compaction", request="Compact")
     },
     "/v1/responses/{response_id}": {
         "get": operation(
@@ -249,14 +300,21 @@ PATHS: dict[str, Json] = {
     "/api/tags": {"get": _ollama("ollamaTags", "The models that can be served", "OllamaModels", parameters=_ALL)},
     "/api/ps": {"get": _ollama("ollamaPs", "Models with running engines", "OllamaModels")},
     "/api/show": {"post": _ollama("ollamaShow", "One of them", "OllamaModel", "OllamaNamed")},
+    "/api/pull": {"post": _ollama("ollamaPull", "Fetch a model", "OllamaLine", "OllamaNamed", _NDJSON)},
+    "/api/delete": {"delete": _ollama("ollamaDelete", "Remove a model", "OllamaLine", "OllamaNamed")},
     "/api/version": {"get": _ollama("ollamaVersion", "The version of the API", "OllamaVersion")},
 }  # fmt: skip
 
 
 def schemas() -> dict[str, Json]:
     """The schemas of requests and answers, by name."""
-    found: dict[str, Json] = dict(ANSWERS)
-    for name, type in REQUESTS.items():
+    return ANSWERS | described(REQUESTS)
+
+
+def described(requests: Mapping[str, type]) -> dict[str, Json]:
+    """The schemas of the types and of all that they hold."""
+    found: dict[str, Json] = {}
+    for name, type in requests.items():
         _, parts = msgspec.json.schema_components([type], ref_template=f"{SCHEMAS}{name}.{{name}}")
         for part, schema in parts.items():
             # Unknown fields are allowed.

@@ -16,7 +16,7 @@ from gateway.server.asgi import Headers, Receive, Scope, Send
 from gateway.server.client import INTERNAL, ASGIClient, Client
 from gateway.server.keepalive import SSE_HEADERS, KeepAlive
 from gateway.wire import sse
-from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.chat import ChatRequest, encode, with_tier
 from gateway.wire.pieces import Piece, pieces
 from gateway.wire.sse import Sink
 
@@ -55,7 +55,9 @@ class Encoding(Protocol):
     headers: Headers
     comments: bool
     ping: bytes
-    unchanged: bool
+
+    @property
+    def unchanged(self) -> bool: ...
 
     def opening(self) -> bytes: ...
 
@@ -200,25 +202,50 @@ class LineEncoding(EventEncoding):
         return b"".join([encode(event) + b"\n" for event in events])
 
 
+class Tiered(Protocol):
+    @property
+    def tier(self) -> str | None:
+        """The request's service tier, final once its source is open; None: the answer names none."""
+        ...
+
+
 class PayloadEncoding:
-    """OpenAI's chunks, unchanged, and the end mark."""
+    """OpenAI's chunks, unchanged but for the service tier that each names if the request has one; and the end mark."""
 
     headers = SSE_HEADERS
     comments = True
     ping = b""
-    unchanged = True
+
+    def __init__(self, request: Tiered) -> None:
+        self._request = request
+
+    @property
+    def unchanged(self) -> bool:
+        return self._request.tier is None
 
     def opening(self) -> bytes:
         return b""
 
     def feed(self, payloads: list[bytes]) -> bytes:
-        return sse.events(payloads)
+        tier = self._request.tier
+        return sse.events(payloads if tier is None else [with_tier(payload, tier) for payload in payloads])
 
     async def finish(self) -> bytes:
         return sse.DONE
 
     def fail(self, error: GatewayError) -> bytes:
         return sse.event(encode(error.body())) + sse.DONE
+
+
+class FunctionsEncoding(PayloadEncoding):
+    """Chunks for a client that speaks of `functions` instead of tools."""
+
+    unchanged = False
+
+    def feed(self, payloads: list[bytes]) -> bytes:
+        from gateway.wire.rare import old_chunk
+
+        return super().feed([old_chunk(payload) for payload in payloads])
 
 
 def write_events(events: Iterable[Mapping[str, Any]]) -> bytes:

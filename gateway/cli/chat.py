@@ -248,7 +248,8 @@ def _own_gateway(config: Config) -> Iterator[Config]:
             ready.set()
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = replace(config, server=replace(config.server, uds=None, host="127.0.0.1", port=_port(listening)))
+        here = replace(config.server, uds=None, tls=None, host="127.0.0.1", port=_port(listening))
+        config = replace(config, server=here)
         server = Server(uvicorn.Config(build(config), log_level="error", ws="none", loop="asyncio"))
 
         def serve() -> None:

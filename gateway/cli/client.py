@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from gateway.config import ConfigError, Problem, Server, cache, find
+from gateway.config.address import is_loopback
+from gateway.config.loader import NoConfig
 from gateway.errors import CATEGORIES, GatewayError, ProviderInvalidResponse, ProviderUnavailable
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 PROBE_SECONDS = 3.0
@@ -23,13 +28,31 @@ def base_url(server: Server) -> str:
     if server.uds is not None:
         return "http://localhost"
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(server.host, server.host)  # noqa: S104
-    return f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
+    scheme = "http" if server.https is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.port}"
 
 
 def transport(server: Server) -> httpx.HTTPTransport:
+    """Raises ProviderInvalidRequest if the gateway serves https and its certificate can't be read."""
     import httpx
 
-    return httpx.HTTPTransport(uds=str(server.uds) if server.uds is not None else None)
+    return httpx.HTTPTransport(uds=str(server.uds) if server.uds is not None else None, verify=trust(server))
+
+
+def trust(server: Server) -> ssl.SSLContext | bool:
+    """What certificate to accept: the gateway's own, wherever `base_url` finds it."""
+    if server.https is None:
+        return True
+    from gateway.server.tls import trusting
+
+    return trusting(server.https.cert)
+
+
+def _is_own(url: str, server: Server) -> bool:
+    """Whether the https address is the configured gateway's, which needs no authority to vouch for it."""
+    parts = urlsplit(url)
+    own = parts.hostname is not None and (is_loopback(parts.hostname) or parts.hostname == server.host)
+    return own and parts.scheme == "https" and server.https is not None
 
 
 def headers(server: Server) -> dict[str, str]:
@@ -39,20 +62,30 @@ def headers(server: Server) -> dict[str, str]:
 class RunningGateway:
     """A client of the gateway's operations (`/-/...`). Use it as a context manager."""
 
-    def __init__(self, config: Path | None, url: str | None) -> None:
+    def __init__(self, config: Path | None, url: str | None, port: int | None = None, *, find: bool = False) -> None:
+        """find: if none answers at the configured address, take one that this user runs at another."""
         import httpx
 
-        server = _server(config)
+        server = configured(config)
+        if port is not None or (find and url is None):
+            from gateway.cli.running import located
+
+            server = located(server, config, port=port)
         self.url: str = url or base_url(server)
-        over = httpx.HTTPTransport() if url else transport(server)
+        over = transport(server) if url is None or _is_own(url, server) else httpx.HTTPTransport()
         self._client = httpx.Client(base_url=self.url, transport=over, headers=headers(server), timeout=ANSWER_SECONDS)
 
-    def ask(self, method: str, path: str, body: bytes | None = None) -> Any:
-        """The JSON of the answer. Raises RefusedConfig if the gateway refuses a configuration, else a GatewayError."""
+    def ask(self, method: str, path: str, body: bytes | None = None, seconds: float = ANSWER_SECONDS) -> Any:
+        """The JSON of the answer. Raises RefusedConfig if the gateway refuses a configuration, else a GatewayError.
+
+        seconds: bound on the silence before the answer.
+        """
         import httpx
 
         try:
-            response = self._client.request(method, path, content=body)
+            response = self._client.request(
+                method, path, content=body, timeout=httpx.Timeout(ANSWER_SECONDS, read=seconds)
+            )
         except httpx.HTTPError as error:
             raise ProviderUnavailable(f"no gateway answers at {self.url} ({error}); start it: ctxgate serve") from None
         try:
@@ -90,9 +123,12 @@ class RefusedConfig(ConfigError):
         )
 
 
-def _server(config: Path | None) -> Server:
+def configured(config: Path | None) -> Server:
     """Reads `server` even from a file with mistakes: the gateway then still runs with an earlier version of it."""
-    path = config if config is not None else find()
+    try:
+        path = config if config is not None else find()
+    except NoConfig:
+        return Server()
     try:
         return cache.load(path).server
     except ConfigError:

@@ -30,11 +30,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """place: the file or dialog for the snippet."""
+    """place: the file or dialog for the snippet.
+
+    first_request: tokens for which a first request of a fresh start needs room; 0 for clients that send only what
+    you write. window: the smallest context window in which the client can work.
+    """
 
     place: str
     snippet: str
     steps: tuple[Step, ...]
+    first_request: int = 0
+    window: int = 0
 
 
 SCHEMA: Json = {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}
@@ -54,6 +60,8 @@ def _item(role: str, text: str) -> Json:
 
 
 RESPONSES_END = ("response.completed", "response.incomplete")
+
+WHOLE = Step("POST", "/v1/chat/completions", {"messages": [SAY], "max_tokens": 8}, has=("choices", "usage"))
 
 CODEX_TOOLS: list[Json] = [
     {"type": "function", **FUNCTION, "strict": False},
@@ -94,6 +102,7 @@ model_context_window = 32768
 name = "ctxgate"
 base_url = "http://127.0.0.1:4000/v1"
 wire_api = "responses"
+stream_max_retries = 3
 """,
         (
             Step(
@@ -120,6 +129,8 @@ wire_api = "responses"
                 last=RESPONSES_END,
             ),
         ),
+        first_request=8193,
+        window=16384,
     ),
     "claude-code": Contract(
         "the environment",
@@ -145,6 +156,8 @@ claude
             ),
             Step("POST", "/v1/messages/count_tokens?beta=true", {"messages": [SAY]}, has=("input_tokens",)),
         ),
+        first_request=39126,
+        window=65536,
     ),
     "opencode": Contract(
         "~/.config/opencode/opencode.json",
@@ -168,6 +181,94 @@ claude
 }
 """,
         (_chat(tools=TOOLS, tool_choice="auto"),),
+        first_request=14435,
+        window=32768,
+    ),
+    "aider": Contract(
+        "~/.aider.conf.yml",
+        """\
+model: openai/<model>
+openai-api-base: http://127.0.0.1:4000/v1
+openai-api-key: unused
+check-update: false
+""",
+        (_chat(messages=[{"role": "system", "content": "Act as an expert software developer."}, SAY], temperature=0),),
+        first_request=9400,
+        window=16384,
+    ),
+    "qwen-code": Contract(
+        "~/.qwen/settings.json",
+        """\
+{
+  "security": {
+    "auth": { "selectedType": "openai", "apiKey": "unused", "baseUrl": "http://127.0.0.1:4000/v1" }
+  },
+  "model": { "name": "<model>", "generationConfig": { "contextWindowSize": 32768 } },
+  "memory": { "enableManagedAutoMemory": false },
+  "general": { "enableAutoUpdate": false },
+  "privacy": { "usageStatisticsEnabled": false }
+}
+""",
+        (_chat(tools=TOOLS),),
+        first_request=18489,
+        window=32768,
+    ),
+    "pydantic-ai": Contract(
+        "your program",
+        """\
+from pydantic_ai import Agent
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+provider = OpenAIProvider(base_url="http://127.0.0.1:4000/v1", api_key="unused")
+model = OpenAIChatModel("<model>", provider=provider)
+""",
+        (WHOLE, _chat(tools=TOOLS, tool_choice="auto")),
+    ),
+    "llama-index": Contract(
+        "your program",
+        """\
+from llama_index.llms.openai_like import OpenAILike
+
+llm = OpenAILike(
+    model="<model>",
+    api_base="http://127.0.0.1:4000/v1",
+    api_key="unused",
+    is_chat_model=True,
+    is_function_calling_model=True,
+    context_window=32768,
+)
+""",
+        (WHOLE, _chat(tools=TOOLS)),
+    ),
+    "vercel-ai-sdk": Contract(
+        "your program",
+        """\
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
+
+const ctxgate = createOpenAICompatible({
+  name: "ctxgate",
+  baseURL: "http://127.0.0.1:4000/v1",
+  apiKey: "unused",
+  includeUsage: true,
+  supportsStructuredOutputs: true,
+});
+const model = ctxgate("<model>");
+""",
+        (WHOLE, _chat(tools=TOOLS, tool_choice="auto")),
+    ),
+    "langchain-js": Contract(
+        "your program",
+        """\
+import { ChatOpenAI } from "@langchain/openai";
+
+const model = new ChatOpenAI({
+  model: "<model>",
+  apiKey: "unused",
+  configuration: { baseURL: "http://127.0.0.1:4000/v1" },
+});
+""",
+        (WHOLE, _chat(tools=TOOLS)),
     ),
     "openai-agents": Contract(
         "your program",
@@ -194,10 +295,7 @@ from langchain_openai import ChatOpenAI
 
 model = ChatOpenAI(model="<model>", base_url="http://127.0.0.1:4000/v1", api_key="unused", stream_usage=True)
 """,
-        (
-            Step("POST", "/v1/chat/completions", {"messages": [SAY], "max_tokens": 8}, has=("choices", "usage")),
-            _chat(tools=TOOLS),
-        ),
+        (WHOLE, _chat(tools=TOOLS)),
     ),
     "cline": Contract(
         "Cline's settings",
@@ -217,6 +315,8 @@ Context Window Size: 32768
                 temperature=0,
             ),
         ),
+        first_request=12000,
+        window=32768,
     ),
     "continue": Contract(
         "~/.continue/config.yaml",

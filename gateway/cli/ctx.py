@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import click
 
@@ -20,6 +20,10 @@ examples:
   ctxgate ctx cat main                print the main model's object
   ctxgate ctx cat debug/echo.d/status
   ctxgate ctx run main "hello"        as if executed; takes stdin, --text and --jsonl too
+  ctxgate ctx send main "hello" --session talk      one message of a conversation that is kept
+  ctxgate ctx attach main talk        print its events, those to come too
+  ctxgate ctx sessions                list the conversations; agents' are rooms
+  ctxgate ctx rm main talk            delete one
   ctxgate ctx export main default     write a session as files
   ctxgate ctx doctor                  check that everything works
 """
@@ -31,11 +35,18 @@ root_option = click.option(
     "--root", "folder", type=FILE, metavar="DIR", help="The tree (default: $CTX_ROOT, ctx.root, /ctx, ...)."
 )
 
+scope_option = click.option(
+    "--scope",
+    type=click.Choice(get_args(Scope)),
+    default="private",
+    help="Your session, or one of all users (default: private).",
+)
+
 
 @click.group(cls=Group, epilog=EXAMPLES)
 @config_option
 def ctx(config: Path | None) -> None:
-    """Models as files: a tree of executable objects, sockets and control files. See docs/ctx.md."""
+    """Models, agents and tools as files: executable objects, sockets and control files. See docs/ctx.md."""
 
 
 @ctx.command("sync")
@@ -59,11 +70,12 @@ def sync(config: Path | None, folder: Path | None) -> None:
 @ctx.command("ls")
 @config_option
 @root_option
-def ls(config: Path | None, folder: Path | None) -> None:
-    """Lists the objects."""
-    from gateway.ctx.listing import table
+@click.option("--tools", is_flag=True, help="List the tools instead.")
+def ls(config: Path | None, folder: Path | None, tools: bool) -> None:
+    """Lists the models and agents, or the tools."""
+    from gateway.ctx.listing import table, tool_table
 
-    for line in table(_root(folder, config)):
+    for line in (tool_table if tools else table)(_root(folder, config)):
         print(line)
 
 
@@ -97,15 +109,100 @@ def run(config: Path | None, folder: Path | None, object: str, input: tuple[str,
     return ask(os.path.realpath(root), str(_path(root, object)), list(input))
 
 
+@ctx.command("send")
+@config_option
+@root_option
+@click.option("--session", default="default", help="Name of the session (default: default).")
+@scope_option
+@click.option("--id", "id", help="The message's id; sent again with the same id, it isn't answered again.")
+@click.option("-t", "--text", is_flag=True, help="Print the answer as text (default on a terminal).")
+@click.argument("object", metavar="OBJECT", help=OBJECT)
+@click.argument("input", metavar="[INPUT]...", nargs=-1, help="The message (default: standard input).")
+def send(
+    config: Path | None,
+    folder: Path | None,
+    session: str,
+    scope: Scope,
+    id: str | None,
+    text: bool,
+    object: str,
+    input: tuple[str, ...],
+) -> int:
+    """Sends a message to an object's session, and prints the answer as events or as text."""
+    import uuid
+
+    said = " ".join(input) if input else sys.stdin.read()
+    request = {"op": "send", "id": id or f"m-{uuid.uuid4().hex}", "session": session, "scope": scope, "input": said}
+    return _talk(config, folder, object, {**request, "cwd": os.getcwd()}, text=text)
+
+
+@ctx.command("attach")
+@config_option
+@root_option
+@scope_option
+@click.option("--after", metavar="EVENT", help="Begin after this event, such as event-7 (default: at the beginning).")
+@click.option("-t", "--text", is_flag=True, help="Print text (default on a terminal).")
+@click.argument("object", metavar="OBJECT", help=OBJECT)
+@click.argument("session", metavar="[SESSION]", default="default", help="Name of the session (default: default).")
+def attach(
+    config: Path | None, folder: Path | None, scope: Scope, after: str | None, text: bool, object: str, session: str
+) -> int:
+    """Prints a session's events, and those to come, until Ctrl-C."""
+    request = {"op": "resume", "session": session, "scope": scope} | ({"after": after} if after else {})
+    return _talk(config, folder, object, request, text=text, follow=True)
+
+
+@ctx.command("sessions")
+@config_option
+@root_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("object", metavar="[OBJECT]", required=False, help=OBJECT)
+def sessions(config: Path | None, folder: Path | None, as_json: bool, object: str | None) -> None:
+    """Lists stored sessions, the newest first; an agent's is a room, of which ROOM is the id."""
+    import dataclasses
+    import json
+
+    from gateway.ctx.objects import name_at
+    from gateway.ctx.stored import sessions as stored
+
+    name = None
+    if object is not None:
+        root = _root(folder, config)
+        name = name_at(root, _path(root, object))
+    found = asyncio.run(stored(configuration(config), name))
+    if as_json:
+        print(json.dumps([dataclasses.asdict(row) for row in found], indent=2))
+        return
+    rows = [("OBJECT", "SESSION", "SCOPE", "STATE", "MESSAGES", "UPDATED", "ROOM")]
+    rows += [
+        (row.object, row.session, row.scope, row.state, str(row.messages), row.updated_at, row.room) for row in found
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for cells in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+
+
+@ctx.command("rm")
+@config_option
+@root_option
+@scope_option
+@click.argument("object", metavar="OBJECT", help=OBJECT)
+@click.argument("session", metavar="SESSION", help="Name of the session.")
+def rm(config: Path | None, folder: Path | None, scope: Scope, object: str, session: str) -> None:
+    """Deletes a stored session of a model, with its messages and events."""
+    from gateway.ctx.objects import name_at
+    from gateway.ctx.stored import remove
+
+    root = _root(folder, config)
+    name = name_at(root, _path(root, object))
+    asyncio.run(remove(configuration(config), name, session, scope))
+    print(f"deleted {name} {session}")
+
+
 @ctx.command("export")
 @config_option
 @root_option
-@click.option(
-    "--scope",
-    type=click.Choice(get_args(Scope)),
-    default="private",
-    help="Your session, or one of all users (default: private).",
-)
+@scope_option
 @click.argument("object", metavar="OBJECT", help=OBJECT)
 @click.argument("session", metavar="SESSION", help="Name of the session; `default` if its client named none.")
 @click.argument(
@@ -140,6 +237,22 @@ def doctor(config: Path | None, folder: Path | None) -> int:
     for finding in findings:
         print(finding)
     return 1 if any(finding.problem for finding in findings) else 0
+
+
+def _talk(
+    config: Path | None, folder: Path | None, object: str, request: dict[str, Any], *, text: bool, follow: bool = False
+) -> int:
+    from gateway.ctx.client import Failure
+    from gateway.ctx.objects import Triple, name_at
+    from gateway.ctx.talk import talk
+
+    root = _root(folder, config)
+    sock = Triple.of(Path(os.path.realpath(root)), name_at(root, _path(root, object))).sock
+    try:
+        return talk(sock, request, text=text or sys.stdout.isatty(), follow=follow)
+    except Failure as failure:
+        print(f"ctxgate: {failure}", file=sys.stderr)
+        return failure.exit_code
 
 
 def _root(folder: Path | None, config: Path | None) -> Path:

@@ -6,19 +6,20 @@ import json
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from msgspec.structs import replace
 
 from gateway.cli.client import PROBE_SECONDS, RunningGateway, base_url, headers, transport
 from gateway.cli.contracts import CONTRACTS, Contract, Step, snippet
-from gateway.cli.options import Command, config_option, configuration
+from gateway.cli.findings import Finding, State, shown
+from gateway.cli.options import Command, config_option, configuration, port_option, url_option
+from gateway.cli.running import located
 from gateway.cli.text import printable
-from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
+from gateway.errors import GatewayError, ProviderInvalidResponse
 
 if TYPE_CHECKING:
     import httpx
@@ -31,6 +32,7 @@ EXAMPLES = """\
 examples:
   ctxgate doctor
   ctxgate doctor --client codex
+  ctxgate doctor --port 8000 --client opencode
   ctxgate doctor --client claude-code --model lfm25-24b   two turns of it, too, if it is installed
 """
 
@@ -44,66 +46,75 @@ LEAST_CACHED = 0.9
 
 GGUF_RUNTIMES = ("llama.cpp", "llama-cpp-python")
 
-State = Literal["ok", "note", "wrong"]
-COLOURS: dict[State, str] = {"ok": "green", "note": "yellow", "wrong": "red"}
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check of `about`. cure: what to do; empty if there is nothing to do."""
-
-    state: State
-    about: str
-    text: str
-    cure: str = ""
-
 
 @click.command(cls=Command, epilog=EXAMPLES)
 @config_option
 @click.option("--client", type=click.Choice(sorted(CONTRACTS)), help="Ask what this client would ask.")
 @click.option("--model", metavar="NAME", help="The model for --client (default: the active one).")
-def doctor(config: Path | None, client: str | None, model: str | None) -> int:
+@url_option
+@port_option
+def doctor(config: Path | None, client: str | None, model: str | None, url: str | None, port: int | None) -> int:
     """Checks everything that serving needs: the configuration, engines, ports, disk and memory.
 
     With --client, sends the running gateway that client's requests, and prints how to point the client at it. Runs
-    Codex, Claude Code and opencode, where they are installed, for two turns of a conversation, in a home folder of
-    their own; says how much of the second prompt was cached, and what changed in it. That can take minutes.
+    Codex, Claude Code, opencode and Qwen Code, where installed, for two turns of a conversation, in a home folder of
+    their own; says how long their first request is, how much of the second prompt was cached, and what changed in it.
+    That can take minutes. Finds a gateway that was started with another --port or --uds by itself.
     """
     loaded = configuration(config)
+    loaded = replace(loaded, server=located(loaded.server, config, url, port))
     findings: Iterator[Finding]
     if client is not None:
         chosen = loaded.resolve(model, "chat")
         contract = CONTRACTS[client]
         text = snippet(contract, base_url(loaded.server), chosen.name, chosen.context_window)
         print(f"# {contract.place}\n{text}")
-        findings = chain(_client_findings(contract, loaded, chosen), _two_turns(client, contract, text, loaded))
+        room = list(_window(client, contract, loaded, chosen))
+        fits = all(found.state != "wrong" for found in room)
+        turns = _two_turns(client, contract, text, loaded, chosen) if fits else iter(())
+        findings = chain(room, _client_findings(contract, loaded, chosen), turns)
     else:
         findings = _findings(loaded)
-    wrong = False
-    for found in findings:
-        wrong = wrong or found.state == "wrong"
-        click.echo(f"{click.style(f'{found.state:<6}', fg=COLOURS[found.state])} {found.about}: {found.text}")
-        if found.cure:
-            click.echo(f"       {found.cure}")
-    return ProviderUnavailable.exit_code if wrong else 0
+    return shown(findings)
 
 
 def _findings(config: Config) -> Iterator[Finding]:
     yield Finding("ok", "config", f"{config.source}, active: {config.active_model}")
     for note in config.notes:
         yield Finding("note", "config", str(note))
-    yield from _gateway(config)
+    yield from running(config)
     machine, notes = _machine(), _notes(config)
     for model in config.models.values():
-        yield _model(config, model, machine, notes.get(model.name))
-    yield _disk(config)
+        found = _model(config, model, machine, notes.get(model.name))
+        yield found
+        if found.state != "wrong":
+            yield from _trained(model)
+    yield disk(config)
     yield _memory(config)
 
 
-def _gateway(config: Config) -> Iterator[Finding]:
+def _tls(config: Config) -> Finding | None:
+    """What is wrong with the gateway's certificate."""
+    if (tls := config.server.https) is None:
+        return None
+    from gateway.server.tls import Certificate
+
+    try:
+        Certificate(tls.cert, tls.key)
+    except GatewayError as error:
+        fault, _, cure = error.message.partition("; ")
+        return Finding("wrong", "tls", fault, cure)
+    return None
+
+
+def running(config: Config) -> Iterator[Finding]:
+    """Whether the gateway runs at its address, or something else does; first of all, whether it could."""
     import httpx
 
     server = config.server
+    if (fault := _tls(config)) is not None:
+        yield fault
+        return
     address = str(server.uds) if server.uds is not None else base_url(server)
     try:
         with httpx.Client(transport=transport(server), base_url=base_url(server), timeout=PROBE_SECONDS) as client:
@@ -133,6 +144,8 @@ def _notes(config: Config) -> dict[str, str]:
     """What the running gateway says of its engines, by model; nothing where it doesn't run."""
     import httpx
 
+    if _tls(config) is not None:
+        return {}
     server = config.server
     with httpx.Client(
         transport=transport(server), base_url=base_url(server), headers=headers(server), timeout=PROBE_SECONDS
@@ -184,6 +197,9 @@ def _weights(model: Model, about: str, bad: State) -> Finding | None:
         return Finding(bad, about, f"no projector at {projector}", "put the file there, or correct mmproj_path:")
     if path is None or model.engine.command is not None:
         return None
+    for key, file in model.engine.files.items():
+        if not file.exists():
+            return Finding(bad, about, f"there is no {file}", f"put it there, or correct {key}:")
     if model.runtime == "mlx" and not path.is_dir():
         return Finding(bad, about, f"{path} is a file", "MLX needs the model's folder: correct path:")
     if model.runtime in GGUF_RUNTIMES:
@@ -193,6 +209,26 @@ def _weights(model: Model, about: str, bad: State) -> Finding | None:
             text = f"{path} is a folder" if path.is_dir() else str(error)
             return Finding(bad, about, text, f"{model.runtime} reads GGUF files: correct path: or runtime:")
     return None
+
+
+def _trained(model: Model) -> Iterator[Finding]:
+    """Whether the model was trained for a window as large as the configured one."""
+    from gateway.backends import gguf
+
+    path = model.path
+    if path is None or model.runtime not in GGUF_RUNTIMES or not path.is_file():
+        return
+    try:
+        name = gguf.metadata(path, ("general.architecture",)).get("general.architecture")
+        trained = gguf.metadata(path, (f"{name}.context_length",)).get(f"{name}.context_length")
+    except (gguf.NotGGUF, OSError):
+        return
+    window = model.context_window
+    stretched = model.engine.rope is not None
+    if window is None or not isinstance(trained, int) or window <= trained or stretched:
+        return
+    text = f"context_window is {window}, but the model was trained for {trained} tokens: it may write nonsense beyond"
+    yield Finding("note", f"model {model.name}", text, f"set context_window: {trained}, or stretch it with rope:")
 
 
 def _server(model: Model, about: str, bad: State) -> Finding:
@@ -227,7 +263,7 @@ def _listens(host: str, port: int) -> bool:
         return False
 
 
-def _disk(config: Config) -> Finding:
+def disk(config: Config) -> Finding:
     folder = config.state_dir
     there = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(there).free
@@ -275,7 +311,22 @@ def _client_findings(contract: Contract, config: Config, model: Model) -> Iterat
                 yield Finding("wrong", about, f"the connection was lost: {error or type(error).__name__}")
 
 
-def _two_turns(client: str, contract: Contract, text: str, config: Config) -> Iterator[Finding]:
+def _window(client: str, contract: Contract, config: Config, model: Model) -> Iterator[Finding]:
+    """Whether the first request of a fresh start fits the model's window."""
+    first, window = contract.first_request, model.context_window
+    if not first or window is None:
+        return
+    text = f"{model.name} has {window} tokens; {client}'s first request needs room for {first} or more"
+    if window >= contract.window:
+        yield Finding("ok", "window", text)
+        return
+    larger = [one.name for one in config.models.values() if (one.context_window or 0) >= contract.window]
+    named = f"choose {' or '.join(larger)} (--model NAME), " if larger else ""
+    cure = f"{named}{'or ' if larger else ''}set context_window: {contract.window} if the model and the memory allow it"
+    yield Finding("wrong" if window <= first else "note", "window", text, cure)
+
+
+def _two_turns(client: str, contract: Contract, text: str, config: Config, model: Model) -> Iterator[Finding]:
     """Runs a coding agent against the gateway, which must run; nothing for other clients."""
     from gateway.cli.two_turns import PROGRAMS, NoTurn, installed, two_turns
 
@@ -284,11 +335,13 @@ def _two_turns(client: str, contract: Contract, text: str, config: Config) -> It
     about, server = "two turns", config.server
     if not installed(client):
         yield Finding("note", about, f"not run: {PROGRAMS[client].first[0]} isn't on the PATH")
+    elif server.https is not None:
+        yield Finding("note", about, "not run: the programs don't know the gateway's certificate")
     elif server.api_keys or server.uds is not None:
         yield Finding("note", about, "not run: this command gives the gateway's keys and socket to no other program")
     else:
         try:
-            with RunningGateway(config.source, None) as gateway:
+            with RunningGateway(config.source, base_url(server)) as gateway:
                 turns = two_turns(client, contract, text, gateway)
         except NoTurn as error:
             yield Finding("note", about, str(error))
@@ -296,6 +349,8 @@ def _two_turns(client: str, contract: Contract, text: str, config: Config) -> It
         except GatewayError as error:
             yield Finding("wrong", about, error.message)
             return
+        window = f" of {model.context_window}" if model.context_window is not None else ""
+        yield Finding("note", "first request", f"{turns.first} tokens{window}, as {PROGRAMS[client].first[0]} sent it")
         share = f"{turns.cached} of {turns.prompt} tokens of the second turn cached ({100 * turns.share:.0f} %)"
         yield Finding("ok" if turns.share >= LEAST_CACHED else "note", about, share)
         for place in turns.prefix:

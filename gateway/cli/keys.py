@@ -7,15 +7,18 @@ import sys
 from pathlib import Path
 
 import click
-from msgspec.structs import asdict
+from msgspec import to_builtins
 
 from gateway.cli.options import Group, config_option, configuration, json_option
 from gateway.server.keys import FILE, SCOPES, KeyFile
+from gateway.server.limits import NAMES, parse, written
 
 EXAMPLES = """\
 examples:
   ctxgate keys add                                     a key for everything; printed only once
   ctxgate keys add --tenant acme --user ann --scope rooms --scope models
+  ctxgate keys add --user nightly --limit tokens/day=2000000 --limit parallel=8 --limit tier=flex
+  ctxgate keys add --user guest --limit requests/minute=20 --limit models=smollm2-135m-instruct
   ctxgate keys list
   ctxgate keys revoke 1a2b3c4d
 """
@@ -40,12 +43,23 @@ def keys(config: Path | None) -> None:
     "scopes",
     multiple=True,
     type=click.Choice(SCOPES),
-    default=["*"],
-    help="What the key allows; repeatable (default: *).",
+    help="What the key allows; repeatable (default: *, with limits: models).",
 )
-def add(config: Path | None, tenant: str, user: str, scopes: tuple[str, ...]) -> None:
-    """Makes a key and prints it. It can't be printed again."""
-    entry, key = _file(config).add(tenant=tenant, user=user, scopes=list(scopes))
+@click.option(
+    "--limit",
+    "limits",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help=f"What the key may use of the models; repeatable: {', '.join(NAMES)} (its default service tier).",
+)
+def add(config: Path | None, tenant: str, user: str, scopes: tuple[str, ...], limits: tuple[str, ...]) -> None:
+    """Makes a key and prints it. It can't be printed again.
+
+    A request above a limit gets a 429 that says when to try again. The limits hold on the APIs of models.
+    """
+    wanted = parse(limits)
+    allowed = list(scopes) or ["models" if wanted is not None else "*"]
+    entry, key = _file(config).add(tenant=tenant, user=user, scopes=allowed, limits=wanted)
     print(f"ctxgate: key {entry.id} of {entry.user} at {entry.tenant}: it can't be printed again", file=sys.stderr)
     print(key)
 
@@ -57,13 +71,13 @@ def list_keys(config: Path | None, as_json: bool) -> None:
     """Lists the keys by id."""
     found = _file(config).read()
     if as_json:
-        shown = [{name: value for name, value in asdict(key).items() if name != "digest"} for key in found]
+        shown = [{name: value for name, value in to_builtins(key).items() if name != "digest"} for key in found]
         print(json.dumps({"keys": shown}, indent=2))
         return
     from gateway.cli.table import show, table
 
-    rows = [(key.id, key.tenant, key.user, " ".join(key.scopes), key.created_at) for key in found]
-    show(table(("ID", "TENANT", "USER", "SCOPES", "CREATED"), rows))
+    rows = [(key.id, key.tenant, key.user, " ".join(key.scopes), written(key.limits), key.created_at) for key in found]
+    show(table(("ID", "TENANT", "USER", "SCOPES", "LIMITS", "CREATED"), rows))
 
 
 @keys.command("revoke")

@@ -7,6 +7,7 @@ import errno
 import os
 import socket
 import stat
+import sys
 from pathlib import Path
 
 from gateway.config import Server
@@ -18,10 +19,12 @@ PROBE_SECONDS = 1.0
 
 
 def listening(server: Server) -> list[socket.socket]:
-    """Opens `server.uds`, or else each address of `server.host`.
+    """Opens `server.uds`, or else each address of `server.host`; takes over what systemd has opened instead.
 
     Raises ProviderUnavailable if the address is in use, ProviderInvalidRequest if it is invalid or not permitted.
     """
+    if "LISTEN_FDS" in os.environ and (opened := _handed_over(server)):
+        return opened
     try:
         return [_unix(server.uds)] if server.uds is not None else _addresses(server.host, server.port)
     except OSError as error:
@@ -30,13 +33,26 @@ def listening(server: Server) -> list[socket.socket]:
         raise _refused(server, OSError("invalid host name")) from None
 
 
+def _handed_over(server: Server) -> list[socket.socket]:
+    from gateway.service.activation import differs, handed_over
+
+    opened = handed_over(os.environ)
+    path = str(server.uds) if server.uds is not None else None
+    if problem := differs(opened, server.port, path):
+        cure = "`ctxgate service install` applies what config.yaml says"
+        print(f"ctxgate: systemd's ctxgate.socket {problem}; {cure}", file=sys.stderr)
+    return opened
+
+
 def _addresses(host: str, port: int) -> list[socket.socket]:
     """Opens each address of the host. Port 0 picks one free port for all of them."""
     opened: list[socket.socket] = []
     absent: OSError | None = None
+    # As bytes, a plain name needn't wait for the codec of international ones.
+    name = host.encode() if host.isascii() else host
     try:
         for family, _, _, _, address in socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            name or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         ):
             if opened:
                 port = opened[0].getsockname()[1]

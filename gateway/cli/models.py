@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.client import PROBE_SECONDS, base_url, headers
+from gateway.cli.client import PROBE_SECONDS, base_url, headers, trust
 from gateway.cli.options import Command, config_option, configuration, json_option
 from gateway.config.values import STARTABLE
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
     from gateway.config import Config, Model
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   ctxgate models
+  ctxgate models --available "qwen3 4b"
   ctxgate models --json | jq -r '.models[] | select(.installed) | .name'
 """
 
@@ -32,13 +35,31 @@ HEAD = ("", "MODEL", "RUNTIME", "FORMAT", "CONTEXT", "INSTALLED", "RUNNING")
 @click.command(cls=Command, epilog=EXAMPLES)
 @config_option
 @json_option
-def models(config: Path | None, as_json: bool) -> None:
+@click.option("--available", metavar="WORDS", help="Search the Hugging Face hub instead.")
+def models(config: Path | None, as_json: bool, available: str | None) -> None:
     """Lists the models of config.yaml: which one is active, which are installed, which run now."""
+    if available is not None:
+        _search(available, as_json)
+        return
     report = asyncio.run(_report(configuration(config)))
     if as_json:
         print(json.dumps(report, indent=2))
     else:
         _show(report)
+
+
+def _search(words: str, as_json: bool) -> None:
+    from msgspec.structs import asdict
+
+    from gateway.cli.table import show, table
+    from gateway.inventory.hub import search
+
+    found = search(words)
+    if as_json:
+        print(json.dumps({"available": [asdict(one) for one in found]}, indent=2))
+        return
+    rows = [(one.source, f"{one.downloads:,}", f"{one.likes:,}", one.updated) for one in found]
+    show(table(("SOURCE", "DOWNLOADS", "LIKES", "UPDATED"), rows), "\nctxgate add SOURCE fetches one and adds it")
 
 
 async def _report(config: Config) -> dict[str, Any]:
@@ -47,7 +68,7 @@ async def _report(config: Config) -> dict[str, Any]:
     async with contextlib.AsyncExitStack() as stack:
         probe = _Probe(stack)
         health, *states = await asyncio.gather(
-            probe.ask(base_url(server), server.uds, "/health", headers(server)),
+            probe.ask(base_url(server), server.uds, "/health", headers(server), trust(server)),
             *(_engine(model, probe) for model in config.models.values()),
         )
     rows = []
@@ -103,16 +124,18 @@ class _Probe:
 
     def __init__(self, stack: contextlib.AsyncExitStack) -> None:
         self._stack = stack
-        self._clients: dict[Path | None, httpx.AsyncClient] = {}
+        self._clients: dict[tuple[Path | None, ssl.SSLContext | bool], httpx.AsyncClient] = {}
 
-    async def ask(self, base: str, uds: Path | None, path: str, headers: dict[str, str]) -> dict[str, Any] | None:
+    async def ask(
+        self, base: str, uds: Path | None, path: str, headers: dict[str, str], verify: ssl.SSLContext | bool = True
+    ) -> dict[str, Any] | None:
         """The JSON object answered; {} for any other answer; None for none within PROBE_SECONDS."""
         import httpx
 
-        client = self._clients.get(uds)
+        client = self._clients.get((uds, verify))
         if client is None:
-            transport = httpx.AsyncHTTPTransport(uds=str(uds) if uds is not None else None)
-            client = self._clients[uds] = httpx.AsyncClient(transport=transport, trust_env=False)
+            transport = httpx.AsyncHTTPTransport(uds=str(uds) if uds is not None else None, verify=verify)
+            client = self._clients[uds, verify] = httpx.AsyncClient(transport=transport, trust_env=False)
             self._stack.push_async_callback(client.aclose)
         try:
             async with asyncio.timeout(PROBE_SECONDS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,10 +45,27 @@ config_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 url_option = click.option("--url", metavar="URL", help="Address of the gateway (default: the configured one).")
+port_option = click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Its port on this machine.")
 
 
-def configuration(file: Path | None) -> Config:
-    """Loads `file`, or the configuration found from the working folder. Raises ConfigError."""
+def configuration(file: Path | None, *, create: bool = False) -> Config:
+    """Loads `file`, or the configuration found from the working folder, or the default one.
+
+    create: writes the default one if there is no other. Raises ConfigError.
+    """
     from gateway.config import cache, find
+    from gateway.config.loader import NoConfig
 
-    return cache.load(file if file is not None else find())
+    try:
+        return cache.load(file if file is not None else find())
+    except NoConfig:
+        from gateway.config import default
+
+        place = default.place()
+        if create:
+            from gateway.cli.default_config import written
+
+            written()
+            return cache.load(place)
+        print(f"ctxgate: no configuration yet, so this is the default; `ctxgate init` writes {place}", file=sys.stderr)
+        return default.load()

@@ -11,7 +11,7 @@ import click
 
 from gateway.cli.client import RunningGateway
 from gateway.cli.options import Command, config_option, json_option, url_option
-from gateway.errors import GatewayError, ProviderInvalidRequest
+from gateway.errors import ProviderInvalidRequest
 
 EXAMPLES = """\
 examples:
@@ -50,13 +50,16 @@ def replay(config: Path | None, url: str | None, format: str | None, as_json: bo
 def _compared(found: dict[str, Any], format: str | None) -> dict[str, Any]:
     """The recorded answer as the engine wrote it, as the client got it and, if `format` is given, as it would read.
 
-    Raises ProviderInvalidRequest if the answer was not recorded or the format is unknown.
+    Raises ProviderInvalidRequest if there is no answer, it was not recorded, or the format is unknown.
     """
     recording, stream = found["recording"], found["request"]["stream"]
     if recording is None:
         raise ProviderInvalidRequest(
             f"request {found['request']['id']} was not recorded; add log: {{bodies: true}} to config.yaml and ask again"
         )
+    if not recording["raw"]:
+        why = (found["request"]["error"] or {"message": "its client left"})["message"]
+        raise ProviderInvalidRequest(f"no model answered request {found['request']['id']}: {why}")
     shown = {
         "request": found["request"],
         "cut": recording["cut"],
@@ -73,28 +76,11 @@ def _replayed(recording: dict[str, Any], format: str, stream: bool) -> list[str]
 
     Raises ProviderInvalidRequest for an unknown format.
     """
-    from gateway.answer.normalize import Answer, EngineError
-    from gateway.wire.chat import ChatRequest, encode
-    from normalizers import registry
+    from gateway.core.replay import replayed
+    from gateway.wire.chat import encode
 
-    try:
-        spec = registry.get(format)
-    except registry.UnknownFormat as error:
-        raise ProviderInvalidRequest(str(error)) from None
-    # The log drops long prompts; the format doesn't depend on them.
-    fields = {"messages": [{"role": "user", "content": ""}], **recording["request"]}
-    answer = Answer(ChatRequest.parse(encode(fields)), spec, reasoning_open=recording["reasoning_open"])
     raw = [payload.encode() for payload in recording["raw"]]
-    clean: list[bytes] = []
-    try:
-        if stream:
-            answer.feed(raw, clean)
-            clean += answer.finish(done=True)
-        elif raw:
-            clean.append(answer.whole(raw[0]))
-    except (EngineError, GatewayError):
-        # The recorded answer ends with the engine's failure.
-        clean += answer.remaining()
+    clean = replayed(encode(recording["request"]), raw, format, stream, recording["reasoning_open"])
     return [payload.decode() for payload in clean]
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import replace
@@ -20,6 +22,9 @@ from gateway.config import Config, Model, Server, cache, load
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.server.keys import FILE as KEYS
 from gateway.server.keys import KeyFile
+
+if TYPE_CHECKING:
+    from gateway.server.tls import Certificate
 
 EXAMPLES = """\
 examples:
@@ -39,6 +44,8 @@ class Overrides:
     port: int | None
     uds: Path | None
     model: str | None
+    tls: bool = True
+    """False: plain HTTP, whatever the file says."""
 
     def apply(self, config: Config) -> Config:
         """Raises ProviderInvalidRequest for an address without keys that other machines can reach."""
@@ -48,6 +55,8 @@ class Overrides:
         return config
 
     def _server(self, server: Server, keys: KeyFile) -> Server:
+        if not self.tls:
+            server = replace(server, tls=None)
         if self.uds is not None:
             if self.host is not None or self.port is not None:
                 raise ProviderInvalidRequest("--uds excludes --host and --port: a Unix socket has neither")
@@ -69,33 +78,54 @@ class Overrides:
 @click.option("--host", metavar="ADDRESS", help="Address to listen on instead of server.host.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port to listen on instead of server.port.")
 @click.option("--uds", type=FILE, metavar="PATH", help="Unix socket to listen on instead of host and port.")
+@click.option(
+    "--no-tls", "tls", is_flag=True, default=True, flag_value=False, help="Serve plain HTTP despite server.tls."
+)
 @click.option("--model", metavar="NAME", help="The active model instead of active_model.")
 @click.option("--pull", is_flag=True, help="Fetch its weights first if they are missing.")
+@click.option("--env-file", type=FILE, metavar="FILE", help="NAME=value lines; only its owner may read it.")
 @click.option("--offline-model", metavar="NAME", help="The active model if --pull finds no network.")
 def serve(
     config: Path | None,
     host: str | None,
     port: int | None,
     uds: Path | None,
+    tls: bool,
     model: str | None,
     pull: bool,
+    env_file: Path | None,
     offline_model: str | None,
 ) -> None:
-    """Serves the models of config.yaml to OpenAI clients, until Ctrl-C or SIGTERM."""
-    # The start makes no garbage, and looking for some takes a tenth of it. The server turns the collector on again.
+    """Serves the models of config.yaml to OpenAI clients, until Ctrl-C or SIGTERM.
+
+    Where there is no configuration, writes the default one first (see `ctxgate init`), and fetches its small model.
+    """
+    # The start makes no garbage either. The server turns the collector on again.
     gc.disable()
-    overrides = Overrides(host, port, uds, model)
-    loaded = overrides.apply(configuration(config))
+    if env_file is not None:
+        from gateway.service.env_file import load as load_env
+
+        load_env(env_file, os.environ)
+    overrides = Overrides(host, port, uds, model, tls)
+    loaded = overrides.apply(configuration(config, create=True))
     named, stand_in = loaded.active_model, None
+    first = not pull and model is None and _first(loaded)
+    if first:
+        from gateway.config.default import OFFLINE_MODEL
+
+        pull, offline_model = True, offline_model or OFFLINE_MODEL
     if pull:
         loaded = _with_weights(loaded, offline_model)
         stand_in = loaded.active_model if loaded.active_model != named else None
+    certificate = _certificate(loaded.server)
     sockets = listening(loaded.server)
     _announce(loaded, sockets[0])
+    if first:
+        _invite(loaded, sockets[0])
 
     from gateway.app import serve as run
 
-    run(loaded, _reloader(loaded.source, overrides, named, stand_in), sockets)
+    run(loaded, _reloader(loaded.source, overrides, named, stand_in), sockets, certificate)
 
 
 def _reloader(source: Path, overrides: Overrides, named: str, stand_in: str | None) -> Callable[[str | None], Config]:
@@ -114,6 +144,18 @@ def _reloader(source: Path, overrides: Overrides, named: str, stand_in: str | No
         return again
 
     return reload
+
+
+def _first(config: Config) -> bool:
+    """Whether it still serves what `ctxgate init` wrote, and lacks the weights: the one download that nobody asks for.
+
+    Whoever names another model decides about its gigabytes.
+    """
+    if _installed(config.resolve(None)):
+        return False
+    from gateway.config.default import untouched
+
+    return untouched(config.source)
 
 
 def _installed(model: Model) -> bool:
@@ -140,11 +182,34 @@ def _with_weights(config: Config, offline_model: str | None) -> Config:
     return config
 
 
+def _certificate(server: Server) -> Certificate | None:
+    """None where it serves plain HTTP. Raises ProviderInvalidRequest."""
+    if server.https is None:
+        return None
+    from gateway.server.tls import Certificate
+
+    return Certificate(server.https.cert, server.https.key)
+
+
+def _where(server: Server, listens: socket) -> str:
+    """The base URL for OpenAI's clients."""
+    if server.uds is not None:
+        return f"unix:{server.uds}"
+    return f"{base_url(replace(server, port=listens.getsockname()[1]))}/v1"
+
+
+def _invite(config: Config, listens: socket) -> None:
+    """The lines that a client needs, for a person who starts ctxgate for the first time."""
+    key = "$CTXGATE_KEY" if config.server.api_keys else "unused"
+    print(
+        f"ctxgate: for a client: OPENAI_BASE_URL={_where(config.server, listens)} OPENAI_API_KEY={key}", file=sys.stderr
+    )
+    print("ctxgate: to try it here, in another terminal: ctxgate chat", file=sys.stderr)
+
+
 def _announce(config: Config, listens: socket) -> None:
     server, model = config.server, config.resolve(None)
-    if server.uds is None:
-        server = replace(server, port=listens.getsockname()[1])
-    where = f"unix:{server.uds}" if server.uds is not None else f"{base_url(server)}/v1"
+    where = _where(server, listens)
     print(f"ctxgate: {where}  active model {model.name} ({model.runtime})  {config.source}", file=sys.stderr)
     if model.path is not None and not model.path.exists():
         cure = f"fetch it: ctxgate pull {model.name}" if model.pull is not None else f"put it at {model.path}"

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.client import RunningGateway
-from gateway.cli.options import Command, config_option, json_option, url_option
+from gateway.cli.options import Command, config_option, json_option, port_option, url_option
 
 if TYPE_CHECKING:
     from rich.console import Group
+    from rich.table import Table
 
     Row = tuple[str, ...]
 
@@ -30,17 +31,22 @@ RATE_SECONDS = 0.5
 """Between the two samples from which a single table computes tokens per second."""
 SHORTEST_INTERVAL = 0.1
 HEAD = ("MODEL", "STATE", "PID", "MEMORY", "IN FLIGHT", "QUEUE", "TOKENS/S", "ANSWERED", "FAILED")
+NODES = ("NODE", "ID", "MEMORY", "GPU MEMORY", "ENGINES", "LABELS")
 
 
 @click.command(cls=Command, epilog=EXAMPLES)
 @config_option
 @url_option
+@port_option
 @click.option("--once", is_flag=True, help="Print one table and exit.")
 @json_option
 @click.option("--interval", type=float, default=1.0, metavar="SECONDS", help="Between two updates (default: 1).")
-def status(config: Path | None, url: str | None, once: bool, as_json: bool, interval: float) -> None:
-    """Shows what the running gateway does: its models, their engines and requests. Ctrl-C ends it."""
-    with RunningGateway(config, url) as gateway, contextlib.suppress(KeyboardInterrupt):
+def status(config: Path | None, url: str | None, port: int | None, once: bool, as_json: bool, interval: float) -> None:
+    """Shows what the running gateway does: its models, their engines and requests. Ctrl-C ends it.
+
+    Finds a gateway that was started with another --port or --uds by itself.
+    """
+    with RunningGateway(config, url, port, find=True) as gateway, contextlib.suppress(KeyboardInterrupt):
         if as_json:
             print(json.dumps(gateway.ask("GET", "/-/status"), indent=2))
         elif once or not sys.stdout.isatty():
@@ -87,7 +93,33 @@ def _page(now: dict[str, Any], before: dict[str, Any] | None, seconds: float) ->
         rows.append(_row(model, rate))
         rows += [_replica_row(replica) for replica in model["replicas"]]
     rows += [_draining_row(route) for route in now["leaving"]]
-    return Group(table(HEAD, rows, right=HEAD[2:]), *_notes(now))
+    return Group(table(HEAD, rows, right=HEAD[2:]), *_nodes(now.get("cluster")), *_notes(now))
+
+
+def _nodes(cluster: dict[str, Any] | None) -> list[Table | str]:
+    """The machines of the cluster, and what is wrong with it."""
+    from gateway.cli.table import table
+
+    if cluster is None:
+        return []
+    rows = [
+        (
+            node["host"],
+            node["id"][:8],
+            f"{_size(node['used'])} of {_size(node['memory'])}",
+            f"{_size(node['gpu_used'])} of {_size(node['gpu_memory'])}" if node["gpu_memory"] else "-",
+            ", ".join(node["engines"]) or "-",
+            ", ".join(f"{name}={value}" for name, value in node["labels"].items()) or "-",
+        )
+        for node in cluster["nodes"]
+    ]
+    lines: list[Table | str] = ["", table(NODES, rows, right=("MEMORY", "GPU MEMORY"))]
+    lines += ["", f"gateways: {', '.join(cluster['gateways'])}"]
+    if not cluster["store"]:
+        lines.append("PostgreSQL is away: chats go on, what needs state gets 503")
+    if not cluster["agent"]:
+        lines.append("Ray is away: engines that run go on, no other starts")
+    return lines
 
 
 def _row(model: dict[str, Any], rate: float) -> Row:
@@ -119,6 +151,8 @@ def _draining_row(route: dict[str, Any]) -> Row:
 def _notes(now: dict[str, Any]) -> list[str]:
     lines = []
     for model in now["models"]:
+        if (engine := model["engine"] or {}).get("waits_for"):
+            lines += ["", f"{model['name']}: {_waiting(engine)}"]
         for key in ("failure", "note"):
             if text := (model["engine"] or {}).get(key):
                 lines += ["", f"{model['name']}: {text}"]
@@ -129,6 +163,24 @@ def _notes(now: dict[str, Any]) -> list[str]:
     if config["problems"]:
         lines += ["the file has mistakes, so the gateway keeps the last good version:", *config["problems"]]
     return lines
+
+
+_WAITING = {
+    "memory": "for memory",
+    "drain": "for the engine's last answers to end",
+    "back-off": "for the next try of an engine that failed",
+    "load": "for the weights to load",
+    "place": "with service tier flex, for a free place at the engine",
+}
+
+
+def _waiting(engine: dict[str, Any]) -> str:
+    count, what = engine["waiting"], _WAITING[engine["waits_for"]]
+    holders = f" that {' and '.join(engine['held_by'])} hold" if engine["held_by"] else ""
+    whose = "1 request waits" if count == 1 else f"{count} requests wait"
+    return (
+        f"{whose} {what}{holders}{'s' if len(engine['held_by']) == 1 else ''}, the first for {engine['waited']:.0f} s"
+    )
 
 
 def _size(count: int) -> str:

@@ -39,9 +39,10 @@ PROGRAMS: Mapping[str, Program] = {
     "codex": Program(("codex", "exec", *_CODEX), ("codex", "exec", *_CODEX, "resume", "--last")),
     "claude-code": Program(("claude", "-p"), ("claude", "--continue", "-p")),
     "opencode": Program(("opencode", "run"), ("opencode", "run", "--continue")),
+    "qwen-code": Program(("qwen",), ("qwen", "--continue")),
 }
 DENIED = {"permission": {"bash": "deny", "edit": "deny", "webfetch": "deny"}}
-"""opencode asks nobody before it runs what a model writes."""
+"""opencode asks nobody before it runs what a model writes; without a person, the others refuse it."""
 
 
 class NoTurn(Exception):
@@ -50,8 +51,9 @@ class NoTurn(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Tokens of the second turn's prompts, how many of them were cached, and what broke the prefix."""
+    """Tokens. first: of the first turn's longest prompt. prompt, cached: of the second's. prefix: what broke it."""
 
+    first: int
     prompt: int
     cached: int
     prefix: tuple[str, ...]
@@ -74,12 +76,13 @@ def two_turns(client: str, contract: Contract, text: str, gateway: RunningGatewa
     with tempfile.TemporaryDirectory(prefix="ctxgate-doctor-") as name:
         home, work = Path(name) / "home", Path(name) / "work"
         work.mkdir()
-        _log(gateway)  # before anything runs: it must be there
+        start = max((entry["id"] for entry in _log(gateway)), default=-1)
         environment = _configured(contract.place, text, home)
         _run((*program.first, FIRST), environment, work)
-        before = max((entry["id"] for entry in _log(gateway)), default=-1)
+        began = [entry for entry in _log(gateway) if entry["id"] > start]
+        before = max((entry["id"] for entry in began), default=start)
         _run((*program.more, SECOND), environment, work)
-        return _of([entry for entry in _log(gateway) if entry["id"] > before])
+        return _of([entry for entry in _log(gateway) if entry["id"] > before], began)
 
 
 def _log(gateway: RunningGateway) -> list[dict[str, Any]]:
@@ -87,14 +90,18 @@ def _log(gateway: RunningGateway) -> list[dict[str, Any]]:
     return found
 
 
-def _of(entries: list[dict[str, Any]]) -> Turns:
+def _of(entries: list[dict[str, Any]], began: list[dict[str, Any]]) -> Turns:
+    """entries: of the second turn. began: of the first."""
     longest = max((entry["prompt_tokens"] for entry in entries), default=0)
     if not longest:
         raise NoTurn("the log has no request of the second turn whose tokens the engine counted")
     talk = [entry for entry in entries if entry["prompt_tokens"] >= LONG * longest]
     found = dict.fromkeys(line for entry in talk for line in entry["prefix"])
     return Turns(
-        sum(entry["prompt_tokens"] for entry in talk), sum(entry["cached_tokens"] for entry in talk), tuple(found)
+        max((entry["prompt_tokens"] for entry in began), default=0),
+        sum(entry["prompt_tokens"] for entry in talk),
+        sum(entry["cached_tokens"] for entry in talk),
+        tuple(found),
     )
 
 
@@ -106,7 +113,7 @@ def _configured(place: str, text: str, home: Path) -> dict[str, str]:
         return environment | dict(re.findall(r"^export (\w+)=(\S+)$", text, re.MULTILINE))
     file = home / place.removeprefix("~/")
     file.parent.mkdir(parents=True)
-    file.write_text(json.dumps(json.loads(text) | DENIED) if file.suffix == ".json" else text)
+    file.write_text(json.dumps(json.loads(text) | DENIED) if file.name == "opencode.json" else text)
     return environment
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,46 +16,68 @@ from gateway.config import address, explain
 from gateway.config.fields import IMPORT_STRING, absolute
 from gateway.config.file import (
     REQUEST_FIELDS,
+    ClusterEntry,
+    CtxAgentEntry,
     CtxEntry,
+    CtxToolsEntry,
     EnginesEntry,
     Entry,
     File,
+    MCPEntry,
+    MCPServerEntry,
     ModelEntry,
     PullEntry,
     RoomsEntry,
     RoomToolsEntry,
     RuntimeEntry,
+    ScaleEntry,
     ServerEntry,
 )
 from gateway.config.hidden import LONG
-from gateway.config.projection import projection
+from gateway.config.projection import NAMING, is_component, projection
 from gateway.config.secret import BadSecret, credential, secret
 from gateway.config.source import Document, KeyPath
+from gateway.config.tuning import TAKEN, refusal
 from gateway.config.values import (
     DEFAULT,
+    MCP,
     STARTABLE,
+    Adapter,
+    Batches,
+    Cluster,
+    ClusterTLS,
     Config,
     Ctx,
+    CtxAgent,
     CtxModel,
+    CtxTools,
+    Draft,
     Engines,
     Log,
+    MCPServer,
     Model,
     Prompts,
     PullSource,
     Residence,
+    RoomMount,
     Rooms,
+    RoomTemplate,
     RoomTools,
     Rope,
     Runtime,
     Server,
+    Spread,
+    Tier,
+    Tls,
 )
+
+TOOL_FAMILIES = ("aggregate", "curl", "data", "describe", "find", "room", "tool")
+"""First parts of the names of our own tools."""
 
 WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 """Default addresses of servers, by runtime."""
 
-LAUNCH = (*RuntimeEntry.model_fields, "memory", "pinned", "group")
-LLAMA_CPP = ("gpu_layers", "flash_attention", "kv_cache_type", "batch", "mmap", "numa", "rope")
-"""Launch settings that the gateway hands to llama.cpp only."""
+LAUNCH = (*RuntimeEntry.model_fields, "memory", "pinned", "preload", "group")
 OWN_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 """Hosts on which the gateway's port is a `Place.port`."""
 
@@ -66,6 +88,8 @@ PUBLIC = frozenset(
         *("hub", "package", "ollama", "revision", "file", "sha256", "command", "pass_env", "credential", "driver"),
         *("runtime", "role", "tool_call_format", "capabilities", "format", "level", "active_model", "summary_model"),
         *("cors_origins", "allow_hosts", "memory", "kv_cache_type", "numa", "scaling"),
+        *("alias", "model", "service_tier"),
+        *("ray", "gateway_url", "weights", "cert_file", "key_file", "nodes", "placement"),
     )
 )
 """Keys whose values are names, places or sizes: they are shown, also where they come from variables."""
@@ -121,7 +145,8 @@ def _validated(document: Document, folder: Path) -> File | None:
 
 def _without(data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
     """`data` without the keys that pydantic refused, and with stand-ins for required keys."""
-    depths = {"models": 3, "rooms": 3, "runtimes": 3, "server": 2, "log": 2, "prompts": 2, "engines": 2, "ctx": 2}
+    depths = {"models": 3, "rooms": 3, "runtimes": 3, "mcp": 3}
+    depths |= dict.fromkeys(("batches", "cluster", "server", "log", "prompts", "engines", "ctx"), 2)
     rest = {key: _copied(value) if key in depths else value for key, value in data.items()}
     for details in error.errors(include_url=False):
         loc = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
@@ -186,6 +211,9 @@ class _Build:
             engines=self.engines(file.engines or EnginesEntry()),
             state_dir=file.state_dir or self.state_dir,
             rooms=self.rooms(file.rooms or RoomsEntry()),
+            batches=_value(Batches, file.batches),
+            mcp=self.mcp(file.mcp or MCPEntry()),
+            cluster=self.cluster(file.cluster) if file.cluster is not None else None,
             ctx=ctx,
             from_variables=self.secrets(()),
             notes=tuple(document.notes),
@@ -218,7 +246,15 @@ class _Build:
             entry,
             users={int(user): aliases for user, aliases in (entry.users or {}).items()},
             models={name: _value(CtxModel, settings) for name, settings in (entry.models or {}).items()},
+            agents={name: self.agent(name, settings) for name, settings in (entry.agents or {}).items()},
+            tools=_value(CtxTools, entry.tools or CtxToolsEntry()),
         )
+
+    def agent(self, name: str, entry: CtxAgentEntry) -> CtxAgent:
+        if not is_component(name):
+            self.problem(("ctx", "agents", name), f"{name!r} can't be an agent of /ctx", f"use {NAMING}", key=True)
+        tools = _value(CtxTools, entry.tools or CtxToolsEntry(), access=(entry.tools and entry.tools.access) or "read")
+        return _value(CtxAgent, entry, tools=tools)
 
     def credential(self, name: str, at: KeyPath) -> SecretStr | None:
         """None if there is none: requests for the model then fail as not configured."""
@@ -237,16 +273,19 @@ class _Build:
             Model,
             entry,
             name=name,
+            aliases=tuple(alias for _, alias, _ in _aliases(entry)),
             from_variables=(*self.secrets(at), *general),
             private_defaults=self.private_defaults(at),
             base_url=where.base_url,
             uds=where.uds,
             port=where.port,
             replicas=self.replicas(at, entry),
+            spread=self.spread(at, entry),
             defaults=self.defaults(at, entry),
+            tiers=self.tiers(at, entry),
             api_key=self.secret(entry.api_key, (*at, "api_key")) if entry.api_key else None,
             pull=self.pull(at, entry, entry.pull) if entry.pull else None,
-            engine=self.engine(entry),
+            engine=self.engine(at, entry),
             residence=self.residence(at, entry),
             **_format(entry.tool_call_format),
         )
@@ -257,7 +296,7 @@ class _Build:
         except address.BadAddress as error:
             self.problem((*at, "base_url"), f"{explain.dotted((*at, 'base_url'))} {error}", error.cure)
             return address.Place()
-        if place == address.Place() and entry.runtime in WELL_KNOWN and not entry.replicas:
+        if place == address.Place() and entry.runtime in WELL_KNOWN and not _urls(entry):
             return address.place(WELL_KNOWN[entry.runtime], None)
         return place
 
@@ -267,14 +306,14 @@ class _Build:
         addressed = place != address.Place()
         self.tuning(at, entry, runtime)
         if runtime in STARTABLE:
-            if not self.written(at, "path", "base_url", "port", "replicas"):
+            if not (_urls(entry) or self.written(at, "path", "base_url", "port")):
                 cure = "add path: (the gateway starts the engine), or port: or base_url: of a running server"
                 self.problem(at, f"{name} has neither path, port nor base_url", cure, key=True)
             if entry.path is not None and addressed and place.port is None:
                 message = f"{name}.path: the gateway can't start an engine at {entry.base_url}"
                 self.problem((*at, "path"), message, "keep one of path and base_url", key=True)
             return
-        if runtime == "openai" and not self.written(at, "base_url", "port", "replicas"):
+        if runtime == "openai" and not (_urls(entry) or self.written(at, "base_url", "port")):
             self.problem(at, f"{name} has neither base_url nor port", "add base_url: of the server", key=True)
         if IMPORT_STRING.fullmatch(runtime):
             return
@@ -282,29 +321,53 @@ class _Build:
             cure = f"leave it out, or use a runtime that starts engines: {', '.join(STARTABLE)}"
             self.problem((*at, "path"), f"{name}.path: the runtime {runtime} takes no weights", cure, key=True)
         for key in LAUNCH:
-            if key not in LLAMA_CPP and getattr(entry, key) is not None and runtime != "ollama":
+            if key not in TAKEN and getattr(entry, key) is not None and runtime != "ollama":
                 message = f"{name}.{key}: the gateway starts no engine for the runtime {runtime}"
                 self.problem((*at, key), message, "leave it out", key=True)
 
     def tuning(self, at: KeyPath, entry: RuntimeEntry, runtime: str) -> None:
-        """Refuses llama.cpp's launch settings for another runtime."""
-        if runtime == "llama.cpp":
-            return
-        for key in LLAMA_CPP:
-            if getattr(entry, key) is not None:
-                message = f"{explain.dotted((*at, key))}: only llama.cpp takes this setting, not the runtime {runtime}"
-                self.problem((*at, key), message, "leave it out", key=True)
+        """Refuses launch settings that the runtime doesn't take, and those that contradict themselves."""
+        for key in TAKEN:
+            if getattr(entry, key, None) is None:
+                continue
+            if (found := refusal(key, runtime, entry)) is not None:
+                self.problem((*at, key), f"{explain.dotted((*at, key))}: {found[0]}", found[1], key=True)
+        draft = entry.draft
+        if draft is not None and (draft.model is None) == (draft.ngram is None):
+            found_both = "neither model nor ngram" if draft.model is None else "both model and ngram"
+            message = f"{explain.dotted((*at, 'draft'))} names {found_both}"
+            self.problem((*at, "draft"), message, "write model: a smaller model's weights, or ngram: true", key=True)
+        if runtime == "llama.cpp" and entry.fit and entry.gpu_layers is not None:
+            message = f"{explain.dotted((*at, 'fit'))}: llama.cpp fits only what isn't given, and gpu_layers is"
+            self.problem((*at, "fit"), message, "leave out one of them", key=True)
+
+    def adapters(self, at: KeyPath, entry: ModelEntry) -> tuple[Adapter, ...]:
+        for index, adapter in enumerate(entry.adapters or ()):
+            weighted = adapter.alias is not None or adapter.scale not in (None, 1)
+            if ":" in str(adapter.path) and entry.runtime == "llama.cpp" and weighted:
+                inner = (*at, "adapters", index, "path")
+                message = f"{explain.dotted(inner)}: llama.cpp takes no scale for a path with a colon"
+                self.problem(inner, message, "rename the file or its folder")
+        return tuple(_value(Adapter, adapter) for adapter in entry.adapters or ())
 
     def runtime(self, name: str) -> RuntimeEntry:
         return (self.file.runtimes or {}).get(name, RuntimeEntry())
 
-    def engine(self, own: ModelEntry) -> Runtime:
+    def engine(self, at: KeyPath, own: ModelEntry) -> Runtime:
         general = self.runtime(own.runtime)
         args = own.args or ()
         if own.command is None:
             args = (*(general.args or ()), *args)
-        rope = own.rope or general.rope
-        return _value(Runtime, general, own, args=args, rope=_value(Rope, rope) if rope is not None else None)
+        rope, draft = own.rope or general.rope, own.draft or general.draft
+        return _value(
+            Runtime,
+            general,
+            own,
+            args=args,
+            rope=_value(Rope, rope) if rope is not None else None,
+            draft=_value(Draft, draft) if draft is not None else None,
+            adapters=self.adapters(at, own),
+        )
 
     def residence(self, at: KeyPath, entry: ModelEntry) -> Residence:
         groups = (self.file.engines.groups if self.file.engines else None) or {}
@@ -334,6 +397,18 @@ class _Build:
                 )
             defaults[key] = value
         return defaults
+
+    def tiers(self, at: KeyPath, entry: ModelEntry) -> dict[str, Tier]:
+        names = (str(at[-1]), *(entry.aliases or ()))
+        given = entry.service_tier or {}
+        if isinstance(given, str):
+            return dict.fromkeys(names, given)
+        for name in given:
+            if name not in names:
+                cure = f"{explain.did_you_mean(name, names)} its names: {', '.join(names)}".strip()
+                what = f"{explain.dotted((*at, 'service_tier'))}: {name} is neither the model's name nor an alias of it"
+                self.problem((*at, "service_tier", name), what, cure, key=True)
+        return given
 
     def pull(self, at: KeyPath, entry: ModelEntry, pull: PullEntry) -> PullSource | None:
         inner = (*at, "pull")
@@ -370,7 +445,8 @@ class _Build:
             self.secret(key, ("server", "api_keys", index)) if key else None
             for index, key in enumerate(entry.api_keys or ())
         ]
-        server = _value(Server, entry, api_keys=tuple(key for key in keys if key is not None))
+        tls = Tls(entry.tls.cert, entry.tls.key) if entry.tls is not None else None
+        server = _value(Server, entry, tls=tls, api_keys=tuple(key for key in keys if key is not None))
         if problem := server.unsafe():
             # A note only: `ctxgate serve` also knows the keys of `ctxgate keys`.
             self.document.note(("server", "host"), f"server.host: {problem}, unless `ctxgate keys add` made one")
@@ -390,16 +466,59 @@ class _Build:
             self.problem(
                 ("rooms", "providers", "local"), "rooms.providers: local is the gateway itself", cure, key=True
             )
-        return _value(Rooms, entry, tools=_value(RoomTools, tools))
+        return _value(
+            Rooms, entry, tools=_value(RoomTools, tools), mounts=self.mounts(entry), templates=self.templates(entry)
+        )
+
+    def mounts(self, entry: RoomsEntry) -> dict[str, RoomMount]:
+        state = (self.file.state_dir or self.state_dir).resolve()
+        found = {}
+        for name, mount in (entry.mounts or {}).items():
+            path = mount.path.expanduser().resolve()  # a link to the folder itself is the writer's own
+            if path.is_relative_to(state) or state.is_relative_to(path):
+                at = ("rooms", "mounts", name, "path")
+                cure = "mount another folder, or move state_dir"
+                self.problem(at, f"{explain.dotted(at)}: the gateway's own state is there, with its keys", cure)
+            found[name] = _value(RoomMount, mount, path=path)
+        return found
+
+    def templates(self, entry: RoomsEntry) -> dict[str, RoomTemplate]:
+        for name, template in (entry.templates or {}).items():
+            known = {"model": self.document.data["models"], "provider": entry.providers or {}}
+            given = {"model": [template.model], "provider": [template.provider], "mounts": template.mounts or []}
+            for key, choices in {**known, "mounts": entry.mounts or {}}.items():
+                for value in filter(None, given[key]):
+                    if value not in (DEFAULT, "local", *choices) and not (key == "model" and template.provider):
+                        at = ("rooms", "templates", name, key)
+                        cure = f"{explain.did_you_mean(value, choices)} there are: {', '.join(choices) or 'none'}"
+                        self.problem(at, f"{explain.dotted(at)}: there is no {key.rstrip('s')} {value}", cure.strip())
+        return {name: _value(RoomTemplate, template) for name, template in (entry.templates or {}).items()}
+
+    def mcp(self, entry: MCPEntry) -> MCP:
+        return MCP(servers={name: self.mcp_server(name, server) for name, server in (entry.servers or {}).items()})
+
+    def mcp_server(self, name: str, entry: MCPServerEntry) -> MCPServer:
+        at: KeyPath = ("mcp", "servers", name)
+        if name in TOOL_FAMILIES:
+            self.problem(at, f"mcp.servers: {name} is the name of tools of ctxgate", "choose another name", key=True)
+        if (entry.command is None) == (entry.url is None):
+            self.problem(at, f"mcp.servers.{name} needs a command or a url, and not both", "give one of them", key=True)
+        for key, needs in (("env", "command"), ("pass_env", "command"), ("headers", "url")):
+            if getattr(entry, key) is not None and getattr(entry, needs) is None:
+                self.problem((*at, key), f"mcp.servers.{name}.{key} belongs to a {needs}", "remove it", key=True)
+        env, headers = (
+            {key: SecretStr(value) for key, value in (given or {}).items()} for given in (entry.env, entry.headers)
+        )
+        return _value(MCPServer, entry, env=env, headers=headers)
 
     def other_names(self, models: Mapping[str, Model]) -> None:
         """Checks that each name means one model, and each fallback is another model."""
-        taken = {name: name for name in models}
+        taken = {name: (name, -1) for name in models}
         for name, model in models.items():
-            for index, alias in enumerate(model.aliases):
-                if (other := taken.setdefault(alias, name)) != name or alias == name:
-                    at: KeyPath = ("models", name, "aliases", index)
-                    self.problem(at, f"{explain.dotted(at)}: {alias} is a name of {other}", "choose another")
+            for place, alias, adapter in _aliases(self.file.models[name]):
+                at: KeyPath = ("models", name, *place)
+                if (holder := taken.setdefault(alias, (name, adapter))) != (name, adapter) or alias == name:
+                    self.problem(at, f"{explain.dotted(at)}: {alias} is a name of {holder[0]}", "choose another")
             for index, other in enumerate(model.fallbacks):
                 at = ("models", name, "fallbacks", index)
                 if other not in models:
@@ -411,7 +530,7 @@ class _Build:
 
     def replicas(self, at: KeyPath, entry: ModelEntry) -> tuple[str, ...]:
         found: list[str] = []
-        for index, written in enumerate(entry.replicas or ()):
+        for index, written in enumerate(_urls(entry)):
             inner = (*at, "replicas", index)
             try:
                 where = address.place(written, None)
@@ -427,6 +546,36 @@ class _Build:
                 name = explain.dotted(at)
                 self.problem((*at, key), f"{name} has replicas, and {key} too", "keep one of them", key=True)
         return tuple(found)
+
+    def spread(self, at: KeyPath, entry: ModelEntry) -> Spread:
+        scale, placing = entry.replicas, entry.placement or "spread"
+        keys = [key for key in ("nodes", "placement") if getattr(entry, key) is not None]
+        keys += ["replicas"] if isinstance(scale, ScaleEntry | str) else []
+        for key in keys:
+            if self.file.cluster is None:
+                name = explain.dotted((*at, key))
+                self.problem((*at, key), f"{name} is for a cluster, and there is none", "add cluster:", key=True)
+            elif entry.path is None:
+                name = explain.dotted((*at, key))
+                self.problem((*at, key), f"{name}: the cluster starts no engine without path", "add path:", key=True)
+        if scale == "once":
+            return Spread(min=1, max=1, nodes=entry.nodes or {}, placing=placing)
+        least, most = (scale.min or 0, scale.max) if isinstance(scale, ScaleEntry) else (0, 1)
+        most = max(least, 1) if most is None else most
+        if least > most:
+            self.problem((*at, "replicas"), f"{explain.dotted((*at, 'replicas'))}: min is above max", "raise max")
+        least = max(least, int(bool(entry.preload)))
+        return Spread(min=least, max=most, nodes=entry.nodes or {}, placing=placing)
+
+    def cluster(self, entry: ClusterEntry) -> Cluster:
+        if not (self.file.store or "").startswith("postgresql://"):
+            self.problem(
+                ("cluster",),
+                "cluster: the machines share their state in PostgreSQL, and store: names none",
+                "add store: postgresql://user:${PASSWORD}@host/database",
+                key=True,
+            )
+        return _value(Cluster, entry, tls=_value(ClusterTLS, entry.tls) if entry.tls is not None else None)
 
     def shared_ports(self, models: Mapping[str, Model]) -> None:
         """Notes ports that two models share, as files do that swap models on one port."""
@@ -493,6 +642,20 @@ class _Build:
 
     def problem(self, at: KeyPath, message: str, cure: str, *, key: bool = False) -> None:
         self.document.problem(at, message, cure, key=key)
+
+
+def _urls(entry: ModelEntry) -> tuple[str, ...] | list[str]:
+    """The servers that `replicas` lists; none if it tells how many engines to run."""
+    return () if entry.replicas is None or isinstance(entry.replicas, ScaleEntry | str) else entry.replicas
+
+
+def _aliases(entry: ModelEntry) -> Iterator[tuple[KeyPath, str, int]]:
+    """The model's other names, each with its place below the model and the number of its adapter, -1 for none."""
+    for index, alias in enumerate(entry.aliases or ()):
+        yield ("aliases", index), alias, -1
+    for index, adapter in enumerate(entry.adapters or ()):
+        if adapter.alias is not None:
+            yield ("adapters", index, "alias"), adapter.alias, index
 
 
 def _format(given: object) -> dict[str, Any]:

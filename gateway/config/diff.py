@@ -13,8 +13,9 @@ Effect = Literal["added", "removed", "restarts", "settings"]
 """restarts: the engine drains, and the next request starts a new one. settings: running engines keep running."""
 
 AT_START = (
-    *("server.host", "server.port", "server.uds"),
-    *("ctx.enabled", "ctx.root", "state_dir", "store", "rooms"),
+    *("server.host", "server.port", "server.uds", "server.tls"),
+    *("ctx.enabled", "ctx.root", "state_dir", "store", "rooms", "batches", "cluster"),
+    *("log.traces", "log.trace_content"),
 )
 """Keys that only a restart of the gateway applies."""
 
@@ -66,7 +67,7 @@ def launch(model: Model) -> tuple[object, ...]:
         *(model.context_window, model.base_url, model.uds, model.port),
         *(engine.command, engine.args, engine.pass_env, engine.threads, engine.parallel),
         *(engine.gpu_layers, engine.flash_attention, engine.kv_cache_type, engine.batch, engine.mmap, engine.numa),
-        engine.rope,
+        *(engine.rope, engine.draft, engine.adapters, engine.fit),
     )
 
 
@@ -95,7 +96,7 @@ def _fields(old: Any, new: Any, prefix: str = "") -> Iterator[Change]:
                 if before.get(key) != after.get(key):
                     yield _change(prefix + key, before.get(key), after.get(key))
         else:
-            yield _change(prefix + name, before, after)
+            yield _change(prefix + ("placement" if name == "spread" else name), before, after)
 
 
 def _top(old: Config, new: Config) -> Iterator[Change]:
@@ -103,7 +104,7 @@ def _top(old: Config, new: Config) -> Iterator[Change]:
         yield Change("active_model", old.active_model, new.active_model)
     for section in ("server", "engines", "log", "prompts", "ctx"):
         yield from _fields(getattr(old, section), getattr(new, section), f"{section}.")
-    for key in ("state_dir", "store", "rooms"):
+    for key in ("state_dir", "store", "rooms", "batches", "mcp", "cluster"):
         if getattr(old, key) != getattr(new, key):
             yield Change(key)
 

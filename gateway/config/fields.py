@@ -21,7 +21,7 @@ from gateway.config.values import DEFAULT, PLACEHOLDERS, PromptSaving
 if TYPE_CHECKING:
     from normalizers import FormatSpec
 
-DriverName = Literal["openai-chat", "openai-responses", "debug"]
+DriverName = Literal["openai-chat", "openai-responses", "openai-embeddings", "openai-rerank", "debug"]
 Capability = Literal["text", "tool_calling", "vision", "embeddings", "reasoning"]
 
 RUNTIMES = ("ollama", "llama.cpp", "llama-cpp-python", "mlx", "openai", "echo")
@@ -232,6 +232,7 @@ Many = Annotated[tuple[Item, ...], Strict(False)]
 """A list of the file, as a tuple."""
 Tokens = Annotated[int, Field(ge=1), NUMBER]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
+Wait = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
 Days = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
 Bytes = Annotated[int, Field(ge=1024), NUMBER]
 Count = Annotated[int, Field(ge=1, le=1024), NUMBER]
@@ -252,6 +253,8 @@ ModelName = Annotated[
 ServedHost = Annotated[str, StringConstraints(pattern=SERVED_HOST, to_lower=True)]
 AllowedHost = Annotated[str, StringConstraints(pattern=ALLOWED_HOST, to_lower=True)]
 ProviderURL = Annotated[str, StringConstraints(pattern=r"^https?://[^\s@?#]+$")]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$")]
+MCPName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
 GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 
 ExtraBody = Annotated[dict[str, Any], AfterValidator(_extra_body)]

@@ -26,7 +26,9 @@ from gateway.config.fields import (
     FilePath,
     ForceParams,
     GroupName,
+    HeaderName,
     Many,
+    MCPName,
     Memory,
     ModelName,
     Origin,
@@ -42,6 +44,7 @@ from gateway.config.fields import (
     Tokens,
     ToolCallFormat,
     VariableName,
+    Wait,
 )
 from gateway.config.values import (
     DEFAULT,
@@ -52,8 +55,10 @@ from gateway.config.values import (
     KVCacheType,
     LogFormat,
     LogLevel,
+    Placing,
     Role,
     RopeScaling,
+    Tier,
     ToolPrompt,
     UseCase,
 )
@@ -78,6 +83,35 @@ class RopeEntry(Entry):
     )
 
 
+class DraftEntry(Entry):
+    """Speculation, by a smaller model or by n-grams: exactly one of model and ngram."""
+
+    model: FilePath | None = Field(
+        default=None, description="Weights of a smaller model of the same vocabulary: a GGUF file, or a folder for MLX."
+    )
+    ngram: bool | None = Field(
+        default=None,
+        description="llama.cpp: propose what followed the same words before; false: no speculation.",
+    )
+    tokens: Tokens | None = Field(default=None, description="How many tokens to propose at most.")
+    gpu_layers: Annotated[int, Field(ge=0), NUMBER] | None = Field(
+        default=None, description="llama.cpp: layers of the smaller model on GPUs; left out: as many as fit."
+    )
+
+
+class AdapterEntry(Entry):
+    """A LoRA adapter of a model."""
+
+    path: FilePath = Field(description="GGUF file, or a folder for MLX.")
+    scale: Annotated[float, Field(allow_inf_nan=False), NUMBER] | None = Field(
+        default=None, description="Weight of the adapter; left out: 1."
+    )
+    alias: ModelName | None = Field(
+        default=None,
+        description="The model's name with this adapter, for requests; left out: every request uses the adapter.",
+    )
+
+
 class RuntimeEntry(Entry):
     """Launch settings of one runtime's engines."""
 
@@ -98,28 +132,35 @@ class RuntimeEntry(Entry):
         default=None,
         description="Environment variables that the engine gets beside the usual ones, such as PATH and CUDA_*.",
     )
-    threads: Count | None = Field(default=None, description="CPU threads; left out: one less than the machine's cores.")
+    threads: Count | None = Field(default=None, description="CPU threads; left out: the physical cores.")
     parallel: Count | None = Field(default=None, description="Requests that the engine serves at a time.")
     gpu_layers: Annotated[int, Field(ge=0), NUMBER] | None = Field(
-        default=None, description="llama.cpp: layers of the model on GPUs; left out: as many as fit."
+        default=None, description="llama.cpp, Ollama: layers of the model on GPUs; left out: as many as fit."
     )
     flash_attention: bool | None = Field(
         default=None, description="llama.cpp: flash attention; left out: where the engine has it for the model."
     )
     kv_cache_type: KVCacheType | None = Field(
-        default=None, description="llama.cpp: type of the numbers in the context's cache; left out: f16."
+        default=None, description="llama.cpp, MLX: type of the numbers in the context's cache; left out: f16."
     )
     batch: Tokens | None = Field(
-        default=None, description="llama.cpp: tokens of a prompt that are read in one step; left out: 512."
+        default=None, description="llama.cpp, MLX, Ollama: tokens of a prompt that are read in one step; left out: 512."
     )
     mmap: bool | None = Field(
-        default=None, description="llama.cpp: leave the weights in the file, mapped, rather than read it all."
+        default=None, description="llama.cpp, Ollama: leave the weights in the file, mapped, rather than read it all."
     )
     numa: NUMA | None = Field(
         default=None, description="llama.cpp: how threads are spread over the nodes of a NUMA machine."
     )
     rope: RopeEntry | None = Field(
         default=None, description="llama.cpp: how the context is stretched; left out: as the model's file says."
+    )
+    draft: DraftEntry | None = Field(
+        default=None, description="llama.cpp, MLX: speculation, for faster answers; left out: llama.cpp's by n-grams."
+    )
+    fit: bool | None = Field(
+        default=None,
+        description="llama.cpp: choose what isn't given, such as GPU layers and context, by the free memory.",
     )
     idle_ttl_seconds: Seconds | None = Field(
         default=None, description="Unload the engine after this many seconds without a request; left out: never."
@@ -150,6 +191,13 @@ class PullEntry(Entry):
     )
 
 
+class ScaleEntry(Entry):
+    """How many engines of a model a cluster runs."""
+
+    min: Annotated[int, Field(ge=0, le=1000), NUMBER] | None = Field(default=None, description="At least; default 0.")
+    max: Annotated[int, Field(ge=1, le=1000), NUMBER] | None = Field(default=None, description="At most; default 1.")
+
+
 class ModelEntry(RuntimeEntry):
     """One model."""
 
@@ -157,6 +205,10 @@ class ModelEntry(RuntimeEntry):
         description="The engine. `openai` is any OpenAI-compatible server; pkg.mod:Class is your own backend."
     )
     aliases: Many[ModelName] | None = Field(default=None, description="Other names that clients may use.")
+    service_tier: Tier | dict[ModelName, Tier] | None = Field(
+        default=None,
+        description="Default of a request's field; as a mapping, by the name or alias that the request uses.",
+    )
     role: Role | None = Field(
         default=None, description="What the model does: chat, embedding (/v1/embeddings) or rerank (/v1/rerank)."
     )
@@ -164,12 +216,20 @@ class ModelEntry(RuntimeEntry):
         default=None, description="Weights: a GGUF file, or a folder for MLX. The gateway starts the engine."
     )
     mmproj_path: FilePath | None = Field(default=None, description="Vision projector for the weights.")
+    adapters: Many[AdapterEntry] | None = Field(default=None, description="llama.cpp, MLX: LoRA adapters.")
     base_url: BaseURL | None = Field(
         default=None, description="Server: http://host:port, https://…, or unix:/path/to/socket."
     )
-    replicas: Annotated[Many[BaseURL], Field(min_length=1)] | None = Field(
+    replicas: ScaleEntry | Literal["once"] | Annotated[Many[BaseURL], Field(min_length=1)] | None = Field(
         default=None,
-        description="Base URLs of servers that all have the model, instead of base_url; the least busy one answers.",
+        description="Base URLs of servers that all have the model, instead of base_url; the least busy one answers. "
+        "In a cluster: {min, max} engines, or `once`: exactly one.",
+    )
+    nodes: dict[Text, Text] | None = Field(
+        default=None, description="In a cluster: labels that a node must have to run the model's engines."
+    )
+    placement: Placing | None = Field(
+        default=None, description="In a cluster: spread the engines over the nodes, or pack them onto few."
     )
     ca_file: FilePath | None = Field(
         default=None, description="PEM file of certificate authorities for an https server; left out: the system's."
@@ -244,7 +304,17 @@ class ModelEntry(RuntimeEntry):
     pinned: bool | None = Field(
         default=None, description="Whether its engine, once started, stays: it gives way to no other."
     )
+    preload: bool | None = Field(
+        default=None, description="Whether the gateway loads the model when it starts, before the first request."
+    )
     group: GroupName | None = Field(default=None, description="Its group, one of engines.groups.")
+
+
+class TlsEntry(Entry):
+    """The certificate with which the gateway serves https."""
+
+    cert: FilePath = Field(description="Certificate in PEM, the authorities between it and the root behind it.")
+    key: FilePath = Field(description="Its private key in PEM, without a passphrase.")
 
 
 class ServerEntry(Entry):
@@ -253,6 +323,7 @@ class ServerEntry(Entry):
     host: Text | None = Field(default=None, description="Address; anything but loopback needs api_keys.")
     port: Annotated[int, Field(ge=0, le=65535), NUMBER] | None = Field(default=None, description="0: any free port.")
     uds: FilePath | None = Field(default=None, description="Unix socket, instead of host and port.")
+    tls: TlsEntry | None = Field(default=None, description="Serve https on host and port.")
     api_keys: Many[Secret | None] | None = Field(
         default=None, description="Keys of callers: ${VARIABLE} or keychain:NAME."
     )
@@ -289,6 +360,7 @@ class ServerEntry(Entry):
         default=None, description="Seconds of silence in a stream before a keep-alive comment."
     )
     watch: bool | None = Field(default=None, description="Apply changes of this file by itself.")
+    page: bool | None = Field(default=None, description="Show browsers that open / a page of the gateway at work.")
 
 
 class LogEntry(Entry):
@@ -299,7 +371,15 @@ class LogEntry(Entry):
     requests: Annotated[int, Field(ge=0, le=100_000), NUMBER] | None = Field(
         default=None, description="Recent answers to keep in memory; 0: none."
     )
+    usage_days: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] | None = Field(
+        default=None, description="Days to keep the sums of `ctxgate usage`; 0: keep none."
+    )
     bodies: bool | None = Field(default=None, description="Keep prompts and answers too, for `ctxgate replay`.")
+    traces: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = Field(
+        default=None,
+        description="OTLP/HTTP URL for a span of OpenTelemetry for each request: pip install 'ctxgate[otel]'.",
+    )
+    trace_content: bool | None = Field(default=None, description="Whether spans hold prompts and answers.")
 
 
 class PromptsEntry(Entry):
@@ -348,6 +428,12 @@ class EnginesEntry(Entry):
     drain_timeout_seconds: Seconds | None = Field(
         default=None, description="How long an evicted engine may take to finish its answers."
     )
+    swap_after_seconds: Wait | None = Field(
+        default=None, description="How long a loaded model in use goes on while a request for another one waits."
+    )
+    flex_max_wait_seconds: Wait | None = Field(
+        default=None, description="How long a request with service tier flex gives way to others."
+    )
     groups: dict[GroupName, GroupEntry] | None = Field(
         default=None, description="Groups of models that may not share the memory."
     )
@@ -373,10 +459,41 @@ class CtxModelEntry(Entry):
     )
 
 
+class CtxToolsEntry(Entry):
+    """Which tools may run: those up to `access` that `allow` names and `deny` doesn't."""
+
+    access: Literal["read", "edit", "full"] | None = Field(
+        default=None, description="Each level includes those before it."
+    )
+    allow: Many[Text] | None = Field(default=None, description="Names or globs; left out: all.")
+    deny: Many[Text] | None = Field(default=None, description="Names or globs.")
+
+
+class CtxAgentEntry(Entry):
+    """An agent of /ctx: a model that runs tools in its caller's folder."""
+
+    model: Text | None = Field(
+        default=None, description="An object, an alias in model/, or a model of this file; left out: main."
+    )
+    description: Text | None = Field(default=None, description="What it is for.")
+    instructions: Text | None = Field(default=None, description="The system message.")
+    tools: CtxToolsEntry | None = Field(default=None, description="Its tools; left out: those that only read.")
+    turn_seconds: Seconds | None = Field(default=None, description="Bound of a task, as all four.")
+    turn_model_calls: Annotated[int, Field(ge=1, le=1000), NUMBER] | None = Field(default=None, description="Times.")
+    turn_tool_calls: Annotated[int, Field(ge=0, le=1000), NUMBER] | None = Field(default=None, description="Times.")
+    turn_output_tokens: Annotated[int, Field(ge=1), NUMBER] | None = Field(
+        default=None, description="Tokens over all model calls; bounds wider than those of rooms have no effect."
+    )
+
+
 class CtxEntry(Entry):
     """Models as executable objects in the file system."""
 
     enabled: bool | None = Field(default=None, description="Maintain the tree and serve its objects.")
+    compile: bool | None = Field(
+        default=None,
+        description="Compile the program that objects run, where there is a C compiler; else it is Python.",
+    )
     root: FilePath | None = Field(
         default=None,
         description="Folder of the tree; $CTX_ROOT overrides it; left out: /ctx if writable, else ctx in "
@@ -392,6 +509,8 @@ class CtxEntry(Entry):
         default=None, description="Delete a session after this many days without a message; left out: never."
     )
     models: dict[Text, CtxModelEntry] | None = Field(default=None, description="Settings by model.")
+    agents: dict[Text, CtxAgentEntry] | None = Field(default=None, description="Agents by name.")
+    tools: CtxToolsEntry | None = Field(default=None, description="What may be executed in tool/; left out: all.")
 
 
 class RoomToolsEntry(Entry):
@@ -406,7 +525,9 @@ class RoomToolsEntry(Entry):
     fetch_max_bytes: Bytes | None = Field(default=None, description="Longest response that curl.* accepts.")
     fetch_timeout_seconds: Seconds | None = Field(default=None, description="How long curl.* waits at most.")
     summary_model: Text | None = Field(
-        default=None, description="The model that curl.summarize uses; choose a small one."
+        default=None,
+        description="Writes the summaries of old turns and of curl.summarize; left out: the chat model with the "
+        "smallest weights on this machine.",
     )
     max_result_chars: Annotated[int, Field(ge=1000), NUMBER] | None = Field(
         default=None, description="Characters of one result that the model gets."
@@ -422,6 +543,38 @@ class RoomToolsEntry(Entry):
         default=None, description="Records that a tenant may have, including trash."
     )
     record_max_bytes: Bytes | None = Field(default=None, description="Longest record.")
+
+
+class RoomMountEntry(Entry):
+    """A folder of this machine that rooms may have as /mnt/NAME."""
+
+    path: FilePath = Field(description="The folder.")
+    access: Literal["read", "edit"] | None = Field(default=None, description="edit: rooms may change what is in it.")
+    tenants: Many[Text] | None = Field(default=None, description="Tenants whose rooms may have it; left out: local.")
+    quota_bytes: Bytes | None = Field(default=None, description="Size of its files from which on rooms write no more.")
+    quota_count: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] | None = Field(
+        default=None, description="Files and folders from which on rooms make no more."
+    )
+
+
+class RoomTemplateEntry(Entry):
+    """What a room made by /llm/factory begins with."""
+
+    description: Text | None = Field(default=None, description="What such a room is for; shown in the list.")
+    purpose: Text | None = Field(default=None, description="The room's purpose.")
+    prompt: Text | None = Field(default=None, description="The first part of its model's system message.")
+    model: Text | None = Field(default=None, description="The model; left out: the active one.")
+    provider: GroupName | None = Field(default=None, description="A name from rooms.providers.")
+    skills: Many[Text] | None = Field(default=None, description="Skills that the system message names.")
+    access: Literal["read", "edit", "full"] | None = Field(default=None, description="Tools; left out: none.")
+    allow: Many[Text] | None = Field(default=None, description="Of the tools only these; globs.")
+    deny: Many[Text] | None = Field(default=None, description="Not these tools; globs.")
+    mounts: Many[GroupName] | None = Field(default=None, description="Names from rooms.mounts.")
+    after_turn: Literal["idle", "sleep", "release"] | None = Field(default=None, description="What follows an answer.")
+    idle_seconds: Seconds | None = Field(default=None, description="Seconds until an idle room sleeps.")
+    bounds: dict[Literal["wall_seconds", "model_calls", "tool_calls", "output_tokens"], Count] | None = Field(
+        default=None, description="Bounds of each turn."
+    )
 
 
 class RoomsEntry(Entry):
@@ -441,6 +594,9 @@ class RoomsEntry(Entry):
     turn_model_calls: Count | None = Field(default=None, description="Model calls that a turn may make.")
     turn_tool_calls: Count | None = Field(default=None, description="Tool calls that a turn may make.")
     turn_output_tokens: Tokens | None = Field(default=None, description="Tokens that the model may write in a turn.")
+    turn_retries: Annotated[int, Field(ge=0, le=20), NUMBER] | None = Field(
+        default=None, description="How often in a row a model call that failed is made again, where that may help."
+    )
     providers: dict[GroupName, ProviderURL] | None = Field(
         default=None,
         description="Name: base URL of OpenAI-compatible servers that actors may use; the user needs a secret whose "
@@ -450,6 +606,94 @@ class RoomsEntry(Entry):
         default=None, description="File with the key that encrypts users' secrets; left out: in the system's keychain."
     )
     tools: RoomToolsEntry | None = Field(default=None, description="Bounds of the model's tools.")
+    mounts: dict[GroupName, RoomMountEntry] | None = Field(
+        default=None, description="Folders of this machine that rooms may have as /mnt/NAME, by name."
+    )
+    templates: dict[GroupName, RoomTemplateEntry] | None = Field(
+        default=None, description="Templates of /llm/factory, by name."
+    )
+
+
+class BatchesEntry(Entry):
+    """Files and batches, below /v1/files and /v1/batches."""
+
+    at_a_time: Annotated[int, Field(ge=1, le=1024), NUMBER] | None = Field(
+        default=None, description="Requests of all batches that are answered at a time."
+    )
+    max_lines: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] | None = Field(
+        default=None, description="Requests in one batch."
+    )
+    storage_max_bytes: Bytes | None = Field(
+        default=None, description="Total size of a user's files; the answers of running batches count, too."
+    )
+    days: Days | None = Field(default=None, description="Days to keep files and ended batches.")
+
+
+class MCPServerEntry(Entry):
+    """A server of tools, by the Model Context Protocol: a command or a URL."""
+
+    command: Command | None = Field(default=None, description="Starts the server, which talks over its standard input.")
+    url: ProviderURL | None = Field(default=None, description="Address of a server that talks streamable HTTP.")
+    env: dict[VariableName, str] | None = Field(
+        default=None, description="Variables for the command; write a secret as ${NAME}."
+    )
+    pass_env: Many[VariableName] | None = Field(
+        default=None, description="Variables of the gateway that the command gets beside PATH, HOME and the like."
+    )
+    headers: dict[HeaderName, str] | None = Field(
+        default=None, description="Headers of the requests to the URL; write a secret as ${NAME}."
+    )
+    allow: Many[Text] | None = Field(
+        default=None, description="Its tools that join the catalogue, globs are allowed; left out: all."
+    )
+    access: Literal["read", "edit", "full"] | None = Field(
+        default=None,
+        description="What a policy must grant for its tools; left out: read for those that the server calls "
+        "read-only, edit for all others.",
+    )
+    start_seconds: Seconds | None = Field(default=None, description="How long it may take to start.")
+    call_seconds: Seconds | None = Field(default=None, description="How long a call may take.")
+    idle_seconds: Seconds | None = Field(default=None, description="It ends after this time without a call.")
+    at_a_time: Annotated[int, Field(ge=1, le=64), NUMBER] | None = Field(default=None, description="Calls at a time.")
+
+
+class MCPEntry(Entry):
+    """Servers of tools, by the Model Context Protocol."""
+
+    servers: dict[MCPName, MCPServerEntry] | None = Field(
+        default=None, description="The servers by name; their tools are called NAME.tool."
+    )
+
+
+class ClusterTLSEntry(Entry):
+    """PEM files with which engines serve https to gateways."""
+
+    cert_file: FilePath = Field(description="Certificate of the node's engines.")
+    key_file: FilePath = Field(description="Its private key.")
+    ca_file: FilePath | None = Field(
+        default=None, description="Authorities that gateways trust; left out: the system's."
+    )
+
+
+class ClusterEntry(Entry):
+    """Several machines that run one set of engines; needs store: postgresql://…"""
+
+    ray: Annotated[str, StringConstraints(pattern=r"^(auto|(ray://)?[^/\s]+:\d+)$")] | None = Field(
+        default=None, description="auto: the Ray node of this machine; or host:port, or ray://host:port."
+    )
+    gateway_url: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")] | None = Field(
+        default=None, description="Where others reach this machine's gateway; {host} is the machine's address."
+    )
+    host: Text | None = Field(
+        default=None, description="This machine's address; left out: the one by which it reaches the database."
+    )
+    weights: FilePath | None = Field(
+        default=None, description="Shared folder where nodes find weights by SHA-256 before they pull them."
+    )
+    idle_seconds: Seconds | None = Field(
+        default=None, description="End a replica that nobody needed for this many seconds."
+    )
+    tls: ClusterTLSEntry | None = Field(default=None, description="https between gateways and engines.")
 
 
 class File(Entry):
@@ -474,10 +718,15 @@ class File(Entry):
         default=None, description="The gateway's own folder; left out: ctxgate in the user's state folder."
     )
     rooms: RoomsEntry | None = Field(default=None, description="Rooms, below /llm/room.")
+    batches: BatchesEntry | None = Field(default=None, description="Files and batches, below /v1.")
+    mcp: MCPEntry | None = Field(default=None, description="Servers of tools, by the Model Context Protocol.")
+    cluster: ClusterEntry | None = Field(
+        default=None, description="Several machines that run one set of engines, placed by Ray."
+    )
     store: Annotated[str, StringConstraints(pattern=r"^(sqlite:///|postgresql://).+")] | None = Field(
         default=None,
-        description="Database of sessions, responses and rooms: sqlite:///file or postgresql://…; left out: an SQLite "
-        "file in state_dir. Write a password as ${VARIABLE}.",
+        description="Database of sessions, responses, batches and rooms: sqlite:///file or postgresql://…; left out: "
+        "an SQLite file in state_dir. Write a password as ${VARIABLE}.",
     )
 
 

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from gateway.config.source import Document
 
 
+class NoConfig(ConfigError):
+    """There is no configuration file anywhere."""
+
+
 def find(start: Path | None = None) -> Path:
     """`_models/config.yaml` in `start` (the working folder) or a folder above it, else the user's own.
 
-    Raises ConfigError, naming the places searched.
+    Raises NoConfig, naming the places searched.
     """
     start = (start or Path.cwd()).resolve()
     own = USER.user_config_path / "config.yaml"
@@ -26,7 +30,7 @@ def find(start: Path | None = None) -> Path:
         if place.is_file():
             return place
     message = f"no configuration: no _models/config.yaml in {start} or a folder above it, and no {own}"
-    raise ConfigError((Problem(message, "name the file with --config FILE"),))
+    raise NoConfig((Problem(message, "write the default one: ctxgate init; or name the file with --config FILE"),))
 
 
 def load(path: Path | str, environ: Mapping[str, str] | None = None, text: str | None = None) -> Config:

@@ -8,15 +8,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+from zlib import crc32
 
 from gateway.config.address import is_loopback
 
 if TYPE_CHECKING:
     from gateway.config.values import Config, Model
 
+LONGEST = 64
 COMPONENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}")
 """A path component of the object ABI; it also may not end in a RESERVED suffix."""
 RESERVED = (".sock", ".d")
+_OUTSIDE = re.compile(r"[^a-zA-Z0-9._+-]")
 NAMING = "letters, digits and . _ + -, at most 64, the first a letter or digit, no .sock or .d at the end"
 
 ECHO = "debug/echo"
@@ -70,6 +73,24 @@ def is_model_id(name: str) -> bool:
     return len(parts) == 2 and all(map(is_component, parts))
 
 
+def fitted(name: str) -> str:
+    """A name as a path component: `-` for each character that can't be in one. "" if nothing is left."""
+    fits = _OUTSIDE.sub("-", name).lstrip("._+-")[:LONGEST]
+    for suffix in RESERVED:
+        if fits.endswith(suffix):
+            fits = f"{fits.removesuffix(suffix)}-{suffix[1:]}"
+    return fits
+
+
+def _derived(provider: str, name: str, taken: Mapping[str, str | None]) -> str:
+    """The object of a model that has no `object` of its own: a model's name must never make the file invalid."""
+    fits = name if is_component(name) else fitted(name) or "model"
+    wanted = f"{provider}/{fits}"
+    if wanted in taken and fits != name:
+        wanted = f"{provider}/{fits[: LONGEST - 9]}-{crc32(name.encode()):08x}"
+    return wanted
+
+
 @dataclass(frozen=True, slots=True)
 class Misfit:
     """Something that can't be projected. at: its place in the file, as keys."""
@@ -95,10 +116,11 @@ class Projection:
 def projection(config: Config) -> Projection:
     """Never raises: `misfits` lists everything that doesn't fit."""
     made = Projection()
-    for name, model in config.models.items():
+    # Names that fit keep theirs, whatever stands before them in the file.
+    for name, model in sorted(config.models.items(), key=lambda item: not is_component(item[0])):
         settings = config.ctx.models.get(name)
         given = settings.object if settings is not None else None
-        wanted = given or f"{provider(model)}/{name}"
+        wanted = given or _derived(provider(model), name, made.objects)
         at = ("ctx", "models", name, "object") if given else ("models", name)
         if not is_model_id(wanted):
             cure = f"name it in ctx.models.{name}.object, as provider/model; each of {NAMING}"

@@ -11,7 +11,19 @@ from msgspec import Struct
 from gateway.config.fields import IMPORT_STRING
 from gateway.config.file import File
 from gateway.config.spelling import IGNORED, RENAMED, RUNTIMES
-from gateway.config.values import Ctx, CtxModel, Log, Model, Rooms, RoomTools, Runtime, Server
+from gateway.config.values import (
+    Ctx,
+    CtxModel,
+    Log,
+    MCPServer,
+    Model,
+    RoomMount,
+    Rooms,
+    RoomTemplate,
+    RoomTools,
+    Runtime,
+    Server,
+)
 
 _VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]\w*(:-[^${}]*)?\}"}
 
@@ -28,6 +40,9 @@ def json_schema() -> dict[str, Any]:
         _defaults(properties, values)
     _defaults(definitions["RoomsEntry"]["properties"], Rooms)
     _defaults(definitions["RoomToolsEntry"]["properties"], RoomTools)
+    _defaults(definitions["RoomMountEntry"]["properties"], RoomMount)
+    _defaults(definitions["RoomTemplateEntry"]["properties"], RoomTemplate)
+    _defaults(definitions["MCPServerEntry"]["properties"], MCPServer)
     _defaults(definitions["ServerEntry"]["properties"], Server)
     _defaults(definitions["LogEntry"]["properties"], Log)
     _defaults(definitions["CtxEntry"]["properties"], Ctx)

@@ -29,6 +29,8 @@ MEANT: dict[str, dict[str, str]] = {
         **dict.fromkeys(("cache_type_k", "cache_type_v", "kv_cache_dtype", "type_k", "type_v"), "kv_cache_type"),
         **dict.fromkeys(("n_batch", "num_batch", "batch_size", "ubatch_size"), "batch"),
         "use_mmap": "mmap",
+        **dict.fromkeys(("lora", "lora_path", "adapter", "adapter_path", "lora_modules"), "adapters"),
+        **dict.fromkeys(("draft_model", "model_draft", "speculative", "speculative_config"), "draft"),
         **dict.fromkeys(("num_retries", "max_retries"), "retries"),
         **dict.fromkeys(("engine", "backend", "provider"), "runtime"),
         "timeout": "request_timeout",

@@ -29,6 +29,8 @@ RopeScaling = Literal["none", "linear", "yarn"]
 NUMA = Literal["distribute", "isolate", "numactl"]
 CallDeltas = Literal["guarded", "always", "complete"]
 Role = Literal["chat", "embedding", "rerank"]
+Tier = Literal["priority", "default", "flex"]
+Placing = Literal["spread", "pack"]
 
 DEFAULT = "default"
 """The model name that means `active_model`, in requests."""
@@ -66,6 +68,32 @@ class Rope(Struct, frozen=True, kw_only=True):
     """Tokens of the context that the model was trained on, for yarn."""
 
 
+class Draft(Struct, frozen=True, kw_only=True):
+    """Speculation: what proposes the next tokens, which the model then checks together; the answer stays the same.
+
+    Either a smaller model of the same vocabulary, or n-grams: what followed the same words before.
+    """
+
+    model: Path | None = None
+    """Weights of the smaller model, absolute."""
+    ngram: bool | None = None
+    """False: no speculation at all."""
+    tokens: int | None = None
+    """How many to propose at most; None: the engine's default."""
+    gpu_layers: int | None = None
+    """Layers of the smaller model on GPUs; None: as many as fit."""
+
+
+class Adapter(Struct, frozen=True, kw_only=True):
+    """A LoRA adapter of a model."""
+
+    path: Path
+    """A GGUF file, or a folder for MLX; absolute."""
+    scale: float = 1.0
+    alias: str | None = None
+    """The model's name with this adapter: requests for it alone use it. None: all requests use it."""
+
+
 class Runtime(Struct, frozen=True, kw_only=True):
     """How the gateway starts an engine.
 
@@ -81,11 +109,12 @@ class Runtime(Struct, frozen=True, kw_only=True):
     pass_env: tuple[str, ...] = ()
     """Variables of the gateway's environment that the engine gets beside the usual ones; the others may hold keys."""
     threads: int | None = None
-    """CPU threads; None: one less than the machine's cores, at least 1."""
+    """CPU threads; None: as many as there are physical cores."""
     parallel: int | None = None
     """Requests that the engine serves at a time, each with a full context window; None: 1 to 4, by its size."""
     gpu_layers: int | None = None
-    """The rest are options of llama.cpp; None: its own default. This one: layers on GPUs, as many as fit."""
+    """The rest are settings of engines, see `gateway.config.tuning`; None: the engine's own default. This one: layers
+    on GPUs."""
     flash_attention: bool | None = None
     kv_cache_type: KVCacheType | None = None
     """Of each number that the model keeps for a token of the context."""
@@ -95,6 +124,17 @@ class Runtime(Struct, frozen=True, kw_only=True):
     """Whether the system maps the weights' file; otherwise the engine reads all of it into memory."""
     numa: NUMA | None = None
     rope: Rope | None = None
+    draft: Draft | None = None
+    adapters: tuple[Adapter, ...] = ()
+    """In this order they have the numbers 0, 1, … for llama.cpp."""
+    fit: bool | None = None
+    """Whether llama.cpp itself chooses what isn't given, by free memory."""
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Weights that the engine reads beside the model's own, by their keys in the file."""
+        files = {f"adapters[{index}].path": adapter.path for index, adapter in enumerate(self.adapters)}
+        return files if self.draft is None or self.draft.model is None else {"draft.model": self.draft.model, **files}
 
     def arguments(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """`args` with `{model_path}`, `{port}`, … replaced by `values[name]`; other braces stay as they are."""
@@ -108,12 +148,25 @@ class Residence(Struct, frozen=True, kw_only=True):
     """Never evicted, and never unloaded when idle."""
     group: str | None = None
     """See `Engines.excludes`."""
+    preload: bool = False
+    """Whether the gateway starts the engine by itself, before the first request."""
     idle_ttl_seconds: float | None = None
     """The gateway unloads the engine after this many seconds without a request; None: never."""
     memory: int | None = None
     """Bytes that the engine counts against the budget; None: measured, and estimated before the first run."""
     stall_timeout_seconds: float = 60.0
     """The gateway restarts a busy engine after this many seconds without any progress."""
+
+
+class Spread(Struct, frozen=True, kw_only=True):
+    """Where in a cluster the engines of a model run, and how many."""
+
+    min: int = 0
+    max: int = 1
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    """Labels that a node must have."""
+    placing: Placing = "spread"
+    """spread: on as many nodes as there are; pack: on as few as hold them."""
 
 
 PLACEHOLDERS = ("model_path", "model_name", "mmproj_path", "host", "port", "context_window", "threads", "parallel")
@@ -127,6 +180,8 @@ class Model(Struct, frozen=True, kw_only=True):
     """The key in the file and the id in `/v1/models`."""
     aliases: tuple[str, ...] = ()
     """Other names that clients may use."""
+    tiers: Mapping[str, Tier] = field(default_factory=dict)
+    """Its name or an alias → service tier of requests by that name that say none."""
     role: Role = "chat"
     """What the model does; it decides which endpoints accept the model."""
     runtime: str
@@ -179,6 +234,8 @@ class Model(Struct, frozen=True, kw_only=True):
     pull: PullSource | None = None
     engine: Runtime = Runtime()
     residence: Residence = Residence()
+    spread: Spread = field(default_factory=Spread)
+    """Used in a cluster alone."""
     connect_timeout: float = 5.0
     """Seconds."""
     request_timeout: float = 600.0
@@ -200,11 +257,20 @@ class Model(Struct, frozen=True, kw_only=True):
         return self.model_name or self.name
 
 
+class Tls(Struct, frozen=True):
+    """The gateway's certificate and its key, PEM files."""
+
+    cert: Path
+    key: Path
+
+
 class Server(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 4000
     uds: Path | None = None
     """Listen on this Unix socket instead of host and port."""
+    tls: Tls | None = None
+    """Serve https; not on a Unix socket."""
     api_keys: tuple[SecretStr, ...] = ()
     """A request must carry one of them as its bearer token; empty: no key required."""
     max_body_bytes: int = 32 * 1024 * 1024
@@ -229,6 +295,13 @@ class Server(Struct, frozen=True, kw_only=True):
     """Silence before a keep-alive comment."""
     watch: bool = True
     """Whether the gateway applies changes of the file by itself."""
+    page: bool = True
+    """Whether a browser that opens `/` gets the page that shows the gateway at work."""
+
+    @property
+    def https(self) -> Tls | None:
+        """What to serve https with; None: plain HTTP."""
+        return self.tls if self.uds is None else None
 
     @property
     def is_private(self) -> bool:
@@ -257,6 +330,10 @@ class Engines(Struct, frozen=True, kw_only=True):
     queue_timeout_seconds: float = 300.0
     drain_timeout_seconds: float = 600.0
     """Time for an evicted engine to finish its answers; then the gateway cuts them off."""
+    swap_after_seconds: float = 10.0
+    """A loaded model goes on answering for so long while a request for a model waits that needs its memory."""
+    flex_max_wait_seconds: float = 600.0
+    """A request with service tier flex gives way to others for so long; then it goes as any other."""
     excludes: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Group → groups whose models may not share the memory with its own; symmetric."""
 
@@ -291,8 +368,14 @@ class Log(Struct, frozen=True, kw_only=True):
     level: LogLevel = "info"
     requests: int = 256
     """Recent answers to keep in memory; 0: none."""
+    usage_days: float = 400.0
+    """How long the store keeps what keys and programs used of the models; 0: it keeps nothing."""
     bodies: bool = False
     """Whether to keep their bytes too, as the engine wrote them and as the client got them."""
+    traces: str | None = None
+    """URL of an OTLP/HTTP receiver for spans; None: none are made."""
+    trace_content: bool = False
+    """Whether spans hold what was said."""
 
 
 UseCase = Literal["default", "exec", "socket", "agent"]
@@ -312,11 +395,37 @@ class CtxModel(Struct, frozen=True, kw_only=True):
     the model's `api_key`, which stays None if neither exists."""
 
 
+class CtxTools(Struct, frozen=True, kw_only=True):
+    """Which tools may run: those up to `access` that `allow` matches and `deny` doesn't; names may be globs."""
+
+    access: Literal["read", "edit", "full"] | None = "full"
+    allow: tuple[str, ...] = ("*",)
+    deny: tuple[str, ...] = ()
+
+
+class CtxAgent(Struct, frozen=True, kw_only=True):
+    """An agent of `/ctx`: a model, what it is told, and the tools that it may run in its caller's folder."""
+
+    model: str = "main"
+    """An object, an alias in `model/`, or a model of the file. It is asked through its route `agent`."""
+    description: str = ""
+    instructions: str = ""
+    """The system message."""
+    tools: CtxTools = CtxTools(access="read")
+    turn_seconds: float | None = None
+    turn_model_calls: int | None = None
+    turn_tool_calls: int | None = None
+    turn_output_tokens: int | None = None
+    """Bounds of a task, if tighter than those of `rooms`."""
+
+
 class Ctx(Struct, frozen=True, kw_only=True):
     """Models as executable objects in the file system."""
 
     enabled: bool = False
     """Whether the gateway maintains the tree and serves its objects."""
+    compile: bool = True
+    """Whether to compile the program that objects run, where there is a C compiler. Python's starts slower."""
     root: Path | None = None
     """$CTX_ROOT overrides it. None: /ctx if writable, else ctx in the user's runtime folder."""
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -326,6 +435,10 @@ class Ctx(Struct, frozen=True, kw_only=True):
     session_days: float | None = None
     """The gateway removes a session after this many days without a message; None: never."""
     models: Mapping[str, CtxModel] = field(default_factory=dict)
+    agents: Mapping[str, CtxAgent] = field(default_factory=dict)
+    """Name in `agent/` → agent."""
+    tools: CtxTools = CtxTools()
+    """What may be executed in `tool/`."""
 
 
 class RoomTools(Struct, frozen=True, kw_only=True):
@@ -339,8 +452,8 @@ class RoomTools(Struct, frozen=True, kw_only=True):
     fetch_max_bytes: int = 2 * 1024 * 1024
     fetch_timeout_seconds: float = 20.0
     """Upper bound of a call's `timeout_ms`."""
-    summary_model: str = "default"
-    """The model that `curl.summarize` uses."""
+    summary_model: str | None = None
+    """The model that writes the summaries of old turns and of `curl.summarize`; None: the lightest that chats."""
     max_result_chars: int = 20_000
     files_max_bytes: int = 64 * 1024 * 1024
     files_max_count: int = 1000
@@ -349,6 +462,39 @@ class RoomTools(Struct, frozen=True, kw_only=True):
     records_max_count: int = 10_000
     """Records of a tenant, including those in the trash."""
     record_max_bytes: int = 64 * 1024
+
+
+class RoomMount(Struct, frozen=True, kw_only=True):
+    """A folder of this machine that rooms may have as `/mnt/NAME`."""
+
+    path: Path
+    access: Literal["read", "edit"] = "read"
+    tenants: tuple[str, ...] = ()
+    """Whose rooms may have it; (): `local`'s alone."""
+    quota_bytes: int = 1024**3
+    """Of its files together, from which on rooms write no more."""
+    quota_count: int = 100_000
+    """Files and folders in it, likewise."""
+
+
+class RoomTemplate(Struct, frozen=True, kw_only=True):
+    """What a room made by /llm/factory begins with; the fields are those of a room and of its one actor."""
+
+    description: str | None = None
+    purpose: str | None = None
+    prompt: str | None = None
+    """The actor's instructions."""
+    model: str | None = None
+    provider: str | None = None
+    skills: tuple[str, ...] = ()
+    access: Literal["read", "edit", "full"] | None = None
+    allow: tuple[str, ...] = ()
+    """(): all."""
+    deny: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+    after_turn: Literal["idle", "sleep", "release"] = "idle"
+    idle_seconds: float | None = None
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
 
 class Rooms(Struct, frozen=True, kw_only=True):
@@ -366,11 +512,83 @@ class Rooms(Struct, frozen=True, kw_only=True):
     turn_tool_calls: int = 32
     turn_output_tokens: int = 8192
     """Total over all model calls of a turn."""
+    turn_retries: int = 3
+    """How often in a row a failed model call is made again, where that may help."""
     providers: Mapping[str, str] = field(default_factory=dict)
     """Name → base URL of OpenAI-compatible servers that actors may use; the user of a turn supplies the key."""
     secret_key_file: Path | None = None
     """File with the key that encrypts users' secrets; None: the key is in the system's keychain."""
     tools: RoomTools = RoomTools()
+    mounts: Mapping[str, RoomMount] = field(default_factory=dict)
+    templates: Mapping[str, RoomTemplate] = field(default_factory=dict)
+
+
+class MCPServer(Struct, frozen=True, kw_only=True):
+    """A server of tools. It has a command or a URL."""
+
+    command: tuple[str, ...] = ()
+    url: str | None = None
+    env: Mapping[str, SecretStr] = field(default_factory=dict)
+    """Variables for the command, beside the few that every server gets."""
+    pass_env: tuple[str, ...] = ()
+    """Names of the gateway's own variables that the command gets, too."""
+    headers: Mapping[str, SecretStr] = field(default_factory=dict)
+    """Of the requests to the URL."""
+    allow: tuple[str, ...] | None = None
+    """Its tools that join the catalogue; names may be globs. None: all."""
+    access: Literal["read", "edit", "full"] | None = None
+    """What a policy must grant for its tools; None: read for those that the server calls read-only, else edit."""
+    start_seconds: float = 30.0
+    """How long it may take to start and to list its tools."""
+    call_seconds: float = 60.0
+    """How long a call may take."""
+    idle_seconds: float = 300.0
+    """It ends after this time without a call."""
+    at_a_time: int = 4
+    """Calls at a time."""
+
+
+class MCP(Struct, frozen=True, kw_only=True):
+    servers: Mapping[str, MCPServer] = field(default_factory=dict)
+
+
+class Batches(Struct, frozen=True, kw_only=True):
+    """Files and batches below /v1/files and /v1/batches."""
+
+    at_a_time: int = 4
+    """Requests of all batches together that may wait for engines or be answered."""
+    max_lines: int = 50_000
+    """Requests in one batch."""
+    storage_max_bytes: int = 1024**3
+    """Of one user's files, the answers of running batches among them."""
+    days: float = 30.0
+    """How long the gateway keeps files and ended batches, unless the request says otherwise."""
+
+
+class ClusterTLS(Struct, frozen=True, kw_only=True):
+    """PEM files with which engines serve https to gateways."""
+
+    cert_file: Path
+    key_file: Path
+    ca_file: Path | None = None
+    """Authorities that gateways trust; None: the system's."""
+
+
+class Cluster(Struct, frozen=True, kw_only=True):
+    """Several machines that run one set of engines; see docs/cluster.md."""
+
+    ray: str = "auto"
+    """Address of Ray; `auto`: the Ray node of this machine."""
+    gateway_url: str = "http://{host}:4000"
+    """Where others reach this machine's gateway; `{host}` is the machine's address."""
+    host: str | None = None
+    """Address of this machine for the other gateways; None: the one by which it reaches the database."""
+    weights: Path | None = None
+    """Shared folder in which a node finds weights by their SHA-256 before it pulls them."""
+    idle_seconds: float = 300.0
+    """A replica that nobody needs ends after so long, unless the model's own idle_ttl_seconds is shorter."""
+    tls: ClusterTLS | None = None
+    """None: plain HTTP between gateways and engines."""
 
 
 class Config(Struct, frozen=True, kw_only=True):
@@ -388,6 +606,10 @@ class Config(Struct, frozen=True, kw_only=True):
     state_dir: Path = field(default_factory=lambda: USER.user_state_path)
     """The gateway's own folder: logs, pid files, measurements, and the store unless `store` is set."""
     rooms: Rooms = field(default_factory=Rooms)
+    batches: Batches = Batches()
+    mcp: MCP = field(default_factory=MCP)
+    cluster: Cluster | None = None
+    """None: this machine alone."""
     store: str | None = None
     """SQLAlchemy URL of the database; None: an SQLite file in `state_dir`."""
     from_variables: tuple[SecretStr, ...] = ()

@@ -14,7 +14,8 @@ from gateway.config import Config
 from gateway.config.hidden import hider
 from gateway.config.values import Log
 
-LOGGERS = ("ctxgate", "uvicorn.error")
+LOGGERS = ("ctxgate", "uvicorn.error", "mcp", "opentelemetry")
+"""Whose messages pass the formatter, which hides secrets."""
 QUIET = ("uvicorn.error", "httpx", "httpcore")
 
 

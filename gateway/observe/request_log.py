@@ -10,16 +10,17 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
-from operator import itemgetter, sub
-from time import monotonic, time
+from operator import add, itemgetter, sub
+from time import gmtime, monotonic, strftime, time
 from typing import Any, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
-from gateway.answer.capture import Recording
+from gateway.answer.capture import RecordedAnswer, Recording, asked, model_in
 from gateway.answer.normalize import Answer
 from gateway.errors import GatewayError, InternalError
-from gateway.wire.chat import ApiName
+from gateway.wire.chat import NOBODY, ApiName, Caller
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of the histograms' buckets, in seconds. One more bucket counts the rest."""
@@ -30,16 +31,43 @@ UNSETTLED = 512
 MAX_RECORDED = 32 * 1024 * 1024
 """Bytes of all recordings together. The oldest are dropped first."""
 
+MAX_MESSAGE = 4096
+"""Characters of an error's message that the log keeps: one may quote much of the request."""
+MAX_NAME = 100
+"""Characters of a model's name that the log keeps where a client asked for one that there isn't."""
+
 OK, LEFT = "ok", "client_left"
 Outcome = str
 """`ok`, `client_left` (the client closed before the end) or an error's category."""
 
 
+class Failure(str):
+    """An error's category, as an `Outcome`, which also says what the client was told."""
+
+    message: str
+    code: str
+    status: int
+    retryable: bool
+
+    @classmethod
+    def of(cls, error: GatewayError) -> Failure:
+        made = cls(error.category)
+        made.message, made.code, made.status = error.message[:MAX_MESSAGE], error.code, error.status
+        made.retryable = error.transient
+        return made
+
+
 def outcome_of(error: BaseException) -> Outcome:
-    """The outcome of an answer that raised this."""
+    """The outcome of an answer that raised this. Marks an error as one that the log has thereby."""
     if isinstance(error, GatewayError):
-        return error.category
+        error.booked = True
+        return Failure.of(error)
     return InternalError.category if isinstance(error, Exception) else LEFT
+
+
+def key_of(began: float) -> str:
+    """The key of the request that came then, by time.monotonic; it has one before it has a number."""
+    return f"{began:.6f}"
 
 
 class Repairs(Struct, gc=False, frozen=True):
@@ -73,10 +101,11 @@ class Ended(NamedTuple):
     repairs: Repairs | None
     recording: Recording | None
     api: ApiName
+    caller: Caller = NOBODY
 
 
 Row = tuple[
-    str, bool, Outcome, float, float, float, Mapping[str, Any], int, Repairs | None, Recording | None, ApiName
+    str, bool, Outcome, float, float, float, Mapping[str, Any], int, Repairs | None, Recording | None, ApiName, Caller
 ]  # fmt: skip
 """An `Ended` as a plain tuple."""
 
@@ -84,19 +113,24 @@ Row = tuple[
 class Entry(Struct):
     """One answer. at: its end, in seconds since 1970. Durations are in seconds.
 
-    first_seconds: None if nothing was streamed. cached_tokens: those of the prompt that the engine didn't need to read.
-    restored_tokens: those of them that came from a saved prompt. seconds_saved: what reading them would have taken;
-    0 if nobody knows. prefix: where its prompt differs from the turn before, so that the engine had to read it again.
+    key: see `key_of`. error: what the client was told; None unless it failed. client: the program that asked, "" if it
+    didn't say. first_seconds: None if nothing was streamed. cached_tokens: those of the prompt that the engine didn't
+    need to read. restored_tokens: those of them that came from a saved prompt. seconds_saved: what reading them would
+    have taken; 0 if nobody knows. prefix: where its prompt differs from the turn before, so that the engine had to read
+    it again.
     warnings: codes of `normalizers.Warn`. recorded: whether the log holds
     its bytes.
     """
 
     id: int
+    key: str
     at: float
     model: str
     api: ApiName
+    client: str
     stream: bool
     outcome: Outcome
+    error: Mapping[str, Any] | None
     seconds: float
     first_seconds: float | None
     prompt_tokens: int
@@ -155,7 +189,7 @@ class Stats:
 
     def add(self, rows: list[Row]) -> None:
         # Column by column: most of the work then runs in C.
-        _, streams, outcomes, began, ends, firsts, usages, chunks, mendings, _, apis = zip(*rows, strict=True)
+        _, streams, outcomes, began, ends, firsts, usages, chunks, mendings, _, apis, _ = zip(*rows, strict=True)
         self.requests.update(zip(apis, outcomes, strict=True))
         self.duration.observe(map(sub, ends, began))
         if any(firsts):
@@ -182,8 +216,89 @@ class Stats:
         """Finished answers by outcome."""
         found: Counter[Outcome] = Counter()
         for (_, outcome), count in self.requests.items():
-            found[outcome] += count
+            found[str(outcome)] += count
         return found
+
+
+class Total(Struct, gc=False):
+    """Sums over answers. errors: those that failed; a client that left is none. prompt_tokens includes cached_tokens.
+    seconds: from requests to the ends of their answers."""
+
+    requests: int = 0
+    errors: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+
+
+Party = tuple[str, str, str, str]
+"""What usage is counted by: day (UTC, as 2026-11-23), key, model, client."""
+
+
+class Usage:
+    """Totals that the store doesn't have yet."""
+
+    def __init__(self) -> None:
+        self._totals: dict[Party, Total] = {}
+
+    def add(self, rows: Iterable[Row], clock: float) -> None:
+        """clock: seconds since 1970 minus time.monotonic()."""
+        known: dict[tuple[float, Caller, str, ApiName], Total] = {}
+        for model, stream, outcome, began, end, _, usage, chunks, _, _, api, caller in rows:
+            who = (clock + end) // DAY_SECONDS, caller, model, api
+            total = known.get(who)
+            if total is None:
+                total = known[who] = self._total(*who)
+            total.requests += 1
+            total.seconds += end - began
+            if outcome not in _NO_ERRORS:
+                total.errors += 1
+            if usage:
+                prompt, cached, completion = tokens_of(usage)
+                total.prompt_tokens += prompt
+                total.cached_tokens += cached
+                total.completion_tokens += completion
+            elif stream:
+                total.completion_tokens += chunks  # about a token each
+
+    def _total(self, day: float, caller: Caller, model: str, api: ApiName) -> Total:
+        """The total of a party, new or not. day: since 1970."""
+        date = strftime("%Y-%m-%d", gmtime(day * DAY_SECONDS))
+        client = caller.client or (api if api in _INTERNAL else "")
+        return self._totals.setdefault((date, caller.key, model, client), Total())
+
+    def take(self) -> dict[Party, Total]:
+        """The totals since the last call."""
+        totals, self._totals = self._totals, {}
+        return totals
+
+    def put_back(self, totals: Mapping[Party, Total]) -> None:
+        """The store didn't take them."""
+        for party, old in totals.items():
+            new = self._totals.get(party, Total())
+            self._totals[party] = Total(*map(add, astuple(old), astuple(new)))
+
+
+_INTERNAL: tuple[ApiName, ...] = ("rooms", "ctx")
+"""Whose requests come from no client program."""
+
+
+_NO_ERRORS = (OK, LEFT)
+DAY_SECONDS = 86400
+
+
+def tokens_of(usage: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Prompt, cached and completion tokens of an engine's counts. Ignores anything but numbers."""
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    return _count(prompt), _count(cached), _count(completion)
+
+
+def _count(value: Any) -> int:
+    # A union of types would be made anew with each call.
+    return int(value) if (type(value) is int or type(value) is float) and value > 0 else 0
 
 
 class RequestLog:
@@ -191,17 +306,27 @@ class RequestLog:
 
     def __init__(self, size: int = 0, *, bodies: bool = False) -> None:
         self.bodies = bodies
+        self.usage = Usage()
         self.rows: list[Row] = []
         """Rows to settle. Whoever appends one settles at UNSETTLED."""
         self._stats: dict[str, Stats] = {}
         self._last: deque[Row] = deque(maxlen=size)
         self._total = 0
+        self.plain: type[Answer] = Answer
+        """How an answer is read."""
+        self.recorded: type[RecordedAnswer] = RecordedAnswer
+        """How one is read that is recorded."""
+
+    def read_by(self, plain: type[Answer], recorded: type[RecordedAnswer]) -> None:
+        """How to read answers from now on."""
+        self.plain, self.recorded = plain, recorded
 
     def settle(self) -> None:
         """Moves `rows` into the log and the counters."""
         rows, self.rows = self.rows, []
         self._total += len(rows)
         self._last.extend(rows)
+        self.usage.add(rows, time() - monotonic())
         for model, group in groupby(sorted(rows, key=_MODEL), key=_MODEL):
             self._stats.setdefault(model, Stats()).add([*group])
 
@@ -215,29 +340,44 @@ class RequestLog:
         self.settle()
         return sorted(self._stats)
 
-    def entries(self) -> Iterator[Entry]:
-        """Newest first."""
+    def entries(self, after: int = 0) -> Iterator[Entry]:
+        """Newest first. after: only those with greater numbers."""
         for entry, _ in self._entries():
+            if entry.id <= after:
+                return
             yield entry
 
     def find(self, key: str) -> tuple[Entry, Recording | None] | None:
-        """Finds an answer by its number or, if it was recorded, by the completion id that the client saw."""
+        """Finds an answer by its number, its key or, if it was recorded, the completion id that the client saw."""
         for entry, recording in self._entries():
-            if key == str(entry.id) or (recording is not None and key == recording.completion_id):
+            if key in (str(entry.id), entry.key) or (recording is not None and key == recording.completion_id):
                 return entry, recording
         return None
 
-    def record(self, answer: Answer) -> Recording | None:
-        """The recording of a finished answer, if any. Drops the oldest recordings to make room for it."""
-        recording: Recording | None = getattr(answer, "recording", None)
+    def refused(self, api: ApiName, caller: Caller, error: GatewayError, body: bytes) -> None:
+        """Logs a request that no model got to see, such as one for a model that there isn't.
+
+        It counts for no model: what it names is the client's word.
+        """
+        self.settle()
+        now = monotonic()
+        recording = asked(body) if self.bodies else None
         if recording is not None:
-            self.settle()
-            room = MAX_RECORDED - recording.size
-            for row in reversed(self._last):
-                if (old := Ended(*row).recording) is not None:
-                    room -= old.size
-                    if room < 0:
-                        old.clear()
+            self.keep(recording)
+        named = model_in(body)[:MAX_NAME]
+        row: Row = (named, False, Failure.of(error), now, now, 0.0, {}, 0, None, recording, api, caller)
+        self._total += 1
+        self._last.append(row)
+
+    def keep(self, recording: Recording) -> Recording:
+        """The recording of an answer that ends now. Drops the oldest recordings to make room for it."""
+        self.settle()
+        room = MAX_RECORDED - recording.size
+        for row in reversed(self._last):
+            if (old := Ended(*row).recording) is not None:
+                room -= old.size
+                if room < 0:
+                    old.clear()
         return recording
 
     def configure(self, size: int, *, bodies: bool) -> None:
@@ -251,27 +391,45 @@ class RequestLog:
         clock = time() - monotonic()
         for behind, row in enumerate(reversed([*self._last])):
             ended = Ended(*row)
-            recording = ended.recording if ended.recording is not None and ended.recording.raw else None
+            recording = ended.recording if ended.recording is not None and ended.recording.kept else None
             yield _entry(self._total - behind, ended, clock, recorded=recording is not None), recording
 
 
 _MODEL = itemgetter(0)
 
 
+def error_of(outcome: Outcome) -> Mapping[str, Any] | None:
+    """What the client was told of a failure; None if the answer didn't fail."""
+    if isinstance(outcome, Failure):
+        found = outcome
+    elif outcome in _NO_ERRORS:
+        return None
+    else:
+        found = Failure.of(InternalError("the gateway failed; its log on standard error says why"))
+    return {
+        "message": found.message, "code": found.code, "status": found.status, "category": str(found),
+        "retryable": found.retryable,
+    }  # fmt: skip
+
+
 def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
     mending = ended.repairs or Repairs()
+    prompt, cached, completion = tokens_of(ended.usage)
     return Entry(
         id=number,
+        key=key_of(ended.began),
         at=clock + ended.end,
         model=ended.model,
         api=ended.api,
+        client=ended.caller.client,
         stream=ended.stream,
-        outcome=ended.outcome,
+        outcome=str(ended.outcome),
+        error=error_of(ended.outcome),
         seconds=ended.end - ended.began,
         first_seconds=ended.first - ended.began if ended.first else None,
-        prompt_tokens=_sum([ended.usage], "prompt_tokens"),
-        completion_tokens=_sum([ended.usage], "completion_tokens"),
-        cached_tokens=_sum([ended.usage.get("prompt_tokens_details") or {}], "cached_tokens"),
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
         restored_tokens=_sum([ended.usage], "restored_tokens"),
         seconds_saved=ended.usage.get("seconds_saved", 0.0),
         prefix=ended.usage.get("prefix", []),

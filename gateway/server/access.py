@@ -19,11 +19,14 @@ LOOPBACK = frozenset(("localhost", "host.docker.internal", "host.containers.inte
 METHODS = b"GET, POST, PUT, PATCH, DELETE, OPTIONS"
 EXPOSED = (
     *("x-ctxgate-mended", "x-ctxgate-healed", "x-ctxgate-enforced", "x-ctxgate-fallback", "x-ctxgate-estimate"),
-    *("x-ctxgate-dropped-tools", "retry-after"),
+    *("x-ctxgate-dropped-tools", "x-ctxgate-skipped", "retry-after"),
+    *("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
+    *("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),
 )
 """Headers of answers that pages may read."""
 _ASKED = (b"host", b"origin", b"sec-fetch-site")
-_ANY_ASKED = frozenset(_ASKED)
+AGENT = b"user-agent"
+_NOTED = frozenset((*_ASKED, AGENT))
 PREFLIGHT_SECONDS = b"600"
 """How long a browser may keep the answer to a preflight request."""
 _HOST = re.compile(rb"(\[[0-9a-f:.]+\]|[a-z0-9_-][a-z0-9._-]*)(?::[0-9]{0,5})?")
@@ -43,6 +46,8 @@ class Access:
         self._domains = (".localhost", *(host[1:] for host in hosts or () if host.startswith("*.")))
         self._any_origin = "*" in origins
         self._origins = frozenset(origin.lower().encode() for origin in origins)
+        self.agent = b""
+        """The User-Agent of the request that was admitted last; b"" if it had none."""
         self._known: bytes | None = None
         """The last `Host` that passed: one comparison costs less than a look into a table."""
 
@@ -54,11 +59,15 @@ class Access:
         `Host`, and ProviderAuthentication (403) for a host or a page that may not use the gateway.
         """
         host: bytes | None = None
+        self.agent = b""
         for name, value in headers:
-            if name in _ANY_ASKED:
-                if name != b"host" or host is not None:
+            if name in _NOTED:
+                if name == AGENT:
+                    self.agent = value
+                elif name != b"host" or host is not None:
                     return self._browser(headers, page)
-                host = value
+                else:
+                    host = value
         if host != self._known and (host is not None or not old):
             self._check_host(host)
         return ()
@@ -76,6 +85,7 @@ class Access:
         return answer
 
     def _browser(self, headers: Headers, page: bool) -> Headers:
+        self.agent = next((value for name, value in headers if name == AGENT), b"")
         hosts, origins, sites = ([value for name, value in headers if name == one] for one in _ASKED)
         host = hosts[0].lower() if len(hosts) == 1 else None
         self._check_host(host)

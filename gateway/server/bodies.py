@@ -30,9 +30,11 @@ class Bodies:
 class Body:
     """One request's body, from its first piece until the request is answered; then `close` it."""
 
-    __slots__ = ("_began", "_bodies", "_held", "_limit", "_size")
+    __slots__ = ("_began", "_bodies", "_held", "_limit", "_size", "content")
 
     def __init__(self, bodies: Bodies, limit: int) -> None:
+        self.content = b""
+        """All of it, once `read_body` has it."""
         self._bodies = bodies
         self._limit = limit
         self._began = asyncio.get_running_loop().time()
@@ -93,4 +95,5 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
         body.has(size)
         parts.append(part)
         if not message.get("more_body"):
-            return b"".join(parts)
+            body.content = b"".join(parts)
+            return body.content

@@ -13,21 +13,27 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from types import SimpleNamespace
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
+from gateway.server.access import Access
 from gateway.server.asgi import Headers
 from gateway.server.bodies import Bodies, Body
 from gateway.server.client import JSON_TYPE, Client, respond_error
 from gateway.server.connections import has_left, make_room
 from gateway.server.keys import Keyring
-from gateway.wire.chat import encode
+from gateway.server.principal import Callers, Principal
+from gateway.wire import limits
+from gateway.wire.chat import Caller, encode
+
+if TYPE_CHECKING:
+    from gateway.server.limits import KeyMeter
 
 log = logging.getLogger("ctxgate")
 
@@ -76,18 +82,23 @@ class HotApp(Protocol):
 
     bodies: Bodies
 
-    def admit(self, headers: Headers, old: bool) -> Headers:
-        """See `gateway.server.access.Access.admit`."""
-        ...
+    websocket_paths: frozenset[bytes]
+    """GETs of these paths may ask for a WebSocket."""
 
+    access: Access
     keyring: Keyring
+    callers: Callers
 
-    def authenticate(self, headers: Headers) -> object:
+    def authenticate(self, headers: Headers) -> Principal:
         """Raises ProviderAuthentication for a caller who may not use the route. Not asked while `keyring` lets anybody
         in."""
         ...
 
-    async def answer_hot(self, body: bytes, headers: Headers, client: Client) -> None:
+    def meter(self, principal: Principal) -> Awaitable[KeyMeter]:
+        """The meter of a principal with limits."""
+        ...
+
+    async def answer_hot(self, body: bytes, headers: Headers, client: Client, caller: Caller) -> None:
         """Answers the request, errors included. Cancelled when the client leaves."""
         ...
 
@@ -119,7 +130,7 @@ class FastProtocol(HttpToolsProtocol):
 
     __slots__ = (
         *("_active", "_due", "_evicted", "_fault", "_half", "_idle_since", "_leaving", "_looked_at", "_looking"),
-        *("_lost", "_number", "_spare", "_stalled", "_wanted", "_why", "held", "worker"),
+        *("_lost", "_number", "_spare", "_stalled", "_wanted", "_why", "held", "modern", "worker"),
     )
 
     _idle_since: float | None
@@ -138,6 +149,8 @@ class FastProtocol(HttpToolsProtocol):
     """Bytes that the present request may still have besides its body."""
     held: bytes
     """What came behind requests that wait for their answers, not read yet."""
+    modern: bool
+    """A request of the connection was HTTP/1.1."""
     _why: GatewayError
     """What to tell a client whose bytes the parser refuses."""
     _fault: GatewayError | None
@@ -153,7 +166,7 @@ class FastProtocol(HttpToolsProtocol):
         self._leaving: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
-        self._lost = self._evicted = False
+        self._lost = self._evicted = self.modern = False
         self._half, self._spare, self.held, self._why = True, MAX_HEAD, b"", MALFORMED
         self._number = next(_numbers)
         self._look()
@@ -205,6 +218,9 @@ class FastProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as offer:
                 if self.cycle is not _OFFERED:
                     self._end(NO_TUNNELS)
+                    return
+                if self._asks_for_websocket():
+                    self._become_websocket(data[offer.args[0] :])
                     return
                 data = self._without_upgrade() + data[offer.args[0] :]
             except httptools.HttpParserError:
@@ -259,7 +275,8 @@ class FastProtocol(HttpToolsProtocol):
         body = encode(error.body())
         head = _head(error.status, (JSON_TYPE, *error.headers()), False, self.server_state.default_headers)
         self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # not with TLS
+            self.transport.write_eof()
         self.flow.resume_reading()
         self._looking = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
@@ -278,6 +295,42 @@ class FastProtocol(HttpToolsProtocol):
         self.headers = []
         self.parser = httptools.HttpRequestParser(self)
         return b"\r\n".join((*lines, b"", b""))
+
+    def _asks_for_websocket(self) -> bool:
+        """Whether the head that has come asks for one where there is one, and no earlier request is unanswered."""
+        before = self._before
+        return (
+            self.url.partition(b"?")[0] in self.app.websocket_paths
+            and self.parser.get_method() == b"GET"
+            and any(name == b"upgrade" and value.lower() == b"websocket" for name, value in self.headers)
+            and (before is None or before.response_complete)
+        )
+
+    def _become_websocket(self, rest: bytes) -> None:
+        """Hands the connection over. rest: what came behind the head."""
+        from gateway.server.websocket import WebSocket
+
+        app: HotApp = self.app
+        other = WebSocket(
+            bodies=app.bodies,
+            max_body=app.max_body,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.app_state,
+        )
+        lines = [b"GET %b HTTP/1.1" % self.url, *(b"%b: %b" % pair for pair in self.headers), b"", b""]
+        transport = self.transport
+        for timer in (self._looking, self._leaving, self._stalled, self.timeout_keep_alive_task):
+            if timer is not None:
+                timer.cancel()
+        self._lost = True
+        if self._wanted is not None and not self._wanted.done():
+            self._wanted.set_result(None)
+        self.connections.discard(self)
+        self.flow.protocol = self.cycle = self._active = None  # type: ignore[attr-defined, assignment]
+        transport.set_protocol(other)
+        other.connection_made(transport)
+        other.data_received(b"\r\n".join(lines) + rest)
 
     def on_message_begin(self) -> None:
         self.url = b""
@@ -447,17 +500,23 @@ class _Heads:
     def __init__(self) -> None:
         self._own: list[tuple[bytes, bytes]] | None = None
         self._known: dict[tuple[int, Headers, bool], bytes] = {}
+        self._status, self._keep_alive, self._last = 0, False, b""
+        self._headers: Headers | None = None
+        """The last head: comparing costs less than a look into the table."""
 
     def head(self, status: int, headers: Headers, keep_alive: bool, own: list[tuple[bytes, bytes]]) -> bytes:
         """Without the empty line at the end. own: the headers that uvicorn adds."""
         if own is not self._own:
             self._own = own
             self._known.clear()
+        elif headers is self._headers and status == self._status and keep_alive is self._keep_alive:
+            return self._last
         key = status, headers, keep_alive
         found = self._known.get(key)
         if found is None:
             lines = [b"%b: %b\r\n" % pair for pair in (*own, *headers)]
             found = self._known[key] = b"".join((STATUS_LINE[status], *lines, b"" if keep_alive else CLOSE))
+        self._status, self._headers, self._keep_alive, self._last = status, headers, keep_alive, found
         return found
 
 
@@ -471,6 +530,8 @@ class ChatCycle:
         "_chunked",
         "_granted",
         "_headers",
+        "_left",
+        "_meter",
         "_protocol",
         "_task",
         "arrived",
@@ -494,10 +555,17 @@ class ChatCycle:
         self.wrote = False
         self.ready = False
         """Whether the client takes pushed events: it is there and keeps up."""
-        self._chunked = protocol.parser.get_http_version() == "1.1"
-        self.keep_alive = self._chunked and protocol.parser.should_keep_alive()
+        keep_alive = protocol.parser.should_keep_alive()
+        # httptools writes the version as a string, anew each time: a client that goes on isn't asked again.
+        self._chunked = (protocol.modern and keep_alive) or protocol.parser.get_http_version() == "1.1"
+        protocol.modern = self._chunked
+        self.keep_alive = self._chunked and keep_alive
         self._granted: Headers = ()
         """Headers for the web page that asks."""
+        self._left = b""
+        """Lines of the answer's head that tell what is left of the key's limits."""
+        self._meter: KeyMeter | None = None
+        """Of the key's limits, once it has counted the request in."""
         self._headers: Headers = protocol.headers
         self._protocol = protocol
         self._task: asyncio.Task[Any] | None = None
@@ -522,14 +590,22 @@ class ChatCycle:
             return
         self._task = self._protocol.worker
         try:
-            self._granted = app.admit(self._headers, not self._chunked)
-            if app.keyring.anybody() is None:
-                app.authenticate(self._headers)
+            access = app.access
+            self._granted = access.admit(self._headers, not self._chunked)
+            agent = access.agent
+            principal = app.keyring.anybody() or app.authenticate(self._headers)
+            if principal.limits is None:
+                caller = app.callers.of(agent, principal)
+            else:
+                meter = await app.meter(principal)
+                standing = meter.enter(limits.openai_headers)
+                self._meter, self._left = meter, limits.openai_lines(standing)
+                caller = app.callers.of(agent, principal, meter)
             if self.more_body or len(self.body) > app.max_body or self._protocol.flow.read_paused:
-                await self._answer_large(app)
+                await self._answer_large(app, caller)
             else:
                 body, self.body = bytes(self.body), b""
-                await app.answer_hot(body, self._headers, self)
+                await app.answer_hot(body, self._headers, self, caller)
         except GatewayError as error:
             self.keep_alive = self.keep_alive and not self.more_body
             await respond_error(self, error)
@@ -542,11 +618,13 @@ class ChatCycle:
             self._protocol.transport.close()
         finally:
             self._task = None
+            if self._meter is not None:
+                self._meter.leave()
 
-    async def _answer_large(self, app: HotApp) -> None:
+    async def _answer_large(self, app: HotApp, caller: Caller) -> None:
         body = Body(app.bodies, app.max_body)
         try:
-            await app.answer_hot(await self._read(body), self._headers, self)
+            await app.answer_hot(await self._read(body), self._headers, self, caller)
         finally:
             body.close()
 
@@ -574,7 +652,7 @@ class ChatCycle:
         if self._granted:
             headers = (*headers, *self._granted)
         head = _head(status, headers, self.keep_alive, self._protocol.server_state.default_headers)
-        self._protocol.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+        self._protocol.transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (head, self._left, len(body), body))
         self._complete()
 
     async def start(self, headers: Headers) -> None:
@@ -582,7 +660,7 @@ class ChatCycle:
         if self._granted:
             headers = (*headers, *self._granted)
         head = _head(200, headers, self.keep_alive, self._protocol.server_state.default_headers)
-        self._protocol.transport.write(head + (CHUNKED if self._chunked else b"\r\n"))
+        self._protocol.transport.write(head + self._left + (CHUNKED if self._chunked else b"\r\n"))
 
     async def write(self, data: bytes) -> None:
         self.wrote = True

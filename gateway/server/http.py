@@ -6,10 +6,12 @@ Every API but the hot route stands on this module; the first request that needs 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import BinaryIO
+from urllib.parse import quote
 
 from starlette import requests
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, Router
 from uvicorn.importer import import_from_string
 
@@ -28,10 +30,12 @@ from gateway.server.asgi import (
 )
 from gateway.server.bodies import read_body
 from gateway.server.keepalive import SSE_HEADERS
-from gateway.server.principal import SCOPE_KEY, Principal
+from gateway.server.principal import CALLER_KEY, SCOPE_KEY, Principal
 from gateway.services import Services
-from gateway.wire.chat import encode
+from gateway.wire.chat import Caller, encode
 
+PART = 256 * 1024
+"""Bytes of a file that are in memory at a time."""
 SLOW_SECONDS = 60.0
 """How long a client of an event stream may leave a frame unread before its connection is closed."""
 
@@ -50,6 +54,12 @@ class Request(requests.Request):
     @property
     def principal(self) -> Principal:
         caller: Principal = self.scope[SCOPE_KEY]
+        return caller
+
+    @property
+    def caller(self) -> Caller:
+        """The principal's key and program, for the books and the limits."""
+        caller: Caller = self.scope[CALLER_KEY]
         return caller
 
     async def body(self) -> bytes:
@@ -89,14 +99,33 @@ class JSON(Response):
         self.raw_headers += headers
 
 
-class EventStream:
-    """Sends server-sent events as they come. Closes the connection of a client that reads none for SLOW_SECONDS."""
+def download(file: BinaryIO, name: str, kind: str, headers: Mapping[str, str]) -> ASGIApp:
+    """Sends a file, which it closes, as one to save under that name: no browser shows it as a page of the gateway."""
 
-    def __init__(self, frames: AsyncIterator[bytes]) -> None:
+    def parts() -> Iterator[bytes]:
+        with file:
+            while part := file.read(PART):
+                yield part
+
+    disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
+    guards = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox", "cache-control": "no-store"}
+    return StreamingResponse(
+        parts(), media_type=kind, headers={"content-disposition": disposition, **guards, **headers}
+    )
+
+
+class EventStream:
+    """Sends server-sent events as they come, or the frames of another format, which its headers name.
+
+    Closes the connection of a client that reads none for SLOW_SECONDS.
+    """
+
+    def __init__(self, frames: AsyncIterator[bytes], headers: Headers = SSE_HEADERS) -> None:
         self._frames = frames
+        self._headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": list(SSE_HEADERS)})
+        await send({"type": "http.response.start", "status": 200, "headers": list(self._headers)})
         if scope["method"] != "HEAD":
             async for frame in self._frames:
                 try:

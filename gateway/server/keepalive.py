@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gateway.server.asgi import Headers
-from gateway.wire.chat import CALLING
+from gateway.wire.chat import CALLING, PUT_ASIDE
 
 SSE_HEADERS: Headers = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -34,7 +34,8 @@ class Stream(Protocol):
 class KeepAlive:
     """The comments of one stream. The first comes after `progress_after` seconds; a faster stream costs one timer.
 
-    progress: the present progress as text; once the answer has begun only that of a held call is said.
+    progress: the present progress as text; once the answer has begun only that of a held call, or of an
+    answer that was put aside, is said.
     keep_alive: seconds of silence before a keep-alive comment. ping: bytes to write with each comment that comes after
     the answer has begun, for clients that don't count comments as life.
     started: the response's head was sent, or is about to be, so that an error can no longer be a status.
@@ -100,7 +101,9 @@ class KeepAlive:
         if self._answering:
             wait = self._keep_alive
             progress = self._progress()
-            comment = "" if self._client.wrote else progress if progress.startswith(CALLING) else KEEP_ALIVE
+            comment = (
+                "" if self._client.wrote else progress if progress.startswith((CALLING, PUT_ASIDE)) else KEEP_ALIVE
+            )
             self._client.wrote = False
         else:
             wait = min(EVERY_SECONDS, self._keep_alive)

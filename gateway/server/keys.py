@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -14,11 +15,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal, get_args
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict
 
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderUnavailable
-from gateway.server.principal import Principal
+from gateway.server.principal import Limits, Principal
 
 FILE = "keys.json"
 """The file's name in the state folder; see `KeyFile`."""
@@ -27,18 +28,21 @@ PREFIX = "ctxgate_"
 """Begins every key, so that scanners for leaked keys recognise one."""
 
 Scope = Literal["*", "models", "rooms", "rooms:read", "operations", "operations:read"]
-"""`models`: everything that no other scope covers. `operations`: /metrics and /-/, which may show others' prompts;
-`operations:read`: GET alone. `rooms`: /llm/room and the user's secrets; `rooms:read`: GET alone."""
+"""`models`: everything that no other scope covers. `operations`: /metrics and /-/, which may show others' prompts,
+and to pull, delete, load and unload models; `operations:read`: GET alone. `rooms`: /llm/ and the user's secrets;
+`rooms:read`: GET alone."""
 
 SCOPES: tuple[str, ...] = get_args(Scope)
 
 _OPERATIONS = ("/metrics", "/-")
-_ROOMS = ("/llm/room", "/api/user")
+_WRITES = re.compile(r"(/v1)?/models/[^/]+/(un)?load|/api/(pull|delete)")
+"""Paths of other APIs that decide for all callers what is on this machine and in its memory."""
+_ROOMS = ("/llm/", "/api/user")
 
 
 def wanted(method: str, path: str) -> str:
     """The scope that a request needs."""
-    if path.startswith(_OPERATIONS):
+    if path.startswith(_OPERATIONS) or _WRITES.fullmatch(path):
         return "operations:read" if method in ("GET", "HEAD") else "operations"
     if not path.startswith(_ROOMS):
         return "models"
@@ -49,7 +53,7 @@ LOOK_SECONDS = 1.0
 """How long a revoked key may still work; a new one works at once."""
 
 
-class Key(Struct, frozen=True, kw_only=True):
+class Key(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The stored part of a key, which doesn't reveal the key."""
 
     id: str
@@ -59,10 +63,11 @@ class Key(Struct, frozen=True, kw_only=True):
     user: str
     scopes: tuple[str, ...]
     created_at: str
+    limits: Limits | None = None
 
     @property
     def principal(self) -> Principal:
-        return Principal(tenant=self.tenant, user=self.user, scopes=frozenset(self.scopes))
+        return Principal(self.tenant, self.user, frozenset(self.scopes), self.id, self.limits)
 
 
 class KeyFile:
@@ -75,10 +80,10 @@ class KeyFile:
         """Raises ProviderUnavailable if the file is unreadable: without the keys, nobody gets in."""
         try:
             entries = json.loads(self.path.read_bytes())["keys"]
-            return tuple(Key(**{**entry, "scopes": tuple(entry["scopes"])}) for entry in entries)
+            return msgspec.convert(entries, tuple[Key, ...])
         except FileNotFoundError:
             return ()
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, msgspec.ValidationError) as error:
             message = (
                 f"{self.path.name} of the state folder can't be read ({type(error).__name__}): repair or remove it"
             )
@@ -92,8 +97,17 @@ class KeyFile:
             return None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
-    def add(self, *, tenant: str = "local", user: str = "local", scopes: Sequence[str] = ("*",)) -> tuple[Key, str]:
+    def add(
+        self,
+        *,
+        tenant: str = "local",
+        user: str = "local",
+        scopes: Sequence[str] = ("*",),
+        limits: Limits | None = None,
+    ) -> tuple[Key, str]:
         """Returns the entry and the key, which is shown this once.
+
+        limits: hold where scopes allow nothing but models; in rooms, models work for others than the caller.
 
         Raises ProviderInvalidRequest, and ProviderUnavailable if the file can't be written.
         """
@@ -105,6 +119,8 @@ class KeyFile:
                 raise ProviderInvalidRequest(f"{scope!r} is not a scope; there are: {', '.join(SCOPES)}")
         if not scopes:
             raise ProviderInvalidRequest(f"a key needs a scope; there are: {', '.join(SCOPES)}")
+        if limits is not None and {"*", "rooms"} & set(scopes):
+            raise ProviderInvalidRequest("a key with limits can't have the scope * or rooms: give it --scope models")
         import secrets
 
         written = PREFIX + secrets.token_urlsafe(32)
@@ -116,6 +132,7 @@ class KeyFile:
             user=user,
             scopes=tuple(scopes),
             created_at=now,
+            limits=limits,
         )
         with self._locked():
             self._write((*self.read(), key))
@@ -154,7 +171,7 @@ class KeyFile:
         new = self.path.with_suffix(".new")
         new.unlink(missing_ok=True)  # left by a killed command
         with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
-            json.dump({"keys": [asdict(key) for key in keys]}, file, indent=2)
+            json.dump({"keys": msgspec.to_builtins(keys)}, file, indent=2)
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, self.path)

@@ -1,16 +1,51 @@
-"""The caller of a request."""
+"""The caller of a request: the principal that its key identifies, and its program."""
 
 from __future__ import annotations
 
+import re
+
 from msgspec import Struct
 
+from gateway.wire.chat import NOBODY, Caller, Meter, Tier
 
-class Principal(Struct, frozen=True):
-    """The caller that an API key identifies. Endpoints find it in the ASGI scope under `SCOPE_KEY`."""
+
+class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a key may use of the models; see `gateway.server.limits`. None: any number; (): all."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    tokens_per_day: int | None = None
+    parallel: int | None = None
+    """Requests at a time."""
+    models: tuple[str, ...] = ()
+    """Names or aliases."""
+    tiers: tuple[Tier, ...] = ()
+    """Values of `service_tier` that it may ask for."""
+    tier: Tier | None = None
+    """Its default."""
+
+
+class Principal(Struct, frozen=True, eq=False):
+    """The caller that an API key identifies. Endpoints find it in the ASGI scope under `SCOPE_KEY`.
+
+    Two keys of one user are the same principal. key: the key's id; "" without one, and for a key of config.yaml.
+    """
 
     tenant: str = "local"
     user: str = "local"
     scopes: frozenset[str] = frozenset({"*"})
+    key: str = ""
+    limits: Limits | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Principal) and self._who == other._who
+
+    def __hash__(self) -> int:
+        return hash(self._who)
+
+    @property
+    def _who(self) -> tuple[str, str, frozenset[str]]:
+        return self.tenant, self.user, self.scopes
 
     def allows(self, scope: str) -> bool:
         """See `gateway.server.keys.Scope`."""
@@ -24,3 +59,54 @@ ANYBODY = Principal(tenant="", user="", scopes=frozenset())
 """The caller of a path that needs no key."""
 
 SCOPE_KEY = "ctxgate.principal"
+CALLER_KEY = "ctxgate.caller"
+"""Where a `Caller` is in an ASGI scope."""
+
+MOST_CLIENTS = 200
+"""Names of programs that are told apart; any program may send any name, and the store keeps them."""
+MOST_KNOWN = 1000
+OTHERS = "other"
+
+
+class Callers:
+    """The `Caller` of each request, made once for each key and User-Agent."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bytes], Caller] = {}
+        self._names: set[str] = set()
+        self._agent: bytes | None = None
+        self._principal: Principal | None = None
+        self._last = NOBODY
+        """The caller with these: comparing costs less than a look into the table."""
+
+    def of(self, agent: bytes, principal: Principal, meter: Meter | None = None) -> Caller:
+        """agent: the User-Agent, b"" for none. meter: of the principal's limits."""
+        if agent == self._agent and principal is self._principal and meter is None:
+            return self._last
+        key = principal.key, agent
+        found = self._known.get(key)
+        if found is None or found.meter is not meter:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            found = self._known[key] = Caller(principal.key, self._name(agent), meter)
+        if meter is None:
+            self._agent, self._principal, self._last = agent, principal, found
+        return found
+
+    def _name(self, agent: bytes) -> str:
+        name = client_name(agent)
+        if name not in self._names:
+            if len(self._names) >= MOST_CLIENTS:
+                return OTHERS
+            self._names.add(name)
+        return name
+
+
+_PROGRAM = re.compile(r"[!-~]{1,64}")
+_VERSION = re.compile(r"/v?\d.*")
+
+
+def client_name(agent: bytes) -> str:
+    """The program that a User-Agent begins with, without its version: `OpenAI/Python 1.97.0` → `OpenAI/Python`."""
+    found = _PROGRAM.match(agent.decode("latin-1"))
+    return _VERSION.sub("", found[0]) if found is not None else ""

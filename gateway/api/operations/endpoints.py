@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from itertools import islice
 from typing import Any
 
-from msgspec.structs import asdict
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
+from gateway.api.operations import live
+from gateway.api.operations.live import entry
 from gateway.api.operations.snapshot import snapshot
 from gateway.config import ConfigError
 from gateway.config.diff import Difference
+from gateway.core import replay
 from gateway.core.reload import Reloader, describe
+from gateway.core.replay import replayed
+from gateway.engines.logfile import last_lines, log_path
 from gateway.errors import GatewayError, ProviderInvalidRequest
-from gateway.observe.request_log import Entry
+from gateway.observe.request_log import key_of
 from gateway.server.asgi import ASGIApp, too_large
 from gateway.server.http import JSON, Request
+from gateway.wire.chat import encode
 
+MAX_LIST = 100_000
+MAX_LINES = 5000
 MAX_FILE = 1024 * 1024
 """Bytes of a configuration that `/-/plan` accepts."""
 
@@ -29,7 +38,7 @@ async def metrics(request: Request) -> ASGIApp:
 
 
 async def status(request: Request) -> ASGIApp:
-    return JSON(snapshot(request.gateway, request.services.reloader))
+    return JSON(snapshot(request.gateway, request.services.reloader, request.services.cluster))
 
 
 async def plan(request: Request) -> ASGIApp:
@@ -58,11 +67,21 @@ async def reload(request: Request) -> ASGIApp:
 
 
 async def requests(request: Request) -> ASGIApp:
-    return JSON({"requests": [_entry(entry) for entry in request.gateway.request_log.entries()]})
+    """The last `limit` finished requests, newest first; those with numbers above `after`."""
+    limit, after = request.number("limit", MAX_LIST, MAX_LIST, 1), request.number("after", 0, 2**53)
+    return JSON({"requests": [entry(row) for row in islice(request.gateway.request_log.entries(after), limit)]})
 
 
 async def request(request: Request) -> ASGIApp:
-    key = request.path_params["key"]
+    """A request, its recording and, with `as`, how its answer would read in another format.
+
+    raw, clean: how many payloads of each the client has already; of one that is still being answered it needs the rest.
+    """
+    key, format = request.path_params["key"], request.query_params.get("as")
+    since = request.number("raw", 0, 2**31), request.number("clean", 0, 2**31)
+    if (running := live.find(request.gateway, key)) is not None:
+        about, recording = running
+        return JSON({"request": about, "running": True, "recording": recording and _recording(recording, *since)})
     found = request.gateway.request_log.find(key)
     if found is None:
         message = (
@@ -70,8 +89,27 @@ async def request(request: Request) -> ASGIApp:
             "with log.bodies"
         )
         raise ProviderInvalidRequest(message, code="not_found", status=404)
-    entry, recording = found
-    return JSON({"request": _entry(entry), "recording": recording and _recording(recording)})
+    row, recording = found
+    answer = {"request": entry(row), "running": False, "recording": recording and _recording(recording, *since)}
+    if format is not None and recording is not None:
+        fields, raw = encode(recording.request), recording.raw
+        # In a thread: a megabyte of an answer takes a while.
+        clean = await asyncio.to_thread(replayed, fields, raw, format, row.stream, recording.reasoning_open)
+        answer["replayed"] = {"format": format, "clean": _texts(clean)}
+    return JSON(answer)
+
+
+async def formats(request: Request) -> ASGIApp:
+    """The names that `as` and `tool_call_format` take."""
+    return JSON({"formats": replay.formats()})
+
+
+async def logs(request: Request) -> ASGIApp:
+    """The last lines that a model's engine wrote."""
+    model, lines = request.gateway.route(request.path_params["name"]).model, request.number("lines", 400, MAX_LINES, 1)
+    path = log_path(request.gateway.config.state_dir, model.name)
+    text = await asyncio.to_thread(lambda: "\n".join(last_lines(path, lines)))
+    return PlainTextResponse(text)
 
 
 def _reloader(request: Request) -> Reloader:
@@ -81,20 +119,23 @@ def _reloader(request: Request) -> Reloader:
     return reloader
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
-    """`face` is the old name of `api`; scripts may still read it."""
-    return {**asdict(entry), "face": entry.api}
-
-
-def _recording(recording: Any) -> dict[str, Any]:
+def _recording(recording: Any, raw: int = 0, clean: int = 0) -> dict[str, Any]:
+    """See `gateway.answer.capture.Recording`. raw, clean: how many payloads of each to leave out at the beginning."""
     return {
         "request": recording.request,
+        "sent": recording.sent,
         "tool_call_format": recording.tool_call_format,
         "reasoning_open": recording.reasoning_open,
-        "raw": [part.decode("utf-8", "replace") for part in recording.raw],
-        "clean": [part.decode("utf-8", "replace") for part in recording.clean],
+        "accepted": recording.accepted and key_of(recording.accepted),
+        "raw": _texts(recording.raw[raw:]),
+        "clean": _texts(recording.clean[clean:]),
+        "marks": recording.marks,
         "cut": recording.cut,
     }
+
+
+def _texts(payloads: list[bytes]) -> list[str]:
+    return [payload.decode("utf-8", "replace") for payload in payloads]
 
 
 def _changes(difference: Difference) -> dict[str, Any]:

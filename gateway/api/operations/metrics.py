@@ -129,6 +129,9 @@ class _Metrics(Collector):
         crashes = CounterMetricFamily(
             "ctxgate_engine_crashes", "Exits of the engine that the gateway did not cause.", labels=["model"]
         )
+        asides = CounterMetricFamily(
+            "ctxgate_put_asides", "Flex answers that gave way in the middle.", labels=["model"]
+        )
         for name, route in self._gateway.routes.items():
             in_flight.add_metric([name], route.in_flight)
             if route.engine is None:
@@ -139,8 +142,9 @@ class _Metrics(Collector):
             queue.add_metric([name], status.waiting)
             memory.add_metric([name], status.resident_bytes)
             starts.add_metric([name], status.starts)
+            asides.add_metric([name], route.engine.put_asides)
             crashes.add_metric([name], status.crashes)
-        yield from (in_flight, state, queue, memory, starts, crashes)
+        yield from (in_flight, state, queue, memory, starts, crashes, asides)
 
     def _replicas(self) -> Iterator[Metric]:
         healthy = GaugeMetricFamily("ctxgate_replica_healthy", "1 if the server answers.", labels=["model", "url"])

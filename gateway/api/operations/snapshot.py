@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,13 @@ from gateway.core import Gateway, Route
 from gateway.core.reload import Reloader
 
 
-def snapshot(gateway: Gateway, reloader: Reloader | None) -> dict[str, Any]:
-    """The state at one moment. Counts are since the start, sizes in bytes, durations in seconds."""
+def snapshot(
+    gateway: Gateway, reloader: Reloader | None, cluster: Callable[[], dict[str, object]] | None = None
+) -> dict[str, Any]:
+    """The state at one moment. Counts are since the start, sizes in bytes, durations in seconds.
+
+    cluster: see `gateway.services.Services.cluster`.
+    """
     return {
         "version": __version__,
         "pid": os.getpid(),
@@ -29,6 +35,7 @@ def snapshot(gateway: Gateway, reloader: Reloader | None) -> dict[str, Any]:
         "prompts": {"saved": len(gateway.prompts), "bytes": gateway.prompts.size},
         "models": [_model(gateway, name, route) for name, route in gateway.routes.items()],
         "leaving": [_leaving(route) for route in gateway.leaving.values()],
+        "cluster": cluster() if cluster is not None else None,
     }
 
 

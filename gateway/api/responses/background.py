@@ -37,6 +37,9 @@ class Background:
         if events and (self._waking is None or self._waking.done()):
             self._waking = asyncio.create_task(self._wake())
 
+    async def hear(self, events: list[dict[str, Any]]) -> None:
+        self.add(events)
+
     async def events(self, after: int) -> AsyncIterator[list[dict[str, Any]]]:
         """The events after number `after`, as they come, to the last."""
         at = next((place for place, event in enumerate(self._events) if event["sequence_number"] > after), None)

@@ -9,31 +9,34 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from gateway.api.responses.background import Background, Backgrounds
-from gateway.api.streaming import chat_stream, dropped_tools, estimate, stand_in, write_events
-from gateway.errors import GatewayError, ProviderInvalidRequest
-from gateway.server.asgi import ASGIApp
+from gateway.api.responses.stored import conversations, paged, responses
+from gateway.api.streaming import Stream, chat_stream, dropped_tools, estimate, stand_in, write_events
+from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
+from gateway.server.asgi import ASGIApp, Headers
 from gateway.server.client import INTERNAL
 from gateway.server.http import JSON, EventStream, Request
 from gateway.server.keepalive import SSE_HEADERS
 from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.pieces import pieces
+from gateway.wire.pieces import End, Text, Usage, pieces
 from gateway.wire.responses.answer import RUNNING, ResponseEncoder, new_id, response_object
+from gateway.wire.responses.compact import Compact, compaction
+from gateway.wire.responses.compact import chat_fields as compact_fields
+from gateway.wire.responses.conversations import with_ids
 from gateway.wire.responses.request import CreateResponse, Item, ToolTable, chat_fields
 
 if TYPE_CHECKING:
+    from gateway.api.responses.remote import RemoteTurn
     from gateway.api.responses.response_store import ResponseStore
 
 log = logging.getLogger("ctxgate")
 
-PAGE, LARGEST_PAGE = 20, 100
-
 
 async def create(request: Request) -> ASGIApp:
     wanted = CreateResponse.parse(await request.body())
-    stored = request.gateway.config.server.responses_days > 0 and wanted.store is not False
+    stored = is_stored(request, wanted)
     if wanted.background and not stored:
         raise ProviderInvalidRequest("background: needs a stored response: leave out store: false", param="background")
-    answer = await _prepared(request, wanted, stored=stored)
+    answer = await prepared(request, wanted, stored=stored)
     headers = dropped_tools(answer.tools.dropped)
     if wanted.background:
         await answer.save()
@@ -41,13 +44,8 @@ async def create(request: Request) -> ASGIApp:
         running = request.services.shared(Backgrounds).start(id, request.principal, answer.run)
         return _follow(running, after=-1) if wanted.stream else JSON(answer.encoder.response, headers)
     if wanted.stream:
-        return chat_stream(request.gateway, answer.chat, answer)
-    with await request.gateway.chat(answer.chat) as run:
-        answer.encoder.opening()
-        answer.encoder.feed(pieces(await run.whole()))
-    answer.encoder.close()
-    await answer.save()
-    return JSON(answer.encoder.response, (*headers, *stand_in(run)))
+        return answer.stream()
+    return JSON(answer.encoder.response, (*headers, *await answer.whole()))
 
 
 async def retrieve(request: Request) -> ASGIApp:
@@ -60,7 +58,7 @@ async def retrieve(request: Request) -> ASGIApp:
         return _follow(running, request.number("starting_after", -1, 2**31))
     # Asked before the read: a response that ends in between stores its end, which the read may just miss.
     ended = running is None or running.ended
-    response = (await (await _store(request)).get(id, request.principal)).response
+    response = (await (await responses(request)).get(id, request.principal)).response
     if response["status"] in RUNNING and ended:
         error = {"code": "server_error", "message": "the gateway was stopped before the response was complete"}
         response |= {"status": "failed", "error": error}
@@ -71,12 +69,12 @@ async def delete(request: Request) -> ASGIApp:
     id = request.path_params["id"]
     # Before the deletion: its task stores the response once more as it ends.
     await request.services.shared(Backgrounds).forget(id, request.principal)
-    await (await _store(request)).delete(id, request.principal)
+    await (await responses(request)).delete(id, request.principal)
     return JSON({"id": id, "object": "response", "deleted": True})
 
 
 async def cancel(request: Request) -> ASGIApp:
-    id, store = request.path_params["id"], await _store(request)
+    id, store = request.path_params["id"], await responses(request)
     stored = await store.get(id, request.principal)
     if not stored.response["background"]:
         message = f"{id}: only background responses can be cancelled; to end another one, close its stream"
@@ -89,51 +87,101 @@ async def cancel(request: Request) -> ASGIApp:
 
 
 async def input_items(request: Request) -> ASGIApp:
-    stored = await (await _store(request)).get(request.path_params["id"], request.principal)
-    items = stored.items if request.query_params.get("order") == "asc" else stored.items[::-1]
-    if after := request.query_params.get("after"):
-        places = [place for place, item in enumerate(items) if item.get("id") == after]
-        if not places:
-            raise ProviderInvalidRequest(f"after: there is no item {after!r}", param="after")
-        items = items[places[0] + 1 :]
-    limit = request.number("limit", PAGE, LARGEST_PAGE)
-    page = items[: max(1, limit)]
-    ends = {"first_id": page[0].get("id") if page else None, "last_id": page[-1].get("id") if page else None}
-    return JSON({"object": "list", "data": page, **ends, "has_more": len(items) > len(page)})
+    stored = await (await responses(request)).get(request.path_params["id"], request.principal)
+    return JSON(paged(request, stored.items))
 
 
 async def input_tokens(request: Request) -> ASGIApp:
     wanted = CreateResponse.parse(await request.body())
-    answer = await _prepared(request, wanted, stored=False)
+    answer = await prepared(request, wanted, stored=False)
     count = await request.gateway.count_tokens(answer.chat)
     return JSON({"object": "response.input_tokens", "input_tokens": count.tokens}, estimate(count))
 
 
-async def _prepared(request: Request, wanted: CreateResponse, *, stored: bool) -> _Answer:
-    model = request.gateway.route(wanted.model).model.name
-    store = await _store(request) if stored or wanted.previous_response_id is not None else None
+async def compact(request: Request) -> ASGIApp:
+    wanted = Compact.parse(await request.body())
     before: list[Item] = []
-    if store is not None and wanted.previous_response_id is not None:
-        before = await store.conversation(wanted.previous_response_id, request.principal)
+    if wanted.previous_response_id is not None:
+        before = await (await responses(request)).conversation(wanted.previous_response_id, request.principal)
+    items = [*before, *wanted.items]
+    chat = ChatRequest.parse(encode(compact_fields(wanted, items)), "responses")
+    chat.caller = request.caller
+    written: list[str] = []
+    usage, cut = Usage(), False
+    with await request.gateway.chat(chat) as run:
+        for piece in pieces(await run.whole()):
+            match piece:
+                case Text():
+                    written.append(piece.text)
+                case End():
+                    cut = piece.reason == "length"
+                case Usage():
+                    usage = piece
+    summary = "".join(written).strip()
+    if not summary:
+        raise ProviderInvalidResponse("the model wrote no summary")
+    model = run.fallback or request.gateway.route(wanted.model).model.name
+    made = compaction(items, summary, cut=cut, model=model, usage=usage, created_at=int(time.time()))
+    return JSON(made, stand_in(run))
+
+
+def is_stored(request: Request, wanted: CreateResponse) -> bool:
+    return request.gateway.config.server.responses_days > 0 and wanted.store is not False
+
+
+async def prepared(
+    request: Request,
+    wanted: CreateResponse,
+    *,
+    stored: bool,
+    before: list[Item] | None = None,
+    kind: type[Answer] | None = None,
+) -> Answer:
+    """before: what was said before, where that isn't looked up in the store. kind: the answer's class."""
+    chosen = request.gateway.route(wanted.model).model
+    model = chosen.name
+    conversation = wanted.conversation_id
+    needed = stored or conversation is not None or (wanted.previous_response_id is not None and before is None)
+    store = await responses(request) if needed else None
+    if conversation is not None:
+        before = await (await conversations(request)).items(conversation, request.principal)
+    elif before is None:
+        previous = wanted.previous_response_id
+        before = [] if store is None or previous is None else await store.conversation(previous, request.principal)
     tools = ToolTable(wanted.tools)
-    fields = chat_fields(wanted, [*before, *wanted.items], tools)
+    toolbox = None
+    if tools.servers:
+        from gateway.api.responses.remote import join
+
+        toolbox = await join(request, tools)
+    said = [*before, *wanted.items]
+    if wanted.truncation == "auto":
+        from gateway.api.responses.truncation import fitting
+
+        async def count(items: list[Item]) -> int:
+            chat = ChatRequest.parse(encode(chat_fields(wanted, items, tools)), "responses")
+            return (await request.gateway.count_tokens(chat)).tokens
+
+        said = await fitting(said, chosen.context_window, wanted.max_output_tokens, count)
+    fields = chat_fields(wanted, said, tools)
     if wanted.background:
         # Always streamed by the engine: clients may follow its events later.
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
     response = response_object(wanted, model, tools, id=new_id("resp"), created_at=int(time.time()), store=stored)
     encoder = ResponseEncoder(response, tools, time.time, sealed=wanted.includes("reasoning.encrypted_content"))
-    items = [item if "id" in item else {"id": new_id("item"), **item} for item in wanted.items]
+    items = with_ids(wanted.items, {item.get("id") for item in before})
     chat = ChatRequest.parse(encode(fields), "responses")
-    return _Answer(request, chat, tools, encoder, items, store if stored else None)
+    chat.caller = request.caller
+    kept = store if stored or conversation is not None else None
+    answer = (kind or Answer)(request, chat, tools, encoder, items, before, kept)
+    if toolbox is not None:
+        from gateway.api.responses.remote import RemoteTurn
+
+        answer.turn = RemoteTurn(request, answer, wanted, said, toolbox)
+    return answer
 
 
-async def _store(request: Request) -> ResponseStore:
-    from gateway.api.responses.response_store import ResponseStore
-
-    return ResponseStore(await request.services.store(), request.gateway.config.server.responses_max_bytes)
-
-
-class _Answer:
+class Answer:
     """A response in the making: the encoding of a stream, or the work of a background task."""
 
     headers = SSE_HEADERS
@@ -148,46 +196,77 @@ class _Answer:
         tools: ToolTable,
         encoder: ResponseEncoder,
         items: list[Item],
+        before: list[Item],
         store: ResponseStore | None,
     ) -> None:
-        """items: the input of this turn. store: None for a response that isn't stored."""
+        """items: the input of this turn. before: of earlier ones. store: None for a response that isn't stored."""
         self.chat = chat
         self.tools = tools
         self.encoder = encoder
+        self.turn: RemoteTurn | None = None
+        """For an answer between whose parts the gateway calls tools."""
         self._gateway = request.gateway
         self._principal = request.principal
         self._items = items
+        self._before = before
         self._store = store
+
+    @property
+    def conversation(self) -> list[Item]:
+        """All that was said, this answer included."""
+        return [*self._before, *self._items, *self.encoder.response["output"]]
+
+    def write(self, events: list[dict[str, Any]]) -> bytes:
+        return write_events(events)
 
     async def save(self) -> None:
         """Stores the response in its present state."""
         if self._store is not None:
             from gateway.api.responses.response_store import Stored
 
-            await self._store.put(Stored(self.encoder.response, self._items), self._principal)
+            response, conversation = self.encoder.response, self.encoder.response["conversation"]
+            if response["store"]:
+                stored = Stored(response, self._items, conversation and conversation["id"])
+            else:
+                # Nobody can ask for the response, but what was said belongs to the conversation.
+                stored = Stored({}, [*self._items, *response["output"]], conversation["id"])
+            await self._store.put(stored, self._principal)
+
+    def stream(self) -> Stream:
+        return chat_stream(self._gateway, self.chat, self) if self.turn is None else self.turn.stream()
+
+    async def whole(self) -> Headers:
+        """Writes the whole answer and stores it; the headers that it adds. Raises GatewayError."""
+        if self.turn is not None:
+            await self.turn.run(_unheard)
+            return ()
+        with await self._gateway.chat(self.chat) as run:
+            self.open_events()
+            self.encoder.feed(pieces(await run.whole()))
+        self.encoder.close()
+        await self.save()
+        return stand_in(run)
 
     def opening(self) -> bytes:
-        return write_events(self.encoder.opening())
+        return self.write(self.open_events())
+
+    def open_events(self) -> list[dict[str, Any]]:
+        self.encoder.response["service_tier"] = self.chat.tier or "default"
+        return self.encoder.opening()
 
     def feed(self, payloads: list[bytes]) -> bytes:
-        return b"".join([write_events(self.encoder.feed(pieces(payload))) for payload in payloads])
+        return b"".join([self.write(self.encoder.feed(pieces(payload))) for payload in payloads])
 
     async def finish(self) -> bytes:
-        return write_events(await self._finish())
+        return self.write(await self.finish_events())
 
     def fail(self, error: GatewayError) -> bytes:
-        return write_events(self.encoder.fail(error))
+        return self.write(self.encoder.fail(error))
 
     async def run(self, running: Background) -> None:
         """Writes the whole response and stores its end, good or bad."""
         try:
-            with await self._gateway.chat(self.chat) as run:
-                running.add(self.encoder.opening())
-                await self.save()
-                while payloads := await run.payloads():
-                    for payload in payloads:
-                        running.add(self.encoder.feed(pieces(payload)))
-            last = await self._finish()
+            last = await self._written(running)
         except GatewayError as error:
             last = self.encoder.fail(error)
             await self.save()
@@ -201,14 +280,31 @@ class _Answer:
             raise
         running.add(last)
 
-    async def _finish(self) -> list[dict[str, Any]]:
-        events = self.encoder.close()
+    async def _written(self, running: Background) -> list[dict[str, Any]]:
+        """All but the last events are in `running`."""
+        if self.turn is not None:
+            return await self.turn.run(running.hear, self.save)
+        with await self._gateway.chat(self.chat) as run:
+            running.add(self.open_events())
+            await self.save()
+            while payloads := await run.payloads():
+                for payload in payloads:
+                    running.add(self.encoder.feed(pieces(payload)))
+        return await self.finish_events()
+
+    async def finish_events(self, limit: str | None = None) -> list[dict[str, Any]]:
+        """The last events, once the response is stored. limit: see `ResponseEncoder.close`."""
+        events = self.encoder.close(limit)
         try:
             await self.save()
         except GatewayError as error:
             # A client may ask for any response that is announced as complete.
             return [*events, *self.encoder.fail(error)]
         return [*events, self.encoder.last()]
+
+
+async def _unheard(events: list[dict[str, Any]]) -> None:
+    """For a client that gets the response alone."""
 
 
 def _follow(running: Background, after: int) -> EventStream:

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, text
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.principal import Principal
 from gateway.wire.chat import decode, encode
+from gateway.wire.responses.answer import new_id
 from gateway.wire.responses.request import Item
 
 if TYPE_CHECKING:
@@ -22,10 +23,14 @@ LONGEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """response: the object that clients get. items: the input of its own turn."""
+    """response: the object that clients get; {} for items that came without one. items: the input of its own turn.
+
+    conversation: the id of the one that it belongs to.
+    """
 
     response: dict[str, Any]
     items: list[Item]
+    conversation: str | None = None
 
 
 class ResponseStore:
@@ -36,26 +41,36 @@ class ResponseStore:
         self._max_bytes = max_bytes
 
     async def put(self, stored: Stored, principal: Principal) -> None:
-        """Stores a response, or its new state."""
-        response, items = encode(stored.response).decode(), encode(stored.items).decode()
+        """Stores a response, or its new state, and adds it to its conversation, unless that was deleted meanwhile."""
+        await self._store.write(lambda connection: self.insert(connection, stored, principal))
+
+    def insert(self, connection: Connection, stored: Stored, principal: Principal) -> None:
+        """`put` inside a write."""
         owner = {"tenant": principal.tenant, "owner": principal.user}
+        now = int(self._store.clock.now() + self._store.clock.behind())
+        conversation = stored.conversation
+        if conversation is not None:
+            used = connection.execute(_USE, {**owner, "id": conversation, "now": now}).rowcount
+            if not used:
+                conversation = None
+            if not (used or stored.response):
+                return
+        response = encode(stored.response).decode() if stored.response else ""
+        items = encode(stored.items).decode()
+        began = stored.response.get("created_at")
         row = {
             **owner,
-            "id": stored.response["id"],
-            "created_at": int(stored.response["created_at"] + self._store.clock.behind()),
-            "previous_id": stored.response["previous_response_id"],
+            "id": stored.response.get("id") or new_id("items"),
+            "created_at": now if began is None else int(began + self._store.clock.behind()),
+            "previous_id": stored.response.get("previous_response_id"),
             "response": response,
             "items": items,
             "size": len(response) + len(items),
+            "conversation": conversation,
         }
-        most = {**owner, "id": row["id"], "most": self._max_bytes}
-
-        def work(connection: Connection) -> None:
-            connection.execute(_PUT, row)
-            if connection.execute(_SIZE, owner).scalar_one() > self._max_bytes:
-                connection.execute(_PRUNE_OLDEST, most)
-
-        await self._store.write(work)
+        connection.execute(_PUT, row)
+        if connection.execute(_SIZE, owner).scalar_one() > self._max_bytes:
+            connection.execute(_PRUNE_OLDEST, {**owner, "id": row["id"], "most": self._max_bytes})
 
     async def get(self, id: str, principal: Principal) -> Stored:
         """Raises ProviderInvalidRequest (404)."""
@@ -76,14 +91,26 @@ class ResponseStore:
         return [item for stored in reversed(rows) for item in (*stored.items, *stored.response["output"])]
 
     async def delete(self, id: str, principal: Principal) -> None:
-        """Raises ProviderInvalidRequest (404)."""
+        """Its items stay in its conversation, if it has one. Raises ProviderInvalidRequest (404)."""
         owner = {"id": id, "tenant": principal.tenant, "owner": principal.user}
-        if not await self._store.write(lambda connection: connection.execute(_DELETE, owner).rowcount):
+
+        def work(connection: Connection) -> bool:
+            row = connection.execute(_GET, owner).one_or_none()
+            if row is None:
+                return False
+            if row.conversation is None:
+                connection.execute(_DELETE, owner)
+            else:
+                items = encode([*decode(row.items), *decode(row.response)["output"]]).decode()
+                connection.execute(_KEEP_ITEMS, {"id": id, "items": items, "size": len(items)})
+            return True
+
+        if not await self._store.write(work):
             raise ProviderInvalidRequest(f"there is no response {id!r}", code="response_not_found", status=404)
 
 
 async def prune(store: Store, config: Config, now: float) -> int:
-    """Removes responses older than `server.responses_days`; returns their number."""
+    """Removes responses older than `server.responses_days` that belong to no conversation; returns their number."""
     oldest = int(now - config.server.responses_days * 86400)
     gone = 0
     while went := await store.write(lambda connection: connection.execute(_PRUNE_SOME, {"oldest": oldest}).rowcount):
@@ -107,8 +134,9 @@ def _rows(connection: Connection, id: str, principal: Principal, most: int) -> l
 
 
 _PUT = text(
-    "INSERT INTO responses (id, tenant, owner, created_at, previous_id, response, items, size) "
-    "VALUES (:id, :tenant, :owner, :created_at, :previous_id, :response, :items, :size) "
+    "INSERT INTO responses (id, tenant, owner, created_at, previous_id, response, items, size, conversation, turn) "
+    "VALUES (:id, :tenant, :owner, :created_at, :previous_id, :response, :items, :size, :conversation, "
+    "(SELECT coalesce(max(turn), 0) + 1 FROM responses WHERE conversation = :conversation)) "
     "ON CONFLICT (id) DO UPDATE SET response = excluded.response, size = excluded.size"
 )
 _SIZE = text("SELECT coalesce(sum(size), 0) FROM responses WHERE tenant = :tenant AND owner = :owner")
@@ -119,6 +147,14 @@ _PRUNE_OLDEST = text(
     "  FROM responses WHERE tenant = :tenant AND owner = :owner) AS newest"
     " WHERE so_far > :most)"
 )
-_PRUNE_SOME = text("DELETE FROM responses WHERE id IN (SELECT id FROM responses WHERE created_at < :oldest LIMIT 200)")
-_GET = text("SELECT previous_id, response, items FROM responses WHERE id = :id AND tenant = :tenant AND owner = :owner")
+_PRUNE_SOME = text(
+    "DELETE FROM responses WHERE id IN "
+    "(SELECT id FROM responses WHERE created_at < :oldest AND conversation IS NULL LIMIT 200)"
+)
+_GET = text(
+    "SELECT previous_id, response, items, conversation FROM responses "
+    "WHERE id = :id AND tenant = :tenant AND owner = :owner AND response <> ''"
+)
+_USE = text("UPDATE conversations SET used_at = :now WHERE id = :id AND tenant = :tenant AND owner = :owner")
+_KEEP_ITEMS = text("UPDATE responses SET response = '', items = :items, size = :size WHERE id = :id")
 _DELETE = text("DELETE FROM responses WHERE id = :id AND tenant = :tenant AND owner = :owner")

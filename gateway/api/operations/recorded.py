@@ -1,0 +1,35 @@
+"""`POST /-/chat/completions`: a chat whose bytes the request log keeps, whatever `log.bodies` says.
+
+A program whose base URL ends in `/-` instead of `/v1` is recorded, and no other.
+"""
+
+from __future__ import annotations
+
+from gateway.api.chat import answer_headers
+from gateway.api.streaming import FunctionsEncoding, PayloadEncoding, chat_stream
+from gateway.server.asgi import ASGIApp, Receive, Scope, Send
+from gateway.server.client import ASGIClient
+from gateway.server.http import Request
+from gateway.wire.chat import ChatRequest, with_tier
+
+
+async def create(request: Request) -> ASGIApp:
+    chat = ChatRequest.parse(await request.body())
+    chat.caller, chat.recorded = request.caller, True
+    if chat.stream:
+        encoding = FunctionsEncoding(chat) if chat.functions else PayloadEncoding(chat)
+        return chat_stream(request.gateway, chat, encoding)
+    with await request.gateway.chat(chat) as run:
+        body = await run.whole()
+        headers = answer_headers(run)
+    if chat.functions:
+        from gateway.wire.rare import old_answer
+
+        body = old_answer(body)
+    if chat.tier is not None:
+        body = with_tier(body, chat.tier)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await ASGIClient(send).whole(200, headers, body)
+
+    return answer

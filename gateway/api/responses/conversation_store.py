@@ -1,0 +1,211 @@
+"""Conversations: their items are in the rows of responses, so a turn is stored once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Row, text
+
+from gateway.api.responses.response_store import LONGEST, ResponseStore, Stored
+from gateway.errors import ProviderInvalidRequest
+from gateway.server.principal import Principal
+from gateway.wire.chat import decode, encode
+from gateway.wire.responses.answer import new_id
+from gateway.wire.responses.conversations import with_ids
+from gateway.wire.responses.request import Item
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+    from gateway.store import Store
+
+MOST = 10_000
+"""Conversations of one user; the least recently used go first."""
+JOINED = 64 * 1024
+"""Characters up to which a row without a response takes further items."""
+
+
+class ConversationStore:
+    """Shows each user their own conversations alone. Their items count as stored responses do."""
+
+    def __init__(self, store: Store, responses: ResponseStore) -> None:
+        self._store = store
+        self._responses = responses
+
+    async def create(self, items: list[Item], metadata: dict[str, str], principal: Principal) -> dict[str, Any]:
+        """The new conversation."""
+        now = int(self._store.clock.now() + self._store.clock.behind())
+        row = {
+            **_owner(principal),
+            "id": new_id("conv"),
+            "created_at": now,
+            "used_at": now,
+            "metadata": encode(metadata).decode(),
+        }
+
+        def work(connection: Connection) -> None:
+            connection.execute(_ADD, row)
+            others = {**_owner(principal), "id": row["id"], "most": MOST - 1}
+            for id in list(connection.execute(_LEAST_USED, others).scalars()):
+                _remove(connection, id)
+
+        await self._store.write(work)
+        if items:
+            await self.add(row["id"], items, principal)
+        return {"id": row["id"], "object": "conversation", "created_at": now, "metadata": metadata}
+
+    async def get(self, id: str, principal: Principal) -> dict[str, Any]:
+        """Raises ProviderInvalidRequest (404)."""
+        row = await self._store.read(lambda connection: _conversation(connection, id, principal))
+        return _object(row)
+
+    async def update(self, id: str, metadata: dict[str, str], principal: Principal) -> dict[str, Any]:
+        """Raises ProviderInvalidRequest (404)."""
+
+        def work(connection: Connection) -> Row[Any]:
+            _conversation(connection, id, principal)
+            connection.execute(_METADATA, {"id": id, "metadata": encode(metadata).decode()})
+            return _conversation(connection, id, principal)
+
+        return _object(await self._store.write(work))
+
+    async def delete(self, id: str, principal: Principal) -> None:
+        """Its responses stay, without it. Raises ProviderInvalidRequest (404)."""
+
+        def work(connection: Connection) -> None:
+            _conversation(connection, id, principal)
+            _remove(connection, id)
+
+        await self._store.write(work)
+
+    async def items(self, id: str, principal: Principal) -> list[Item]:
+        """All items, oldest first. Raises ProviderInvalidRequest."""
+
+        def work(connection: Connection) -> list[Row[Any]]:
+            _conversation(connection, id, principal)
+            return list(connection.execute(_ROWS, {"id": id, "most": LONGEST + 1}))
+
+        rows = await self._store.read(work)
+        if len(rows) > LONGEST:
+            raise ProviderInvalidRequest(f"{id}: the conversation has more than {LONGEST} turns", param="conversation")
+        return [item for row in reversed(rows) for item in _items(row)]
+
+    async def add(self, id: str, items: list[Item], principal: Principal) -> list[Item]:
+        """The items with their ids. Raises ProviderInvalidRequest (404)."""
+
+        def work(connection: Connection) -> list[Item]:
+            _conversation(connection, id, principal)
+            rows = list(connection.execute(_ROWS, {"id": id, "most": LONGEST}))
+            given = with_ids(items, {item.get("id") for row in rows for item in _items(row)})
+            if rows and not rows[0].response and rows[0].size < JOINED:
+                _rewrite(connection, rows[0], "", [*decode(rows[0].items), *given])
+            else:
+                self._responses.insert(connection, Stored({}, given, id), principal)
+            return given
+
+        return await self._store.write(work)
+
+    async def remove(self, id: str, item: str, principal: Principal) -> dict[str, Any]:
+        """The conversation without the item. If the model wrote it, its response loses it, too.
+
+        Raises ProviderInvalidRequest (404).
+        """
+
+        def work(connection: Connection) -> Row[Any]:
+            found = _conversation(connection, id, principal)
+            for row in connection.execute(_ROWS, {"id": id, "most": LONGEST}):
+                if any(each.get("id") == item for each in _items(row)):
+                    _without(connection, row, item)
+                    return found
+            raise missing_item(id, item)
+
+        return _object(await self._store.write(work))
+
+
+async def prune(store: Store, config: Config, now: float) -> int:
+    """Removes conversations that nobody used for `server.responses_days`, with all items; returns their number."""
+    oldest = int(now - config.server.responses_days * 86400)
+    gone = 0
+    while ids := await store.write(lambda connection: _expired(connection, oldest)):
+        gone += len(ids)
+    return gone
+
+
+def missing_item(id: str, item: str) -> ProviderInvalidRequest:
+    return ProviderInvalidRequest(f"{id}: there is no item {item!r}", code="item_not_found", status=404)
+
+
+def _conversation(connection: Connection, id: str, principal: Principal) -> Row[Any]:
+    """Raises ProviderInvalidRequest (404)."""
+    row = connection.execute(_GET, {**_owner(principal), "id": id}).one_or_none()
+    if row is None:
+        message = f"there is no conversation {id!r}: it was never created, or it has expired"
+        raise ProviderInvalidRequest(message, code="conversation_not_found", param="conversation", status=404)
+    return row
+
+
+def _object(row: Row[Any]) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "object": "conversation",
+        "created_at": row.created_at,
+        "metadata": decode(row.metadata),
+    }
+
+
+def _items(row: Row[Any]) -> list[Item]:
+    output = decode(row.response)["output"] if row.response else []
+    return [*decode(row.items), *output]
+
+
+def _without(connection: Connection, row: Row[Any], item: str) -> None:
+    items = [each for each in decode(row.items) if each.get("id") != item]
+    response = ""
+    if row.response:
+        stored = decode(row.response)
+        response = encode({**stored, "output": [each for each in stored["output"] if each.get("id") != item]}).decode()
+    _rewrite(connection, row, response, items)
+
+
+def _rewrite(connection: Connection, row: Row[Any], response: str, items: list[Item]) -> None:
+    text = encode(items).decode()
+    values = {"id": row.id, "response": response, "items": text, "size": len(response) + len(text)}
+    connection.execute(_REWRITE, values)
+
+
+def _remove(connection: Connection, id: str) -> None:
+    for statement in (_DELETE_ITEMS, _FREE_RESPONSES, _DELETE):
+        connection.execute(statement, {"id": id})
+
+
+def _expired(connection: Connection, oldest: int) -> list[str]:
+    ids = list(connection.execute(_EXPIRED, {"oldest": oldest}).scalars())
+    for id in ids:
+        connection.execute(_DELETE_ROWS, {"id": id})
+        connection.execute(_DELETE, {"id": id})
+    return ids
+
+
+def _owner(principal: Principal) -> dict[str, Any]:
+    return {"tenant": principal.tenant, "owner": principal.user}
+
+
+_ADD = text(
+    "INSERT INTO conversations (id, tenant, owner, created_at, used_at, metadata) "
+    "VALUES (:id, :tenant, :owner, :created_at, :used_at, :metadata)"
+)
+_GET = text("SELECT * FROM conversations WHERE id = :id AND tenant = :tenant AND owner = :owner")
+_LEAST_USED = text(
+    "SELECT id FROM conversations WHERE tenant = :tenant AND owner = :owner AND id <> :id "
+    "ORDER BY used_at DESC, id LIMIT 100 OFFSET :most"
+)
+_METADATA = text("UPDATE conversations SET metadata = :metadata WHERE id = :id")
+_ROWS = text(
+    "SELECT id, response, items, size FROM responses WHERE conversation = :id "
+    "ORDER BY turn DESC, created_at DESC, id LIMIT :most"
+)
+_REWRITE = text("UPDATE responses SET response = :response, items = :items, size = :size WHERE id = :id")
+_DELETE_ITEMS = text("DELETE FROM responses WHERE conversation = :id AND response = ''")
+_FREE_RESPONSES = text("UPDATE responses SET conversation = NULL WHERE conversation = :id")
+_DELETE = text("DELETE FROM conversations WHERE id = :id")
+_EXPIRED = text("SELECT id FROM conversations WHERE used_at < :oldest LIMIT 20")
+_DELETE_ROWS = text("DELETE FROM responses WHERE conversation = :id")

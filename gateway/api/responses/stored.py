@@ -1,0 +1,43 @@
+"""The stores behind a request, which open on first use, and pages of stored items."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.server.http import Request
+from gateway.wire.batches import page
+from gateway.wire.responses.request import Item
+
+if TYPE_CHECKING:
+    from gateway.api.responses.conversation_store import ConversationStore
+    from gateway.api.responses.response_store import ResponseStore
+
+PAGE, LARGEST_PAGE = 20, 100
+
+
+async def responses(request: Request) -> ResponseStore:
+    from gateway.api.responses.response_store import ResponseStore
+
+    return ResponseStore(await request.services.store(), request.gateway.config.server.responses_max_bytes)
+
+
+async def conversations(request: Request) -> ConversationStore:
+    """Raises ProviderInvalidRequest where nothing may be stored."""
+    if not request.gateway.config.server.responses_days:
+        message = "conversation: this gateway stores none (server.responses_days: 0)"
+        raise ProviderInvalidRequest(message, code="conversations_disabled", param="conversation")
+    from gateway.api.responses.conversation_store import ConversationStore
+
+    return ConversationStore(await request.services.store(), await responses(request))
+
+
+def paged(request: Request, found: list[Item]) -> Item:
+    """The page that the query asks for. found: all items, oldest first. Raises ProviderInvalidRequest."""
+    items = found if request.query_params.get("order") == "asc" else found[::-1]
+    if after := request.query_params.get("after"):
+        places = [place for place, item in enumerate(items) if item.get("id") == after]
+        if not places:
+            raise ProviderInvalidRequest(f"after: there is no item {after!r}", param="after")
+        items = items[places[0] + 1 :]
+    return page(items, max(1, request.number("limit", PAGE, LARGEST_PAGE)))

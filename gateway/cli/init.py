@@ -1,0 +1,29 @@
+"""`ctxgate init`"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gateway.cli.default_config import written
+from gateway.cli.options import Command
+
+EXAMPLES = """\
+examples:
+  ctxgate init                          writes ~/.config/ctxgate/config.yaml, unless it is there
+  ctxgate init && ctxgate check
+  XDG_CONFIG_HOME=/tmp/try ctxgate init      to another folder
+"""
+
+
+@click.command(cls=Command, epilog=EXAMPLES)
+def init() -> None:
+    """Writes the commented default configuration to the user's configuration folder, and keeps one that is there.
+
+    `ctxgate serve` does the same where it finds no configuration. The weights go below ~/.local/share/ctxgate.
+    """
+    if not written():
+        from gateway.config import default
+
+        print(f"ctxgate: {default.place()} is there already, and stays as it is", file=sys.stderr)

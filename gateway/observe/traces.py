@@ -1,0 +1,210 @@
+"""A span of OpenTelemetry for each request, by `log.traces`. Imported only if that is set.
+
+Attributes are those of the GenAI conventions; what these don't name begins with `ctxgate.`. No span holds what was
+said, unless `log.trace_content` asks for it. Spans leave in batches, in a thread of the SDK's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from time import monotonic, time
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from gateway import __version__
+from gateway.answer.capture import RecordedAnswer, Recording
+from gateway.answer.normalize import Answer
+from gateway.observe.request_log import LEFT, OK, Ended, Row, tokens_of
+from gateway.wire import genai
+from gateway.wire.chat import ApiName, ChatRequest, decode, encode
+from gateway.wire.fold import Fold
+
+OPERATIONS: Mapping[ApiName, str] = {"completions": "text_completion", "embeddings": "embeddings", "rerank": "rerank"}
+"""API → `gen_ai.operation.name`; any other chats."""
+PARAMETERS = {
+    **{name: name for name in ("temperature", "top_p", "top_k", "max_tokens", "frequency_penalty", "presence_penalty")},
+    **{"max_completion_tokens": "max_tokens", "seed": "seed"},
+}
+"""Field of a request → its attribute behind `gen_ai.request.`."""
+
+
+class Event(Struct, frozen=True):
+    """at: by time.monotonic."""
+
+    name: str
+    at: float
+    attributes: Mapping[str, Any] = {}
+
+
+class Note(Struct):
+    """What a span says beyond the request log. request: None unless it is a chat. answer: None if none came."""
+
+    runtime: str
+    request: ChatRequest | None = None
+    answer: Answer | None = None
+    events: list[Event] = []
+
+
+class Reasons:
+    """An answer that remembers its id and why it ended."""
+
+    finish_reason: str | None = None
+    id: str | None = None
+
+    def _last(self, *args: Any) -> dict[str, Any]:
+        last: dict[str, Any] = super()._last(*args)  # type: ignore[misc]
+        self._look(last)
+        return last
+
+    def whole(self, payload: bytes) -> bytes:
+        body: bytes = super().whole(payload)  # type: ignore[misc]
+        self._look(decode(body))
+        return body
+
+    def _look(self, answer: Mapping[str, Any]) -> None:
+        self.id = answer.get("id")
+        self.finish_reason = next((choice.get("finish_reason") for choice in answer["choices"]), None)
+
+
+class TracedAnswer(Reasons, Answer):
+    pass
+
+
+class TracedRecordedAnswer(Reasons, RecordedAnswer):
+    pass
+
+
+class Traces:
+    """endpoint: URL of an OTLP/HTTP receiver. exporter: takes its place. content: spans hold what was said."""
+
+    def __init__(self, endpoint: str, *, content: bool = False, exporter: SpanExporter | None = None) -> None:
+        if exporter is None:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+            exporter = OTLPSpanExporter(endpoint)
+        resource = Resource.create({"service.name": "ctxgate", "service.version": __version__})
+        self.content = content
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer = self._provider.get_tracer("ctxgate", __version__)
+
+    def write(self, row: Row, note: Note) -> None:
+        """The span of a request that has ended."""
+        ended = Ended(*row)
+        clock = time() - monotonic()
+        operation = OPERATIONS.get(ended.api, "chat")
+        span = self._tracer.start_span(
+            f"{operation} {ended.model}",
+            kind=SpanKind.SERVER,
+            attributes=_attributes(ended, note, operation),
+            start_time=_nanoseconds(clock + ended.began),
+        )
+        for event in note.events:
+            span.add_event(event.name, event.attributes, _nanoseconds(clock + event.at))
+        if ended.first:
+            span.add_event("first_token", timestamp=_nanoseconds(clock + ended.first))
+        if self.content and note.request is not None:
+            span.set_attributes(_content(note.request, getattr(note.answer, "recording", None)))
+        if ended.outcome not in (OK, LEFT):
+            span.set_attribute("error.type", ended.outcome)
+            span.set_status(StatusCode.ERROR, ended.outcome)
+        span.end(_nanoseconds(clock + ended.end))
+
+    def close(self) -> None:
+        """Sends what is left. Blocks."""
+        self._provider.shutdown()
+
+
+def _attributes(ended: Ended, note: Note, operation: str) -> genai.Attributes:
+    prompt, cached, completion = tokens_of(ended.usage)
+    found: genai.Attributes = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": note.runtime,
+        "gen_ai.request.model": ended.model,
+        "ctxgate.api": ended.api,
+        "ctxgate.outcome": ended.outcome,
+        "ctxgate.stream": ended.stream,
+    }
+    if ended.usage:
+        found["gen_ai.usage.cache_read.input_tokens"] = cached
+    if ended.first:
+        found["gen_ai.server.time_to_first_token"] = ended.first - ended.began
+    if ended.caller.client:
+        found["ctxgate.client"] = ended.caller.client
+    request, answer = note.request, note.answer
+    if request is not None:
+        found |= _parameters(request)
+        if request.tier is not None:
+            found["openai.response.service_tier"] = request.tier
+    return found | genai.answered(
+        model=ended.model if answer is not None else None,
+        id=getattr(answer, "id", None),
+        finish_reason=getattr(answer, "finish_reason", None),
+        prompt_tokens=prompt if ended.usage else None,
+        completion_tokens=completion if ended.usage else None,
+    )
+
+
+def _parameters(request: ChatRequest) -> genai.Attributes:
+    found = {}
+    for field, name in PARAMETERS.items():
+        value = decode(request.fields[field]) if field in request.fields else None
+        if isinstance(value, int | float):
+            found[f"gen_ai.request.{name}"] = value
+    return found
+
+
+def _content(request: ChatRequest, recording: Recording | None) -> genai.Attributes:
+    """The messages in the conventions' form, as JSON."""
+    said = decode(request.fields["messages"])
+    found = {"gen_ai.input.messages": encode([_message(message) for message in said]).decode()}
+    if recording is not None and recording.clean and not recording.cut:
+        answers = _answers([decode(payload) for payload in recording.clean])
+        found["gen_ai.output.messages"] = encode([_message(message) for message in answers]).decode()
+    return found
+
+
+def _answers(payloads: list[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    choices = payloads[0].get("choices") or [{}]
+    whole = payloads[0] if "message" in choices[0] else Fold(payloads).body()
+    for choice in whole["choices"]:
+        yield {**choice["message"], "finish_reason": choice.get("finish_reason")}
+
+
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = []
+    content = message.get("content")
+    texts = content if isinstance(content, list) else [{"type": "text", "text": content}] if content else []
+    for text in texts:
+        if isinstance(text, dict) and isinstance(text.get("text"), str):
+            kind = "tool_call_response" if message.get("role") == "tool" else "text"
+            parts.append({"type": kind, "response" if kind != "text" else "content": text["text"]})
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") or {}
+        parts.append(
+            {
+                "type": "tool_call",
+                "id": call.get("id"),
+                "name": function.get("name"),
+                "arguments": _json(function.get("arguments")),
+            }
+        )
+    reason = {"finish_reason": message["finish_reason"]} if message.get("finish_reason") else {}
+    return {"role": message.get("role"), "parts": parts, **reason}
+
+
+def _json(text: Any) -> Any:
+    try:
+        return decode(text) if isinstance(text, str) else text
+    except msgspec.DecodeError:
+        return text
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)

@@ -1,0 +1,278 @@
+"""The limits of API keys: requests and tokens in a time, requests at a time, models. Counts are this process's own;
+the day's tokens begin with those in the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from math import ceil
+from time import monotonic, time
+
+from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderRateLimit
+from gateway.server.principal import Limits, Principal
+from gateway.wire.chat import TIERS, Tier
+from gateway.wire.limits import Headers, Left, Standing
+
+MINUTE, DAY = 60, 86400
+MOST = 10**12
+
+NAMES = {
+    "requests/minute": "requests_per_minute",
+    "tokens/minute": "tokens_per_minute",
+    "tokens/day": "tokens_per_day",
+    "parallel": "parallel",
+    "models": "models",
+    "tiers": "tiers",
+    "tier": "tier",
+}
+"""How a command line names the fields of `Limits`."""
+
+
+class LimitReached(ProviderRateLimit):
+    """more: the headers of the API that tell what is left."""
+
+    def __init__(self, message: str, retry_after: float, more: Headers) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self._more = more
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), *self._more]
+
+
+class Window:
+    """At most `limit` in any `seconds`, as whole seconds count: what comes within one counts from its end."""
+
+    def __init__(self, limit: int, seconds: int = MINUTE) -> None:
+        self.limit = limit
+        self._seconds = seconds
+        self._amounts: deque[list[int]] = deque()
+        """[second from which it counts, amount], at most one for each second."""
+        self._used = 0
+
+    def add(self, amount: int, now: float) -> None:
+        second = ceil(now)
+        self._used += amount
+        if self._amounts and self._amounts[-1][0] == second:
+            self._amounts[-1][1] += amount
+        else:
+            self._amounts.append([second, amount])
+
+    def left(self, now: float) -> Left:
+        amounts = self._amounts
+        if amounts and amounts[0][0] + self._seconds <= now:
+            self._forget(now)
+        remaining = self.limit - self._used
+        reset = amounts[-1][0] + self._seconds - now if amounts else 0.0
+        return Left(self.limit, remaining if remaining > 0 else 0, reset)
+
+    def wait(self, now: float) -> float:
+        """Seconds until one more is allowed; 0 if it is."""
+        if self._used < self.limit:
+            return 0.0
+        self._forget(now)
+        over = self._used - self.limit + 1
+        for second, amount in self._amounts:
+            if over <= 0:
+                break
+            over -= amount
+            if over <= 0:
+                return second + self._seconds - now
+        return 0.0
+
+    def _forget(self, now: float) -> None:
+        while self._amounts and self._amounts[0][0] + self._seconds <= now:
+            self._used -= self._amounts.popleft()[1]
+
+
+class KeyMeter:
+    """Counts what one key uses; a `gateway.wire.chat.Meter`."""
+
+    def __init__(
+        self, key: str, limits: Limits, now: Callable[[], float] = monotonic, clock: Callable[[], float] = time
+    ) -> None:
+        self.key = key
+        self.running = 0
+        self.remembers = False
+        """The day's tokens are those of the store and of this process."""
+        self._now = now
+        self._clock = clock
+        self._day = clock() // DAY
+        self._day_tokens = 0
+        self.change(limits)
+
+    def change(self, limits: Limits) -> None:
+        """Other limits; those of a minute count anew."""
+        self.limits = limits
+        self._models = frozenset(limits.models)
+        self._most = limits.parallel if limits.parallel is not None else MOST
+        self._requests = Window(limits.requests_per_minute) if limits.requests_per_minute is not None else None
+        self._tokens = Window(limits.tokens_per_minute) if limits.tokens_per_minute is not None else None
+
+    def remember(self, tokens: int) -> None:
+        """tokens: of today, in the store."""
+        self._roll(self._clock())
+        self._day_tokens = tokens
+        self.remembers = True
+
+    def enter(self, headers: Callable[[Standing, float], Headers]) -> Standing:
+        """Counts a request in and returns what is left; `leave` counts it out.
+
+        Raises LimitReached, whose headers are those of `headers`.
+        """
+        now, clock = self._now(), self._clock()
+        if self.running >= self._most or (wait := self._wait(now, clock)) > 0:
+            wait = wait if self.running < self._most else 1.0
+            more = headers(self._standing(now, clock), clock)
+            raise LimitReached(f"key {self.key}: {self._why(now)}; try again in {max(1, ceil(wait))} s", wait, more)
+        if self._requests is not None:
+            self._requests.add(1, now)
+        self.running += 1
+        return self._standing(now, clock)
+
+    def leave(self) -> None:
+        self.running -= 1
+
+    def spend(self, tokens: tuple[int, int, int]) -> None:
+        prompt, _, completion = tokens
+        self._roll(self._clock())
+        self._day_tokens += prompt + completion
+        if self._tokens is not None:
+            self._tokens.add(prompt + completion, self._now())
+
+    def check(self, *names: str) -> None:
+        """names: the model's name and aliases."""
+        if self._models and self._models.isdisjoint(names):
+            allowed = ", ".join(self.limits.models)
+            message = f"key {self.key} may not use the model {names[0]!r}; it may use: {allowed}"
+            raise ProviderAuthentication(message, code="model_not_allowed", param="model", status=403)
+
+    def tier(self, wanted: Tier | None, default: Tier | None) -> Tier | None:
+        """See `gateway.wire.chat.Meter`. Of the defaults, the model's comes first."""
+        limits = self.limits
+        allowed = limits.tiers
+        if wanted is not None:
+            if allowed and wanted not in allowed:
+                message = f"key {self.key} may not ask for service_tier {wanted!r}, only for: {', '.join(allowed)}"
+                raise ProviderAuthentication(message, code="tier_not_allowed", param="service_tier", status=403)
+            return wanted
+        if default is not None and (not allowed or default in allowed):
+            return default
+        return limits.tier or (allowed[-1] if allowed and "default" not in allowed else None)
+
+    def _wait(self, now: float, clock: float) -> float:
+        """Seconds until a request may come, however many run."""
+        for window in (self._requests, self._tokens):
+            if window is not None and (wait := window.wait(now)) > 0:
+                return wait
+        if (most := self.limits.tokens_per_day) is not None:
+            self._roll(clock)
+            if self._day_tokens >= most:
+                return DAY - clock % DAY
+        return 0.0
+
+    def _why(self, now: float) -> str:
+        """Which limit the key has reached."""
+        if self.running >= self._most:
+            return f"{self.running} requests at a time are its limit"
+        for what, window in (("requests", self._requests), ("tokens", self._tokens)):
+            if window is not None and window.wait(now) > 0:
+                return f"{window.limit} {what} a minute are its limit"
+        return f"{self.limits.tokens_per_day} tokens a day are its limit"
+
+    def _standing(self, now: float, clock: float) -> Standing:
+        """Of two limits on tokens, the one of which less is left."""
+        requests = self._requests.left(now) if self._requests is not None else None
+        tokens = self._tokens.left(now) if self._tokens is not None else None
+        if (most := self.limits.tokens_per_day) is not None:
+            self._roll(clock)
+            remaining = most - self._day_tokens
+            if tokens is None or remaining < tokens.remaining:
+                tokens = Left(most, remaining if remaining > 0 else 0, DAY - clock % DAY)
+        return Standing(requests, tokens)
+
+    def _roll(self, clock: float) -> None:
+        if (today := clock // DAY) != self._day:
+            self._day, self._day_tokens = today, 0
+
+
+class Limiter:
+    """The meters of all keys that have limits. used_today: the tokens of a key that the store knows of today."""
+
+    def __init__(self, used_today: Callable[[str], Awaitable[int]]) -> None:
+        self._used_today = used_today
+        self._meters: dict[str, KeyMeter] = {}
+        self._remembering: dict[str, asyncio.Task[None]] = {}
+        """By key; a finished one has succeeded."""
+
+    async def meter(self, principal: Principal) -> KeyMeter:
+        """The meter of a principal with limits. Raises what `used_today` raises: without it nobody knows what is
+        left."""
+        limits, key = principal.limits, principal.key
+        assert limits is not None
+        meter = self._meters.get(key)
+        if meter is None:
+            meter = self._meters[key] = KeyMeter(key, limits)
+        elif meter.limits is not limits:
+            if meter.limits != limits:
+                meter.change(limits)
+            meter.limits = limits
+        if not meter.remembers and limits.tokens_per_day is not None:
+            await self._remembered(meter)
+        return meter
+
+    async def _remembered(self, meter: KeyMeter) -> None:
+        task = self._remembering.get(meter.key)
+        if task is None:
+            task = self._remembering[meter.key] = asyncio.create_task(self._remember(meter), name="tokens of today")
+        if not task.done():
+            # A caller that gives up must not cancel it for the others.
+            await asyncio.shield(task)
+        task.result()
+
+    async def _remember(self, meter: KeyMeter) -> None:
+        try:
+            meter.remember(await self._used_today(meter.key))
+        except BaseException:
+            self._remembering.pop(meter.key, None)
+            raise
+
+
+def parse(given: tuple[str, ...]) -> Limits | None:
+    """Limits as a command line writes them: `requests/minute=60`, `models=a,b`. Raises ProviderInvalidRequest."""
+    found: dict[str, int | str | tuple[str, ...]] = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        if name not in NAMES:
+            raise ProviderInvalidRequest(f"{name!r} is no limit; there are: {', '.join(NAMES)}")
+        found[NAMES[name]] = _value(name, value)
+    return Limits(**found) if found else None  # type: ignore[arg-type]  # `_value` has the types
+
+
+def written(limits: Limits | None) -> str:
+    """As `parse` reads them, with spaces in between; `-` for none."""
+    if limits is None:
+        return "-"
+    given = [(name, getattr(limits, field)) for name, field in NAMES.items()]
+    return " ".join(f"{name}={','.join(v) if isinstance(v, tuple) else v}" for name, v in given if v not in (None, ()))
+
+
+def _value(name: str, value: str) -> int | str | tuple[str, ...]:
+    if name == "models" or name == "tiers":
+        values = tuple(filter(None, value.split(",")))
+        if not values:
+            raise ProviderInvalidRequest(f"{name}={value}: name at least one, as {name}=a,b")
+        for each in values if name == "tiers" else ():
+            _check_tier(name, each)
+        return values
+    if name == "tier":
+        _check_tier(name, value)
+        return value
+    if not (value.isascii() and value.isdigit()) or not 1 <= int(value[:20]) <= MOST:
+        raise ProviderInvalidRequest(f"{name}={value}: must be a whole number from 1")
+    return int(value)
+
+
+def _check_tier(name: str, tier: str) -> None:
+    if tier not in TIERS:
+        raise ProviderInvalidRequest(f"{name}: {tier!r} is no service tier; there are: {', '.join(TIERS)}")
