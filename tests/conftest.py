@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from dataclasses import astuple
@@ -25,6 +26,8 @@ def pytest_configure() -> None:
     # inherits that can't be interrupted: tests of Ctrl-C would wait in vain.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Several engines share the processors with the tests: threads that spin would wait for those that don't run.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 @pytest.fixture(scope="session", autouse=True)

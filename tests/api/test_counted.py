@@ -134,7 +134,7 @@ async def test_a_stream_that_breaks(breaks: bool) -> None:
         await client.post({"prompt": "Hi", "stream": True}, "/v1/completions")
         assert (await client.head())[1] == 200
         parts = client.parts()
-        assert BROKEN[0] in await anext(parts)
+        assert b'"text":"He"' in await anext(parts)
         seen.set()
         rest = b"".join([part async for part in parts])
         assert b'"category":"provider_unavailable"' in rest

@@ -160,7 +160,7 @@ async def test_errors_are_strings() -> None:
         assert (wrong.status, wrong.json) == (400, {"error": "template: not supported; the model's own applies"})
         typed = await gateway.ask({"model": "m", "messages": [ASK], "options": {"num_predict": "5"}}, "/api/chat")
         assert (typed.status, typed.json) == (400, {"error": "max_tokens: expected `int | null`, got `str`"})
-        for path in ("/api/pull", "/api/chat/x", "/api"):
+        for path in ("/api/copy", "/api/chat/x", "/api"):
             unknown = await gateway.ask({"model": "m"}, path)
             assert (unknown.status, unknown.json) == (404, {"error": f"POST {path}: no such endpoint"})
         elsewhere = await gateway.ask({}, "/apis")

@@ -132,7 +132,7 @@ def test_every_field_of_every_line(generate: bool) -> None:
     came = [*lines.feed(SAID), *lines.finish()]
     assert came == [line("", thinking="Hm."), line("So"), {**line(""), **LAST}]
     assert lines.whole(came) == {**line("So", thinking="Hm."), **LAST}
-    assert encoder(101.0, generate=generate).loaded() == {**line(""), "done": True, "done_reason": "load"}
+    assert encoder(101.0, generate=generate).loaded("load") == {**line(""), "done": True, "done_reason": "load"}
 
 
 def test_a_generated_answer_without_thinking_has_none() -> None:

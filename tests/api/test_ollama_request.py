@@ -103,7 +103,7 @@ FIELDS: dict[str, tuple[Json, Json]] = {
         {**ALWAYS, "max_tokens": 5, "temperature": 0, "stop": ["x"]},
     ),
     "no limit": ({"options": {"num_predict": -1}}, ALWAYS),
-    "no tokens at all": ({"options": {"num_predict": 0}}, {**ALWAYS, "max_tokens": 0}),
+    "no limit, as Ollama's runner reads it": ({"options": {"num_predict": 0}}, ALWAYS),
     "a negative seed": ({"options": {"seed": -1}}, {**ALWAYS, "seed": -1}),
     "json": ({"format": "json"}, {**ALWAYS, "response_format": {"type": "json_object"}}),
     "a schema": (

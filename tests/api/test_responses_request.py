@@ -231,7 +231,12 @@ SCHEMA: Json = {"type": "json_schema", "name": "n", "schema": PARAMETERS, "stric
         pytest.param({"text": {"format": {"type": "text"}}}, {"text": {"format": {"type": "text"}}}, id="text"),
         pytest.param(
             {"tools": [F, {"type": "web_search"}, {"type": "custom", "name": "c"}]},
-            {"tools": [{**F, "strict": None, "parameters": None}, {"type": "custom", "name": "c"}]},
+            {
+                "tools": [
+                    {**F, "description": None, "strict": None, "parameters": None},
+                    {"type": "custom", "name": "c"},
+                ]
+            },
             id="tools that can be called",
         ),
     ],
@@ -247,7 +252,7 @@ def test_a_response_repeats_what_it_answers(fields: Json, expected: Json) -> Non
 REFUSED: dict[str, tuple[Json, str]] = {
     "no input": ({"input": []}, "input"),
     "nothing to read": ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
-    "a conversation of OpenAI's": ({"conversation": "c"}, "conversation"),
+    "two conversations": ({"conversation": "c", "previous_response_id": "r"}, "conversation"),
     "a prompt of OpenAI's": ({"prompt": {"id": "p"}}, "prompt"),
     "an unknown item": ({"input": [HI, {"type": "image_generation_call"}]}, "input[1]"),
     "an unknown role": ({"input": [{"role": "robot", "content": "Hi"}]}, "input[0].role"),

@@ -189,7 +189,10 @@ REFUSED: dict[str, tuple[Json | bytes, int, str | None]] = {
     ),
     "a call without an id": ({"input": [{"type": "function_call", "name": "f"}]}, 400, "input[0].call_id"),
     "an unknown role": ({"input": [{"role": "robot", "content": "x"}]}, 400, "input[0].role"),
-    "a conversation": ({"input": "x", "conversation": "conv_1"}, 400, "conversation"),
+    "no such conversation": ({"input": "x", "conversation": "conv_1"}, 404, "conversation"),
+    "two conversations": (
+        {"input": "x", "conversation": "conv_1", "previous_response_id": "resp_1"}, 400, "conversation",
+    ),
     "a prompt template": ({"input": "x", "prompt": {"id": "p"}}, 400, "prompt"),
     "the background unstored": ({"input": "x", "background": True, "store": False}, 400, "background"),
     "a tool nobody can run": ({"input": "x", "tool_choice": {"type": "web_search"}}, 400, "tool_choice"),

@@ -81,6 +81,14 @@ class OllamaDouble:
                     )
                     told = {} if capabilities is None else {"capabilities": capabilities}
                     _json(writer, 200, {"template": template, "details": {"format": "gguf"}, **told})
+            case "POST", "/api/generate":
+                request = json.loads(body)
+                self.requests.append(request)
+                if request["model"] not in self.models:
+                    _json(writer, 404, {"error": f"model '{request['model']}' not found"})
+                else:
+                    reason = "unload" if request.get("keep_alive") == 0 else "load"
+                    _json(writer, 200, {"model": request["model"], "response": "", "done": True, "done_reason": reason})
             case "POST", "/v1/chat/completions":
                 await self._chat(writer, body)
             case "POST", "/api/chat":

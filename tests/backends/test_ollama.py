@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from gateway.backends import Address
 from gateway.backends.ollama import OllamaBackend
-from gateway.config import Model, PullSource
+from gateway.config import Model, PullSource, Runtime
 from gateway.errors import (
     GatewayError,
     ProviderInvalidRequest,
@@ -95,6 +96,23 @@ async def test_takes_tools(address: Address, name: str, takes: bool) -> None:
     assert await backend.takes_tools() is takes
     await backend.ready()
     await backend.aclose()
+
+
+@pytest.mark.parametrize(
+    ("keep_alive", "told"),
+    [(None, {}), (0, {"keep_alive": 0}), (60.0, {"keep_alive": 60}), (math.inf, {"keep_alive": -1})],
+)
+async def test_it_loads_and_unloads(
+    keep_alive: float | None, told: dict[str, Any], double: OllamaDouble, address: Address
+) -> None:
+    backend = OllamaBackend(QWEN, address)
+    await backend.load(keep_alive)
+    assert double.requests == [{"model": "qwen2.5:32b", "stream": False, **told}]
+    await backend.aclose()
+    nobody = OllamaBackend(Model(name="nope", runtime="ollama"), address)
+    with pytest.raises(WeightsMissing):
+        await nobody.load(keep_alive)
+    await nobody.aclose()
 
 
 @pytest.mark.parametrize(
@@ -189,6 +207,15 @@ async def test_num_ctx_comes_from_config_and_an_oversize_prompt_is_refused_with_
         await ask(WINDOWED, address, request("word " * 596, stream=stream))
     assert caught.value.code == "context_length_exceeded"
     assert caught.value.details == {"prompt_tokens": 600, "context_window": 600}
+
+
+async def test_settings_of_the_model_go_with_each_chat(double: OllamaDouble, address: Address) -> None:
+    tuned = replace(QWEN, engine=Runtime(gpu_layers=0, threads=2, batch=64, mmap=False))
+    await ask(tuned, address, request(options={"num_batch": 32}, temperature=0.5))
+    expected = {"num_gpu": 0, "num_thread": 2, "num_batch": 32, "use_mmap": False, "temperature": 0.5}
+    assert double.requests[-1]["options"].items() >= expected.items()
+    await ask(QWEN, address, request())
+    assert double.requests[-1]["options"].keys().isdisjoint({"num_gpu", "num_thread", "num_batch", "use_mmap"})
 
 
 async def test_what_a_request_says_of_num_ctx_wins(double: OllamaDouble, address: Address) -> None:

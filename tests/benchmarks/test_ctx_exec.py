@@ -1,11 +1,17 @@
-"""The benchmark of executed objects runs and compares what it says; how long it takes is for its own report."""
+"""The comparison of executed objects with curl runs; how fast they are is never asserted."""
 
 from __future__ import annotations
+
+import shutil
+
+import pytest
 
 from benchmarks import ctx_exec
 
 
-def test_both_are_asked_in_turns() -> None:
-    result = ctx_exec.measure(3)
-    assert len(result.http) == len(result.object) == 3
-    print(f"\n{result.client} {result.http}, object {result.object}: {result.above:.1f} ms above")
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl isn't installed: there is nothing to compare with")
+def test_each_client_is_measured() -> None:
+    times = ctx_exec.measure(2)
+    expected = {"curl", "Python"} | ({"compiled"} if shutil.which("cc") is not None else set())
+    assert times.keys() == expected
+    assert all(len(found) == 2 and min(found) > 0 for found in times.values())

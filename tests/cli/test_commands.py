@@ -19,7 +19,7 @@ import pytest
 from gateway import __version__
 from gateway.cli.main import root
 from gateway.config import Server, load
-from gateway.errors import CATEGORIES
+from gateway.errors import CATEGORIES, ProviderUnavailable
 from tests.cli.commands import config, ctxgate, environment, serving
 from tests.config.test_load import LOCALCOWORK
 from tests.patience import PATIENCE
@@ -92,6 +92,7 @@ def test_the_nearest_spelling_is_suggested(args: list[str], suggested: str, tmp_
 ACTIONS = {
     "ctx": ["sync", "ls", "cat main", "run main", "export main default", "doctor"],
     "keys": ["add", "list", "revoke k"],
+    "tools": ["ls", "call tool.ls {}"],
     "records": ["define m f", "filter m f q", "models", "find m"],
     "room": ["new", "say r hi", "watch r", "history r", "release r"],
 }
@@ -121,7 +122,7 @@ def given_configuration(words: list[str]) -> Path | None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("line", ["gateway formats", "gateway check", "gateway --help", "benchmarks.model_test list"])
+@pytest.mark.parametrize("line", ["gateway formats", "gateway check", "gateway --help", "gateway.cli.model_test list"])
 def test_closed_stdout(line: str, unbuffered: str, tmp_path: Path) -> None:
     """As in `ctxgate formats | head -1`."""
     config(tmp_path, ECHO)
@@ -141,19 +142,45 @@ def test_closed_stdout(line: str, unbuffered: str, tmp_path: Path) -> None:
     assert done.stderr == b""
 
 
-@pytest.mark.parametrize("command", ["serve", "check", "models", "pull", "chat"])
-def test_no_configuration(command: str, tmp_path: Path) -> None:
-    done = ctxgate(command, cwd=tmp_path)
-    assert done.returncode == 2
-    assert f"no _models/config.yaml in {tmp_path}" in done.stderr
-    assert f"{tmp_path}/.config/ctxgate/config.yaml" in done.stderr
-    assert "--config FILE" in done.stderr
+def test_without_a_configuration_the_default_is_read_and_nothing_written(tmp_path: Path) -> None:
+    own = f"{tmp_path}/.config/ctxgate/config.yaml"
+    done = ctxgate("check", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"{own}: 12 models, active: smollm2-135m-instruct\n")
+    assert done.stderr == f"ctxgate: no configuration yet, so this is the default; `ctxgate init` writes {own}\n"
+    listed = json.loads(ctxgate("models", "--json", cwd=tmp_path).stdout)["models"]
+    assert listed[0]["path"] == f"{tmp_path}/.local/share/ctxgate/models/smollm2-135m-instruct.gguf"
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_init_writes_the_default_once(tmp_path: Path) -> None:
+    first, own = ctxgate("init", cwd=tmp_path), tmp_path / ".config/ctxgate/config.yaml"
+    assert first.returncode == 0
+    assert str(own) in first.stderr
+    assert f"{tmp_path}/.local/share/ctxgate/models" in first.stderr
+    shipped = (ROOT / "_models/config.yaml").read_text("utf-8")
+    added = [line for line in own.read_text("utf-8").splitlines() if line not in shipped.splitlines()]
+    assert [line.partition(":")[0] for line in added if not line.startswith("#")] == ["models_dir"]
+    assert (own.parent / "config.schema.json").read_text("utf-8") == ctxgate("check", "--schema", cwd=tmp_path).stdout
+    checked = ctxgate("check", cwd=tmp_path)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    own.write_text("active_model: e\nmodels: {e: {runtime: echo}}\n", "utf-8")
+    again = ctxgate("init", cwd=tmp_path)
+    assert (again.returncode, again.stderr) == (0, f"ctxgate: {own} is there already, and stays as it is\n")
+    assert ctxgate("check", cwd=tmp_path).stdout == f"{own}: 1 model, active: e\n"
+    assert not [*tmp_path.rglob(".config.yaml-*")]
+
+
+def test_init_into_a_folder_that_can_t_be_written(tmp_path: Path) -> None:
+    (tmp_path / ".config").write_text("a file", "utf-8")
+    done = ctxgate("init", cwd=tmp_path)
+    assert done.returncode == ProviderUnavailable.exit_code
+    assert "XDG_CONFIG_HOME" in done.stderr
 
 
 def test_check_default(tmp_path: Path) -> None:
     done = ctxgate("check", "--config", ROOT / "_models" / "config.yaml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("config.yaml: 11 models, active: smollm2-135m-instruct\n")
+    assert done.stdout.endswith("config.yaml: 12 models, active: smollm2-135m-instruct\n")
 
 
 def test_check_finds_the_file_from_below(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import tomllib
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ import pytest
 import yaml
 
 from gateway.cli.contracts import CONTRACTS
-from tests.cli.commands import ctxgate
+from tests.cli.commands import config, ctxgate, serving
+from tests.cli.test_commands import answering
 from tests.engines.served import served
 from tests.ports import free_port
 
@@ -32,7 +34,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, test_model: Path) -> Itera
     pytest.importorskip("xllamacpp")
     folder = tmp_path_factory.mktemp("doctor")
     tiny = {"runtime": "llama.cpp", "path": str(test_model), "tool_call_format": "pythonic", "threads": 1}
-    content = {"active_model": "tiny", "models": {"tiny": {**tiny, "context_window": 2048}}}
+    large = {**tiny, "context_window": 65536}
+    content = {"active_model": "tiny", "models": {"tiny": {**tiny, "context_window": 2048}, "large": large}}
     with served(content, folder, PATH="") as gateway:
         yield written(folder, **content, server={"port": urlsplit(gateway.url).port})
 
@@ -40,7 +43,12 @@ def running(tmp_path_factory: pytest.TempPathFactory, test_model: Path) -> Itera
 @pytest.mark.parametrize("client", sorted(CONTRACTS))
 def test_a_client(client: str, running: Path) -> None:
     done = ctxgate("doctor", "--config", running, "--client", client, cwd=running.parent)
-    assert done.returncode == 0, done.stdout + done.stderr
+    contract = CONTRACTS[client]
+    assert done.returncode == (69 if contract.first_request else 0), done.stdout + done.stderr
+    if contract.first_request:
+        assert "wrong  window: tiny has 2048 tokens; " in done.stdout
+        assert "(--model NAME), or set context_window: " in done.stdout
+        assert "choose large" in done.stdout
     findings = [line for line in done.stdout.splitlines() if line.startswith("ok ")]
     assert len(findings) == len(CONTRACTS[client].steps)
     port = yaml.safe_load(running.read_text())["server"]["port"]
@@ -48,7 +56,7 @@ def test_a_client(client: str, running: Path) -> None:
     assert head == f"# {CONTRACTS[client].place}"
     assert f"http://127.0.0.1:{port}" in rest
     assert "<model>" not in rest
-    text = rest.partition("\n\nok ")[0]
+    text = re.split(r"\n\n(?:ok|wrong) ", rest)[0]
     reads: dict[str, Any] = {"codex": tomllib.loads, "opencode": json.loads, "continue": yaml.safe_load}
     if client in reads:
         assert "2048" in str(reads[client](text))
@@ -60,6 +68,50 @@ def test_a_running_gateway(running: Path) -> None:
     assert "ok     gateway: runs at" in done.stdout
     assert "ok     model tiny (active): can be started by xllamacpp" in done.stdout
     assert "tiny needs about" in done.stdout
+
+
+def test_a_window_that_is_large_enough(running: Path) -> None:
+    done = ctxgate("doctor", "--config", running, "--client", "codex", "--model", "large", cwd=running.parent, PATH="")
+    assert "ok     window: large has 65536 tokens; codex's first request needs room for" in done.stdout
+
+
+def test_a_window_beyond_the_models(running: Path) -> None:
+    done = ctxgate("doctor", "--config", running, cwd=running.parent, PATH="")
+    assert re.search(
+        r"note   model large: context_window is 65536, but the model was trained for \d+ tokens: .*\n"
+        r"       set context_window: \d+, or stretch it with rope:",
+        done.stdout,
+    )
+
+
+@pytest.mark.parametrize("uds", [False, True])
+def test_a_gateway_elsewhere_is_found(tmp_path: Path, uds: bool) -> None:
+    """Started with an address of its own; `status` finds it, too."""
+    file = config(tmp_path, f"active_model: e\nmodels: {{e: {{runtime: echo}}}}\nserver: {{port: {free_port()}}}\n")
+    port, socket_file = free_port(), tmp_path / "s"
+    address = ("--uds", socket_file) if uds else ("--port", str(port))
+    with serving(tmp_path, *address), answering(port, socket_file if uds else None):
+        where = str(socket_file) if uds else f"http://127.0.0.1:{port}"
+        for more in ((), ("--config", file)):
+            assert f"ok     gateway: runs at {where}" in ctxgate("doctor", *more, cwd=tmp_path).stdout or not more
+            status = ctxgate("status", "--json", *more, cwd=tmp_path)
+            assert status.returncode == 0, status.stderr
+        assert json.loads(status.stdout)["config"]["file"] == str(file)
+        if not uds:
+            for given in (("--port", str(port)), ("--url", where), ("--url", f"127.0.0.1:{port}")):
+                assert f"ok     gateway: runs at {where}" in ctxgate("doctor", *given, cwd=tmp_path).stdout
+            assert ctxgate("status", "--once", "--port", str(port), cwd=tmp_path).returncode == 0
+    gone = ctxgate("status", "--config", file, "--once", cwd=tmp_path)
+    assert gone.returncode == 69
+    assert "start it: ctxgate serve" in gone.stderr
+
+
+def test_an_address_that_is_none(tmp_path: Path) -> None:
+    done = ctxgate("doctor", "--config", written(tmp_path), "--url", "ftp://x", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "ctxgate: --url ftp://x: write it as http://HOST:PORT or https://HOST:PORT\n",
+    )
 
 
 def test_no_gateway(tmp_path: Path) -> None:

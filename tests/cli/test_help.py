@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from benchmarks.model_test.cli import root as model_test
 from gateway.cli.main import root as ctxgate
+from gateway.cli.model_test import root as model_test
 
 
 def commands(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:

@@ -56,10 +56,11 @@ def test_models_lists_a_folder_with_unreadable_files(tmp_path: Path) -> None:
     assert "*  m      mlx      native_json  -        2.1 MB     no" in done.stdout
 
 
-def test_an_unknown_backend_is_a_server_error(tmp_path: Path) -> None:
+def test_an_unknown_backend_is_an_error_that_no_retry_cures(tmp_path: Path) -> None:
     model = '{runtime: "nowhere.at_all:Class", base_url: "http://127.0.0.1:9"}'
     config(tmp_path, f"active_model: m\nmodels: {{m: {model}}}\n")
     with serving(tmp_path, "--uds", "s"), answering(uds=tmp_path / "s") as client:
         answer = client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": "x"}]})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_missing")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (424, "engine_missing")
+    assert answer.headers["x-should-retry"] == "false"
     assert "runtime 'nowhere.at_all:Class' of config.yaml can't be loaded: No module" in answer.text

@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from tests.cli.commands import ctxgate
-from tests.clients.test_programs import PROGRAMS
+from tests.clients.agents import PROGRAMS
 from tests.gateway.double import Exchange, chunk
 from tests.gateway.running import running
 
 pytestmark = pytest.mark.clients
 
-NAMES = {program.page: program.command[0] for program in PROGRAMS.values()}
+NAMES = {program.page: program.plain[0] for program in PROGRAMS.values()}
 BYTES = 4
 """In a token."""
 
@@ -55,7 +55,8 @@ class Engine:
 
 
 @pytest.mark.parametrize(
-    ("name", "changes"), [("codex", False), ("claude-code", False), ("opencode", False), ("codex", True)]
+    ("name", "changes"),
+    [("codex", False), ("claude-code", False), ("opencode", False), ("qwen-code", False), ("codex", True)],
 )
 async def test_two_turns(name: str, changes: bool, clients: Path, tmp_path: Path) -> None:
     folder = clients / "node/node_modules/.bin"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tomllib
 from pathlib import Path
@@ -12,11 +13,14 @@ import pytest
 import yaml
 
 from gateway.cli.contracts import ADDRESS, CONTRACTS, snippet
+from gateway.config import load
 from tests.clients import pages
 from tests.clients.pages import blocks, configured, here
+from tests.clients.table import CLIENTS, is_installed
+from tests.conftest import ROOT
 from tests.patience import PATIENCE
 
-NAMES = sorted(path.stem for path in pages.FOLDER.glob("*.md") if path.stem != "README")
+NAMES = sorted(path.stem for path in pages.FOLDER.glob("*.md") if path.stem not in ("README", "table"))
 SHOWN = [name for name in NAMES if any(kind == "text" for _, kind, _ in blocks(name)) and name != "cline"]
 """Pages whose program is run, and its output compared."""
 READS: dict[str, Any] = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
@@ -30,14 +34,35 @@ def test_the_table_names_every_page() -> None:
 
 @pytest.mark.parametrize("name", sorted(CONTRACTS))
 def test_the_doctor_tells_the_same(name: str) -> None:
-    told = snippet(CONTRACTS[name], ADDRESS, pages.MODEL, None)
+    model = load(ROOT / "_models/config.yaml", {}).models[pages.model_of(name)]
+    told = snippet(CONTRACTS[name], ADDRESS, model.name, model.context_window)
     assert told in [text for _, _, text in blocks(name)]
+
+
+AT_ONCE = ("smollm2-135m-instruct", "ctxgate-test-tools")
+"""The models that need no download of gigabytes."""
+
+
+@pytest.mark.parametrize("name", sorted(name for name, contract in CONTRACTS.items() if contract.first_request))
+def test_an_agents_guide_names_a_model_that_has_the_room(name: str) -> None:
+    contract, shipped = CONTRACTS[name], load(ROOT / "_models/config.yaml", {})
+    model = shipped.models[pages.model_of(name)]
+    assert (model.context_window or 0) >= contract.window > contract.first_request
+    assert "tool_calling" in model.capabilities
+    text = (pages.FOLDER / f"{name}.md").read_text("utf-8")
+    for small in AT_ONCE:
+        assert (shipped.models[small].context_window or 0) < contract.window
+        assert f"`{small}`" in text
+    assert f"ctxgate pull {model.name}" in text
+    for row in re.findall(r"^\| `([\w.-]+)` \| ([\d,]+) \|", text, re.M):
+        assert f"{shipped.models[row[0]].context_window:,}" == row[1]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_it_tells_to_write_can_be_read(name: str) -> None:
     found = [READS[kind](text) for _, kind, text in blocks(name) if kind in READS]
-    assert all(ADDRESS in json.dumps(one) and pages.MODEL in json.dumps(one) for one in found)
+    assert all(pages.model_of(name) in json.dumps(one) for one in found)
+    assert not found or any(ADDRESS in json.dumps(one) for one in found)
 
 
 @pytest.mark.clients
@@ -45,14 +70,19 @@ def test_what_it_tells_to_write_can_be_read(name: str) -> None:
 def test_what_it_shows_comes(
     name: str, real: str, clients: Path, home: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    python = clients / "python/bin/python"
-    if not python.exists():
-        pytest.skip("the Python clients are not installed: scripts/clients python does it")
+    client = next((client for client in CLIENTS if client.page == name), None)
+    if client is not None and not is_installed(client):
+        pytest.skip(f"{client.name} is not installed: scripts/clients does it")
     environment |= configured(name, real, "tiny", home)
-    program = tmp_path / "program.py"
-    code = "\n\n".join(text for _, kind, text in blocks(name) if kind == "python")
-    program.write_text(here(code, real, "tiny"), "utf-8")
-    done = subprocess.run([python, program], env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    (language,) = {kind for _, kind, _ in blocks(name)} & {"python", "js"}
+    program = tmp_path / ("program.mjs" if language == "js" else "program.py")
+    code = "\n\n".join(text for _, kind, text in blocks(name) if kind == language)
+    program.write_text(here(code, real, "tiny", name), "utf-8")
+    # Where node looks for the packages.
+    (tmp_path / "node_modules").symlink_to(clients / "node/node_modules")
+    place = "python" if client is None else client.environment
+    runs = "node" if language == "js" else clients / place / "bin/python"
+    done = subprocess.run([runs, program], env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     (expected,) = [text for _, kind, text in blocks(name) if kind == "text"]
     assert done.stdout == expected

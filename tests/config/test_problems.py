@@ -93,6 +93,26 @@ CASES = [
         [(5, 34, "rooms.tools.files_max_bytes: -1 is out of range", "it must be at least 1024")],
     ),
     Case(
+        "template with a mount that isn't there",
+        model("runtime: echo") + "rooms: {mounts: {docs: {path: /srv}}, templates: {t: {mounts: [dosc]}}}\n",
+        [
+            (
+                *(5, 63, "rooms.templates.t.mounts: there is no mount dosc"),
+                'did you mean "docs"? there are: docs',
+            )
+        ],
+    ),
+    Case(
+        "mount of the gateway's own state",
+        model("runtime: echo") + "state_dir: /srv/state\nrooms: {mounts: {all: {path: /srv}}}\n",
+        [
+            (
+                *(6, 30, "rooms.mounts.all.path: the gateway's own state is there, with its keys"),
+                "mount another folder, or move state_dir",
+            )
+        ],
+    ),
+    Case(
         "unknown summary model",
         model("runtime: echo") + "rooms: {tools: {summary_model: n}}\n",
         [(5, 32, "rooms.tools.summary_model: there is no model n", "models: m")],
@@ -599,17 +619,88 @@ CASES = [
         [(6, 5, "models.m.threads: the gateway starts no engine for the runtime openai", "leave it out")],
     ),
     Case(
-        "llama.cpp's launch settings for other runtimes",
-        model("runtime: mlx\npath: x\nkv_cache_type: q8_0\nmmap: false") + "runtimes:\n  ollama: {numa: isolate}\n",
+        "launch settings that a runtime doesn't take",
+        model("runtime: mlx\npath: x\nkv_cache_type: q5_0\nmmap: false\nfit: true")
+        + "runtimes:\n  ollama: {numa: isolate, flash_attention: true}\n  openai: {draft: {ngram: true}}\n",
+        [
+            (6, 5, "models.m.kv_cache_type: MLX has no q5_0", "write one of q8_0, q4_0"),
+            (7, 5, "models.m.mmap: MLX decides itself how it reads the weights", "leave it out"),
+            (8, 5, "models.m.fit: MLX doesn't fit a model to the free memory", "leave it out"),
+            (10, 12, "runtimes.ollama.numa: only llama.cpp takes this setting, not the runtime ollama", "leave it out"),
+            (
+                10,
+                27,
+                "runtimes.ollama.flash_attention: Ollama takes it for all its models together",
+                "set OLLAMA_FLASH_ATTENTION where `ollama serve` starts",
+            ),
+            (
+                11,
+                12,
+                "runtimes.openai.draft: only llama.cpp and mlx take this setting, not the runtime openai",
+                "leave it out",
+            ),
+        ],
+    ),
+    Case(
+        "what MLX doesn't have of drafts and adapters",
+        model("runtime: mlx\npath: x\ndraft: {ngram: true}\nadapters: [{path: a, alias: b}]"),
+        [
+            (6, 5, "models.m.draft: MLX drafts with a model only", "write draft: {model: …}, or leave it out"),
+            (
+                7,
+                5,
+                "models.m.adapters: MLX takes one adapter for all requests, with the scale of its adapter_config.json",
+                "keep one, without scale and alias",
+            ),
+        ],
+    ),
+    Case(
+        "adapters of Ollama",
+        model("runtime: ollama\nadapters: [{path: a}]"),
+        [
+            (
+                5,
+                5,
+                "models.m.adapters: Ollama adds adapters when it creates a model",
+                "write ADAPTER in a Modelfile, `ollama create` a model from it, and name that as model_name",
+            )
+        ],
+    ),
+    Case(
+        "drafts that say nothing and too much, and a fit that is none",
+        model("runtime: llama.cpp\npath: x\ndraft: {tokens: 4}\nfit: true\ngpu_layers: 9")
+        + "runtimes:\n  llama.cpp: {draft: {ngram: true, model: y}}\n",
         [
             (
                 6,
                 5,
-                "models.m.kv_cache_type: only llama.cpp takes this setting, not the runtime mlx",
-                "leave it out",
+                "models.m.draft names neither model nor ngram",
+                "write model: a smaller model's weights, or ngram: true",
             ),
-            (7, 5, "models.m.mmap: only llama.cpp takes this setting, not the runtime mlx", "leave it out"),
-            (9, 12, "runtimes.ollama.numa: only llama.cpp takes this setting, not the runtime ollama", "leave it out"),
+            (7, 5, "models.m.fit: llama.cpp fits only what isn't given, and gpu_layers is", "leave out one of them"),
+            (
+                10,
+                15,
+                "runtimes.llama.cpp.draft names both model and ngram",
+                "write model: a smaller model's weights, or ngram: true",
+            ),
+        ],
+    ),
+    Case(
+        "adapters with names that are taken, and a path that llama.cpp can't read with a scale",
+        model(
+            "runtime: llama.cpp\npath: x\naliases: [b]\n"
+            "adapters: [{path: a, alias: b}, {path: a, alias: c}, {path: a, alias: c}, {path: 'd:e', scale: 2}]"
+        ),
+        [
+            (7, 33, "models.m.adapters[0].alias: b is a name of m", "choose another"),
+            (7, 75, "models.m.adapters[2].alias: c is a name of m", "choose another"),
+            (
+                7,
+                86,
+                "models.m.adapters[3].path: llama.cpp takes no scale for a path with a colon",
+                "rename the file or its folder",
+            ),
         ],
     ),
     Case(

@@ -13,23 +13,40 @@ import yaml
 
 from gateway.config import Engines, Model, Prompts, Residence, Runtime, Server, load, schema
 from gateway.config.file import (
+    AdapterEntry,
+    BatchesEntry,
     CtxEntry,
     CtxModelEntry,
+    DraftEntry,
     EnginesEntry,
     Entry,
     File,
     GroupEntry,
     LogEntry,
+    MCPEntry,
+    MCPServerEntry,
     ModelEntry,
     PromptsEntry,
     PullEntry,
+    RoomMountEntry,
     RoomsEntry,
+    RoomTemplateEntry,
     RoomToolsEntry,
     RopeEntry,
     RuntimeEntry,
     ServerEntry,
 )
-from gateway.config.values import Ctx, CtxModel, Log, Rooms, RoomTools
+from gateway.config.values import (
+    Batches,
+    Ctx,
+    CtxModel,
+    Log,
+    MCPServer,
+    RoomMount,
+    Rooms,
+    RoomTemplate,
+    RoomTools,
+)
 from tests.config.test_load import LOCALCOWORK, OURS
 from tests.config.test_problems import CASES, Case
 
@@ -96,8 +113,12 @@ def test_the_schema_refuses_what_load_refuses(case: Case, validator: Any) -> Non
     assert list(validator.iter_errors(yaml.safe_load(case.text)))
 
 
-ONE_OF: dict[type[Entry], set[str]] = {PullEntry: {"package", "ollama"}, ModelEntry: {"replicas"}}
-"""Alternatives to the keys shown; the reference has them in comments."""
+ONE_OF: dict[type[Entry], set[str]] = {
+    PullEntry: {"package", "ollama"},
+    ModelEntry: {"replicas", "nodes", "placement"},
+    File: {"cluster"},
+}
+"""Alternatives to the keys shown, and what a cluster needs; the reference has them in comments."""
 
 
 def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
@@ -116,9 +137,15 @@ def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
         (model, ModelEntry),
         (model["pull"], PullEntry),
         (model["rope"], RopeEntry),
+        (model["adapters"][0] | model["adapters"][1], AdapterEntry),
         (data["rooms"], RoomsEntry),
         (data["rooms"], RoomsEntry),
         (data["rooms"]["tools"], RoomToolsEntry),
+        (data["rooms"]["mounts"]["docs"], RoomMountEntry),
+        (data["rooms"]["templates"]["reader"], RoomTemplateEntry),
+        (data["batches"], BatchesEntry),
+        (data["mcp"], MCPEntry),
+        (data["mcp"]["servers"]["time"] | data["mcp"]["servers"]["docs"], MCPServerEntry),
         (data["ctx"], CtxEntry),
         (data["ctx"]["models"]["example"], CtxModelEntry),
     ]
@@ -126,7 +153,9 @@ def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
         missing = set(entry.model_fields) - set(keys)
         assert missing == (ONE_OF.get(entry, set())), entry
     for key in set[str]().union(*ONE_OF.values()):
-        assert re.search(rf"^ +# {key}: ", REFERENCE, re.MULTILINE)
+        assert re.search(rf"^ *# {key}:", REFERENCE, re.MULTILINE)
+    drafts = REFERENCE[REFERENCE.index(" draft: ") : REFERENCE.index(" adapters:")]
+    assert all(f"{key}: " in drafts for key in DraftEntry.model_fields)
     heading = next(line for line in REFERENCE.splitlines() if line.startswith("runtimes:"))
     following = REFERENCE[REFERENCE.index(heading) :].split("\n  mlx:")
     said = following[0] + following[1].splitlines()[0]
@@ -141,7 +170,23 @@ def test_the_reference_s_defaults_are_the_code_s() -> None:
     }
     actual = {
         name: default
-        for value in (Model, Runtime, Residence, Server, Log, Prompts, Engines, Ctx, CtxModel, Rooms, RoomTools)
+        for value in (
+            Model,
+            Runtime,
+            Residence,
+            Server,
+            Log,
+            Prompts,
+            Engines,
+            Ctx,
+            CtxModel,
+            Rooms,
+            RoomMount,
+            RoomTemplate,
+            RoomTools,
+            Batches,
+            MCPServer,
+        )
         for name, default in schema.defaults(value).items()
         if default != ()
     }

@@ -34,10 +34,12 @@ def small(test_model: Path) -> dict[str, Any]:
         "runtime": "llama.cpp", "path": str(test_model), "context_window": 1024, "tool_call_format": "pythonic",
         "temperature": 0.0, "max_tokens": 64, "capabilities": ["text", "tool_calling"],
     }  # fmt: skip
+    chat = ["openai-chat"]
+    driver = {"default": chat, "exec": chat, "socket": chat, "agent": ["openai-responses", "openai-chat"]}
     return {
         "active_model": "small",
         "models": {"small": model},
-        "ctx": {"models": {"small": {"object": "openai/gpt-4o"}}},
+        "ctx": {"models": {"small": {"object": "openai/gpt-4o", "driver": driver}}},
     }
 
 

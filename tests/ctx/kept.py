@@ -22,17 +22,28 @@ from tests.patience import PATIENCE
 @dataclass
 class Kept:
     root: Path
-    gateway: Gateway
+    services: Services
+
+    @property
+    def gateway(self) -> Gateway:
+        return self.services.gateway
 
     def connect(self, name: str = "acme/m") -> Client:
         return Client(self.root / "model" / f"{name}.sock")
 
     async def execute(self, name: str, input: str, run: str = "r1") -> tuple[list[dict[str, Any]], int]:
-        """As the runner does it: the frames and the exit code."""
+        """As the runner does it: the events and the exit code."""
+        fields = ["1", f"model/{name}", name.rpartition("/")[2], run, "/", "ooo", "jsonl", "--", input]
+        call = "\0".join(fields).encode()
         async with Client(self.root / ".ctxgate/exec.sock") as client:
-            await client.ask(op="exec", object=f"model/{name}", run=run, input=input)
-            lines = (await client.rest()).splitlines()
-        return [json.loads(line) for line in lines[:-1]], int(lines[-1][1:])
+            client.writer.write(b"h%d\n%b" % (len(call), call))
+            printed = b""
+            while True:
+                head = await client.reader.readline()
+                payload = await client.reader.readexactly(int(head[1:]))
+                if head[:1] == b"x":
+                    return [json.loads(line) for line in printed.splitlines()], int(payload)
+                printed += payload if head[:1] == b"o" else b""
 
 
 @asynccontextmanager
@@ -64,7 +75,7 @@ async def keeping(
     try:
         async with asyncio.timeout(PATIENCE):
             await tree.ready.wait()
-        yield Kept(folder / "t", services.gateway)
+        yield Kept(folder / "t", services)
     finally:
         tree.stop.set()
         await running

@@ -101,7 +101,8 @@ def tree(folder: Path, config: Mapping[str, Any], *, start: bool = True, **extra
     file = folder / "config.yaml"
     whole = {**config, "ctx": {"enabled": True, **config.get("ctx", {})}}
     file.write_text(yaml.safe_dump(whole), encoding="utf-8")
-    made = Tree(folder, file, free_port(), None, extra)
+    port = config.get("server", {}).get("port") or free_port()
+    made = Tree(folder, file, port, None, extra)
     try:
         if start:
             made.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -33,7 +34,7 @@ def ctx(made: Tree, *args: str) -> tuple[int, str, str]:
 def test_help(echo: Tree) -> None:
     done = echo.ctxgate("ctx", "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for action in ("sync", "ls", "cat", "run", "export", "doctor"):
+    for action in ("sync", "ls", "cat", "run", "send", "attach", "sessions", "rm", "export", "doctor"):
         assert f"\n  {action} " in done.stdout
         assert f"ctxgate ctx {action}" in done.stdout
         assert echo.ctxgate("ctx", action, "--help").returncode == 0
@@ -193,10 +194,13 @@ def test_doctor_finds_what_is_wrong(short: Path) -> None:
 
 def test_check_says_what_can_t_be_an_object(echo: Tree) -> None:
     file = echo.folder / "wrong.yaml"
-    file.write_text('active_model: "a:b"\nmodels: {"a:b": {runtime: echo}}\nctx: {enabled: true}\n')
+    file.write_text(
+        'active_model: "a:b"\nmodels: {"a:b": {runtime: echo}}\n'
+        'ctx: {enabled: true, models: {"a:b": {object: "debug/a:b"}}}\n'
+    )
     done = echo.ctxgate("check", "--config", file)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"{file}:2:")
+    assert done.stderr.startswith(f"{file}:3:")
     assert "a:b can't be an object of /ctx as debug/a:b" in done.stderr
     assert "ctx.models.a:b.object" in done.stderr
     done = echo.ctxgate("ctx", "sync", "--config", file)
@@ -214,3 +218,31 @@ def test_no_place_for_a_tree(echo: Tree) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert "set --root, $CTX_ROOT, ctx.root in config.yaml or $XDG_RUNTIME_DIR, or make /ctx writable" in done.stderr
+
+
+def test_a_conversation_by_commands(echo: Tree) -> None:
+    """send, attach, sessions and rm."""
+    code, printed, told = ctx(echo, "send", "main", "--session", "talk", "--id", "m1", "hello", "there")
+    assert (code, told) == (0, "")
+    events = [json.loads(line) for line in printed.splitlines()]
+    assert text(events) == "hello there"
+    code, printed, _ = ctx(echo, "send", "main", "--session", "talk", "--id", "m1", "hello", "there")
+    assert [json.loads(line)["type"] for line in printed.splitlines()] == ["done"]  # it isn't asked twice
+    assert ctx(echo, "send", "main", "--session", "talk", "-t", "again")[1] == "again\n"
+
+    attached = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "ctx", "attach", "main", "talk", "--after", events[0]["id"]],
+        env=echo.env, cwd=echo.folder, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert attached.stdout is not None
+    assert json.loads(attached.stdout.readline())["id"] == events[1]["id"]
+    attached.send_signal(signal.SIGINT)
+    attached.communicate(timeout=PATIENCE)
+
+    code, listed, _ = ctx(echo, "sessions", "main", "--json")
+    (row,) = [row for row in json.loads(listed) if row["session"] == "talk"]
+    assert (row["object"], row["state"], row["messages"]) == ("model/debug/echo", "idle", 2)
+    assert ctx(echo, "rm", "main", "talk") == (0, "deleted model/debug/echo talk\n", "")
+    assert "talk" not in ctx(echo, "sessions")[1]
+    code, _, told = ctx(echo, "rm", "main", "talk")
+    assert (code, "has no private session talk" in told) == (1, True)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +26,10 @@ from gateway.ctx.control import (
 )
 from gateway.ctx.metadata import projected
 from gateway.ctx.objects import ObjectName, Triple, name_at
+from gateway.ctx.tree import read_control
 from gateway.errors import ProviderInvalidModel
+from tests.conftest import ROOT
+from tests.patience import PATIENCE
 
 TABLE = "default=openai-chat\nexec=openai-chat\nsocket=openai-chat\nagent=openai-responses,openai-chat\n"
 
@@ -137,6 +147,63 @@ def test_sessions(text: str) -> None:
         parse_session(text)
 
 
+# Files that are no texts
+
+
+UNREADABLE = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from gateway.ctx.errors import code
+from gateway.ctx.objects import ObjectName, Triple
+from gateway.ctx.tree import read_control
+from gateway.errors import GatewayError
+if os.geteuid() == 0:
+    os.setuid(65534)
+try:
+    read_control(Triple.of(Path(sys.argv[1]), ObjectName.parse("model/a/b")))
+except GatewayError as error:
+    print(code(error), error)
+"""
+
+
+def control_folder() -> Path:
+    """Where another user can go, too: the tests may run as root, who may read everything."""
+    root = Path(tempfile.mkdtemp(prefix="cg"))
+    root.chmod(0o755)
+    folder = root / "model/a/b.d"
+    folder.mkdir(parents=True)
+    (root / "model/a/b").write_text("#!/x\n")
+    (folder / "id").write_text("a/b\n")
+    (folder / "driver").write_text("debug\n")
+    return root
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    root = control_folder()
+    yield root
+    shutil.rmtree(root)
+
+
+def test_a_file_that_may_not_be_read(root: Path) -> None:
+    (root / "model/a/b.d/default").write_text("temperature=0\n")
+    (root / "model/a/b.d/default").chmod(0)
+    done = subprocess.run(
+        [sys.executable, "-c", UNREADABLE, root, ROOT], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert done.stdout.startswith(f"EACCES the gateway may not read {root}/model/a/b.d/default: chmod u+r")
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path)], ids=["fifo", "dir", "loop"]
+)
+def test_what_is_no_regular_file_is_a_mistake(make: Callable[[Path], None], root: Path) -> None:
+    make(root / "model/a/b.d/default")
+    with pytest.raises(BadControlFile, match=r"default: (NotAFile|Unreadable)"):
+        read_control(Triple.of(root, ObjectName.parse("model/a/b")))
+
+
 # Objects of any kind
 
 
@@ -182,3 +249,24 @@ def test_metadata_is_of_one_line_each_and_has_no_secret() -> None:
         "# cortexfs.created_at=7",
     ]
     assert "session" not in made.capabilities
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"runtime": "llama.cpp"}, "chat stream session json_schema tool_call_syntax"),
+        ({"runtime": "openai", "base_url": "http://x"}, "chat stream session json_schema tool_call_syntax"),
+        ({"runtime": "mlx", "capabilities": ("text",)}, "chat stream session json_schema"),
+        ({"runtime": "mlx", "capabilities": ("text", "tool_calling", "vision")},
+         "chat stream session json_schema tool_call_syntax vision"),
+        ({"runtime": "echo"}, "chat stream session"),
+        ({"runtime": "llama.cpp", "role": "embedding"}, "embedding"),
+        ({"runtime": "llama.cpp", "role": "rerank", "capabilities": ("text",)}, "rerank"),
+    ],
+)  # fmt: skip
+def test_capabilities_tell_the_truth(given: dict[str, Any], expected: str) -> None:
+    made = projected(ObjectName.parse("model/acme/m"), Model(name="m", **given), {}, "socket", None)
+    assert " ".join(made.capabilities) == expected
+    role = given.get("role", "chat")
+    assert made.type == ("debug" if given["runtime"] == "echo" else role)
+    assert made.session == ("socket" if role == "chat" else "none")

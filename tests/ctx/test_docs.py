@@ -19,22 +19,10 @@ EXAMPLES = [
     example for block in CONSOLE for example in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
 ]
 
-# As `nc -U` does it, which isn't installed everywhere.
-SOCKET = """\
-#!{python}
-import os, socket, sys
-with socket.socket(socket.AF_UNIX) as client:
-    client.connect(os.path.join(os.environ["CTX_ROOT"], "model", sys.argv[1] + ".sock"))
-    client.sendall(sys.stdin.buffer.read())
-    client.shutdown(socket.SHUT_WR)
-    while data := client.recv(65536):
-        sys.stdout.buffer.write(data)
-"""
-
 
 def test_the_page_shows_all_three_ways() -> None:
     commands = " ".join(command for command, _ in EXAMPLES)
-    for way in ("/ctx/model/debug/echo", "ctxgate ctx ls", "ctxgate ctx export", "ctx-socket", "tail -n +2"):
+    for way in ("/ctx/model/debug/echo", "ctxgate ctx ls", "ctxgate ctx export", "ctxgate ctx send", "tail -n +2"):
         assert way in commands
 
 
@@ -42,7 +30,6 @@ def test_examples(short: Path, small: dict[str, Any]) -> None:
     programs = short / "bin"
     programs.mkdir()
     (programs / "ctxgate").write_text(f'#!/bin/sh\nexec {sys.executable} -m gateway "$@"\n')
-    (programs / "ctx-socket").write_text(SOCKET.format(python=sys.executable))
     for program in programs.iterdir():
         program.chmod(0o700)
     with tree(short, small) as made:
@@ -60,3 +47,15 @@ def test_words_that_the_page_explains() -> None:
         re.findall(r"`(\w+)`", status)
     ) - {"status"}
     assert all(f"`{driver}`" in PAGE for driver in DRIVERS)
+
+
+def test_the_table_of_statements_names_tests() -> None:
+    page = (ROOT / "docs/ctx-seeds.md").read_text("utf-8")
+    tests = "".join(file.read_text("utf-8") for file in (ROOT / "tests/ctx").glob("test_*.py"))
+    for name in re.findall(r"`(test_\w+)`", page):
+        assert f"def {name}(" in tests, name
+    for file in re.findall(r"`(tests/\S+\.py)`", page):
+        assert (ROOT / file).is_file(), file
+    for row in re.findall(r"^\| (?!statement|---)(.*) \|$", page, re.MULTILINE):
+        statement, _, shown = row.partition(" | ")
+        assert "test_" in shown or len(shown) > 60, statement  # a test, or a reason

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import errno
 import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,10 +13,14 @@ import pytest
 
 from gateway.config import load
 from gateway.config.values import CtxModel, UseCase
+from gateway.core import Gateway
+from gateway.core.reload import Reloader
 from gateway.ctx.drivers.responses import request
 from gateway.ctx.execution import Execution
 from gateway.ctx.objects import ObjectName, Triple
+from gateway.ctx.sync import sync
 from gateway.errors import CATEGORIES, Category, ProviderInvalidRequest
+from gateway.services import Services
 from gateway.wire.events import line
 from tests.conftest import ROOT
 from tests.ctx.kept import Kept, keeping
@@ -52,7 +57,7 @@ async def asked(kept: Kept, use: UseCase, **fields: Any) -> list[dict[str, Any]]
     request = {"messages": [{"role": "user", "content": "hello"}], **fields}
     return [
         json.loads(line(event))
-        async for batch in Execution(kept.gateway, triple, use, "r1").events(request)
+        async for batch in Execution(kept.services, triple, use, "r1").events(request)
         for event in batch
     ]
 
@@ -295,9 +300,26 @@ RUNNING = {"subprocess", "pty", "multiprocessing", "runpy", "code", "ctypes"}
 EXECUTING = {"system", "popen", "execv", "execve", "execvp", "spawnv", "posix_spawn", "fork", "eval", "exec", "compile"}
 
 
+EXPECTED = {
+    # They start the tree's own runner, without any input, and a compiler for it.
+    "doctor": {"subprocess"},
+    "launcher": {"subprocess"},
+    # The runner becomes the conversation's program.
+    "client": {"execv"},
+    "control": {"compile"},
+    "metadata": {"compile"},
+    # It lists the rooms of agents, and runs nothing.
+    "stored": {"gateway.rooms"},
+}
+WITH_TOOLS = ("agents", "tools")
+"""The modules of the other two kinds of objects."""
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "gateway/ctx").rglob("*.py")), ids=lambda path: path.stem)
-def test_nothing_here_can_run_a_tool(path: Path) -> None:
-    """Nor does it know the rooms, where tools are run. The doctor starts the tree's own runner, without any input."""
+def test_nothing_that_asks_a_model_can_run_a_tool(path: Path) -> None:
+    """Nor does it know the rooms, where tools are run."""
+    if path.parent.name in WITH_TOOLS:
+        return
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         match node:
@@ -308,9 +330,18 @@ def test_nothing_here_can_run_a_tool(path: Path) -> None:
                 found |= {module} & {"gateway.rooms", "gateway.agent.turn"}
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in EXECUTING:
                 found.add(name)
-    assert found == (
-        {"subprocess"} if path.stem == "doctor" else {"compile"} if path.stem in ("control", "metadata") else set()
-    )
+    assert found == EXPECTED.get(path.stem, set())
+
+
+@pytest.mark.parametrize(
+    "module", ["execution", "sessions", "temporary", "prompt", "drivers/chat", "drivers/responses"]
+)
+def test_what_asks_a_model_reaches_no_tools(module: str) -> None:
+    source = (ROOT / f"gateway/ctx/{module}.py").read_text("utf-8")
+    imported = re.findall(r"^\s*(?:from|import) (gateway\S*)", source, re.MULTILINE)
+    assert not [
+        name for name in imported if name.startswith(("gateway.tools", "gateway.ctx.tools", "gateway.ctx.agents"))
+    ]
 
 
 def test_a_tool_call_starts_no_process(served: Tree) -> None:
@@ -326,7 +357,7 @@ def test_a_tool_call_starts_no_process(served: Tree) -> None:
 
 
 def processes(made: Tree) -> set[str]:
-    """The gateway's, and those that they started."""
+    """The gateway's, and those that they started, without the guard of its end: that one starts a second later."""
     assert made.process is not None
     found = {str(made.process.pid)}
     while True:
@@ -335,7 +366,37 @@ def processes(made: Tree) -> set[str]:
             for process in found
             for task in Path(f"/proc/{process}/task").glob("*/children")
             for child in task.read_text().split()
+            if b"end_guard.py" not in Path(f"/proc/{child}/cmdline").read_bytes()
         }
         if children <= found:
             return found
         found |= children
+
+
+async def test_a_key_that_comes_into_the_keychain_holds_at_once(short: Path) -> None:
+    """The gateway needn't be started again."""
+    keyring = pytest.importorskip("keyring")
+    from tests.ctx.keychain import Memory
+
+    passwords: dict[tuple[str, str], str] = {}
+    before = keyring.get_keyring()
+    keyring.set_keyring(Memory(passwords))
+    try:
+        async with Double(streams(chunk("Hello"))).serve() as double:
+            file = short / "config.yaml"
+            file.write_text(
+                f"active_model: m\nmodels: {{m: {{runtime: openai, base_url: 'http://127.0.0.1:{double.address.port}'}}}}\n"
+                f"ctx: {{enabled: true, root: {short}/t, models: {{m: {{object: acme/m, credential: far-off}}}}}}\n"
+                f"state_dir: {short}/state\n"
+            )
+            async with Gateway(load(file, {})) as gateway:
+                services = Services(gateway, Reloader(gateway, lambda _: load(file, {})))
+                sync(short / "t", gateway.config)
+                kept = Kept(short / "t", services)
+                assert (await asked(kept, "exec"))[0]["code"] == "EACCES"
+                passwords["cortexfs:far-off", "default"] = "s3cret"
+                assert text(await asked(kept, "exec")) == "Hello"
+                assert double.requests[0].headers["authorization"] == "Bearer s3cret"
+                await services.aclose()
+    finally:
+        keyring.set_keyring(before)

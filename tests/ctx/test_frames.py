@@ -15,7 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.ctx.errors import code
-from gateway.ctx.frames import MAX_FRAME, Cancel, Exec, Ping, Resume, Send, parse, parse_exec
+from gateway.ctx.frames import MAX_FRAME, Cancel, Ping, Resume, Send, parse
+from gateway.ctx.runner_connection import Call
 from gateway.errors import GatewayError
 from gateway.wire.jsonl import TOO_LONG, LineReader
 from tests.ctx.kept import keeping
@@ -98,23 +99,20 @@ def test_a_frame_that_is_too_long() -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "expected"),
+    ("payload", "expected"),
     [
-        (b'{"op":"exec","object":"model/debug/echo","run":"r1","input":"hello"}', Exec),
-        (b'{"op":"cancel","id":"r1"}', "EINVAL"),
-        (b'{"op":"exec","object":"model/debug/echo","run":"r 1","input":"hello"}', "EINVAL"),
-        (b'{"op":"exec","object":"model/debug/echo","input":"' + b"a" * (MAX_FRAME + 1) + b'"}', "EMSGSIZE"),
-        (
-            b'{"op":"exec","object":"model/debug/echo","input":"' + b"\xc3\xa9" * (MAX_FRAME // 2 + 1) + b'"}',
-            "EMSGSIZE",
-        ),
-        (b'{"op":"ping"}', "EINVAL"),
+        (b"1\0model/debug/echo\0echo\0r1\0/work\0tpo\0\0hello", ["hello"]),
+        (b"1\0model/debug/echo\0echo\0r1\0\0tpo\0text", []),
+        (b"1\0model/debug/echo\0echo\0r1\0\0tpo\0\0\0", ["", ""]),
+        (b"2\0model/debug/echo\0echo\0r1\0/work\0tpo\0\0hello", "EINVAL"),
+        (b"1\0model/debug/echo\0echo\0r1", "EINVAL"),
+        (b"1\0model/debug/echo\0echo\0r1\0\0tpo\0\0\377", "EINVAL"),
+        (b"", "EINVAL"),
     ],
-    ids=lambda value: repr(value[:30]) if isinstance(value, bytes) else None,
 )
-def test_the_runner_s_frames(frame: bytes, expected: Any) -> None:
+def test_the_runner_s_calls(payload: bytes, expected: Any) -> None:
     try:
-        found: Any = type(parse_exec(frame))
+        found: Any = Call.read(payload).arguments
     except GatewayError as error:
         found = code(error)
     assert found == expected
@@ -268,9 +266,12 @@ async def test_a_megabyte_and_one(kept: Path) -> None:
         b"\xff",
         b'{"op":"ping"}',
         DEEP,
-        b'{"op":"exec","object":"model/../x","input":"a"}',
+        b"h-1",
+        b"h99999999999",
+        b"c0",
+        b"h2\n1x",
+        b"h34\n1\0model/../x\0x\0r1\0/work\0ooo\0\0hello",
         b"",
-        b'{"op":"cancel","id":"r1"}',
     ],
     ids=lambda frame: repr(frame[:30]),
 )
@@ -281,6 +282,6 @@ async def test_the_runner_s_socket_refuses_what_isn_t_the_runner_s(frame: bytes,
         lines = (await reader.read()).splitlines()
         writer.close()
         await writer.wait_closed()
-    assert json.loads(lines[0])["code"] in ("EINVAL", "ENOENT")
-    assert json.loads(lines[1]) == {"type": "done", "run": "r1", "status": "error"}
-    assert lines[2] in (b"\0" + b"2", b"\0" + b"1")
+    assert json.loads(lines[1])["code"] in ("EINVAL", "ENOENT")
+    assert json.loads(lines[2]) == {"type": "done", "run": "r1", "status": "error"}
+    assert (lines[3], lines[4]) in ((b"x1", b"2"), (b"x1", b"1"))

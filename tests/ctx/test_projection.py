@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.config import Config, ConfigError, Model, load
-from gateway.config.projection import ECHO, is_component, is_model_id, projection, provider
+from gateway.config.projection import ECHO, fitted, is_component, is_model_id, projection, provider
 from gateway.config.values import Ctx, CtxModel
 
 
@@ -120,8 +122,6 @@ def test_what_doesnt_fit_is_shown_at_once(tmp_path: Path) -> None:
         load(file, {})
     told = [(problem.line, problem.message) for problem in caught.value.problems]
     assert told == [
-        (4, "a:b can't be an object of /ctx as debug/a:b"),
-        (5, "x.sock can't be an object of /ctx as debug/x.sock"),
         (12, "two and one would both be debug/one in /ctx"),
         (13, "ctx.models: there is no model three"),
         (15, "the alias debug is a provider's folder in /ctx"),
@@ -129,6 +129,39 @@ def test_what_doesnt_fit_is_shown_at_once(tmp_path: Path) -> None:
         (15, "the alias far: there is no model away"),
     ]
     assert all(problem.cure for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("qwen2.5:32b", "qwen2.5-32b"),
+        ("hf.co/bartowski/x:Q4", "hf.co-bartowski-x-Q4"),
+        ("x.sock", "x-sock"),
+        ("x.d", "x-d"),
+        ("_x", "x"),
+        ("ä", ""),
+        ("a" * 70, "a" * 64),
+    ],
+)
+def test_a_name_that_can_t_be_a_component_is_fitted(name: str, fits: str) -> None:
+    assert fitted(name) == fits
+    assert fits == "" or is_component(fits)
+
+
+@given(st.text(max_size=80))
+def test_any_name_is_fitted(name: str) -> None:
+    assert fitted(name) == "" or is_component(fitted(name))
+
+
+def test_no_model_s_name_makes_the_file_invalid() -> None:
+    """Adding a model to a running gateway must not fail for its name."""
+    models = [
+        Model(name=name, runtime="mlx", path=Path("x")) for name in ("q:4", "q-4", "q/4", "ä", "ö", "x.d", "q:4b")
+    ]
+    made = projection(config(*models))
+    assert made.misfits == []
+    assert sorted(of for of in made.objects.values() if of is not None) == sorted(model.name for model in models)
+    assert all(map(is_model_id, made.objects))
 
 
 def test_names_matter_only_where_the_tree_is_wanted(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +31,33 @@ from tests.engines.conftest import stand_still
 from tests.gateway.double import Double, answers, chunk, streams
 from tests.patience import PATIENCE
 
-MODELS = {
+MODELS: dict[str, Any] = {
     "echo": {"runtime": "echo"},
     "gone": {"runtime": "openai", "port": 1},
     "keyless": {"runtime": "openai", "base_url": "https://far.example"},
 }
-CONFIG = {
+CONFIG: dict[str, Any] = {
+    "server": {"max_body_bytes": 4_000_000},
     "active_model": "echo",
     "models": MODELS,
     "ctx": {"models": {"keyless": {"credential": "far-off"}, "gone": {"object": "acme/gone"}}},
 }
 
 
+EMPTY = "no input: give it as arguments or on standard input"
 FULL = "echo: the answer can't be written: No space left on device\n"
 
 
-@pytest.fixture(scope="module")
-def echo(module_short: Path) -> Iterator[Tree]:
-    with tree(module_short, CONFIG) as made:
+@pytest.fixture(scope="module", params=["compiled", "python"])
+def echo(request: pytest.FixtureRequest, module_short: Path) -> Iterator[Tree]:
+    """With each of the two runners."""
+    compile = request.param == "compiled"
+    if compile and shutil.which("cc") is None:
+        pytest.skip("no C compiler: objects run by Python alone")
+    folder = module_short / request.param[0]
+    folder.mkdir()
+    with tree(folder, {**CONFIG, "ctx": {**CONFIG["ctx"], "compile": compile}}) as made:
+        assert (made.root / "bin/cortexfs-object-runner").read_bytes().startswith(b"#!") is not compile
         yield made
 
 
@@ -65,8 +76,12 @@ def last(printed: str) -> list[dict[str, Any]]:
         ("printf '\\377' | /ctx/model/debug/echo", "EINVAL", 2),
         ("/ctx/model/debug/echo $(printf '\\377')", "EINVAL", 2),
         ("CTX_RUN_ID='r 1' /ctx/model/debug/echo hello", "EINVAL", 2),
-        ("head -c 1048577 /dev/zero | tr '\\0' x | /ctx/model/debug/echo", "EMSGSIZE", 2),
-        ("head -c 1048576 /dev/zero | tr '\\0' x | /ctx/model/debug/echo", "EMSGSIZE", 2),
+        ("head -c 4000001 /dev/zero | tr '\\0' x | /ctx/model/debug/echo", "EMSGSIZE", 2),
+        ("printf 'a\\000b' | /ctx/model/debug/echo", "EINVAL", 2),
+        ("/ctx/model/debug/echo '{\"a\": [1, 2'", "EINVAL", 2),
+        ("/ctx/model/debug/echo --schema", "EINVAL", 2),
+        ("/ctx/model/debug/echo --colour red", "EINVAL", 2),
+        ("/ctx/model/debug/echo -f nothing hello", "EINVAL", 2),
         ("""/ctx/model/debug/echo '{"messages": []}'""", "EINVAL", 2),
         ("""/ctx/model/debug/echo '{"messages": 7}'""", "EINVAL", 2),
         ("""/ctx/model/debug/echo '{"messages": [{"role": "user", "content": "a"}], "n": 2}'""", "EINVAL", 2),
@@ -84,9 +99,12 @@ def test_exit_codes(command: str, code: str, exit_code: int, echo: Tree) -> None
     assert error["message"]
 
 
-def test_a_megabyte_less_what_a_frame_needs(echo: Tree) -> None:
-    done = echo.sh("head -c 1044000 /dev/zero | tr '\\0' x | /ctx/model/debug/echo | tail -1")
-    assert done.stdout == '{"type":"done","run":"r1","status":"ok"}\n'
+def test_more_than_a_frame(echo: Tree) -> None:
+    """Only frames of sockets are limited to 1 MiB."""
+    done = echo.sh("head -c 1500000 /dev/zero | tr '\\0' x | /ctx/model/debug/echo | tail -3 | wc -c")
+    assert int(done.stdout) > 1_500_000
+    done = echo.sh("head -c 1500000 /dev/zero | tr '\\0' x | /ctx/model/debug/echo -t | wc -c")
+    assert int(done.stdout) == 1_500_001
 
 
 def test_control_characters_are_part_of_the_input(echo: Tree) -> None:
@@ -96,18 +114,24 @@ def test_control_characters_are_part_of_the_input(echo: Tree) -> None:
     assert done.stdout == "a\ufffd\ufffdb\n"
 
 
-def test_json_that_is_no_request_is_text(echo: Tree) -> None:
-    done = echo.sh("""echo '{"a": [1, 2' | /ctx/model/debug/echo --text""")
-    assert done.stdout == '{"a": [1, 2\n'
-
-
 @pytest.mark.parametrize(
     ("command", "stdout", "stderr", "exit_code"),
     [
         ("/ctx/model/debug/echo --text hello   there", "hello there\n", "", 0),
         ("echo hello | /ctx/model/debug/echo --text", "hello\n", "", 0),
         ("/ctx/model/debug/echo --text -- --text", "--text\n", "", 0),
-        ("/ctx/model/debug/echo --text ''", "", "EINVAL: input: it is empty\n", 2),
+        ("/ctx/model/debug/echo -t hello", "hello\n", "", 0),
+        ("CTX_FORMAT=text /ctx/model/debug/echo hello", "hello\n", "", 0),
+        ("echo b > f; echo c | /ctx/model/debug/echo -t a -f f - d", "a\n\nb\n\nc\n\nd\n", "", 0),
+        ("echo a | /ctx/model/debug/echo -t -", "a\n", "", 0),
+        ("/ctx/model/debug/echo -t -5 + 3", "-5 + 3\n", "", 0),
+        ("/ctx/model/debug/echo -t tar -x", "tar -x\n", "", 0),
+        ("""/ctx/model/debug/echo -t '{ int x; }'""", "{ int x; }\n", "", 0),
+        ("""/ctx/model/debug/echo -t '{"a": 1}'""", '{"a": 1}\n', "", 0),
+        ("/ctx/model/debug/echo --text ''", "", f"EINVAL: {EMPTY}\n", 2),
+        ("/ctx/model/debug/echo hello >&-", "", "echo: standard output is closed\n", 1),
+        ("/ctx/model/debug/echo -t hello 2>&-", "hello\n", "", 0),
+        ("/ctx/model/debug/echo -t hello <&- 2>&-", "hello\n", "", 0),
         ("/ctx/model/debug/echo hello | true", "", "", 0),
         ("/ctx/model/debug/echo hello > /dev/full", "", FULL, 1),
         ("/ctx/model/debug/echo --text hello > /dev/full", "", FULL, 1),
@@ -134,10 +158,16 @@ def test_nobody_reads_the_answer(form: str, echo: Tree) -> None:
     assert (done.returncode, done.stderr) == (client.GENERIC, b"")
 
 
-def test_help(echo: Tree) -> None:
-    done = echo.sh("/ctx/model/debug/echo --help")
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_help(option: str, echo: Tree) -> None:
+    done = echo.sh(f"/ctx/model/debug/echo {option}")
     assert done.returncode == 0
-    assert done.stdout.startswith("usage: echo [--text | --jsonl] [INPUT ...]\n")
+    assert done.stdout.startswith("usage: echo [OPTION ...] [INPUT ...]\n")
+    assert all(word in done.stdout for word in ("--schema", "--system", "-f FILE", "--version", "-t, --text"))
+
+
+def test_version(echo: Tree) -> None:
+    assert echo.sh("/ctx/model/debug/echo --version").stdout == f"ctxgate {version('ctxgate')}\n"
 
 
 def test_no_gateway(short: Path) -> None:
@@ -149,6 +179,10 @@ def test_no_gateway(short: Path) -> None:
         done = made.sh("/ctx/model/debug/echo --text hello")
         assert (done.returncode, done.stdout) == (69, "")
         assert "start it" in done.stderr
+        done = made.sh("CTX_FORMAT=text CTX_RUN_ID='a\"b' /ctx/model/debug/echo --jsonl hello")
+        assert [frame["run"] for frame in last(done.stdout)] == ['a"b', 'a"b']
+        done = made.sh("/ctx/model/debug/echo --help")
+        assert (done.returncode, done.stdout.partition(" ")[0]) == (0, "usage:")
 
 
 async def executed(made: Tree, double: Double) -> tuple[subprocess.Popen[bytes], bytes]:
@@ -242,7 +276,7 @@ def closes(path: Path, said: bytes) -> Iterator[None]:
 def test_a_reset_connection_is_the_gateway_s_end(short: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (short / "model/acme").mkdir(parents=True)
     (short / "model/acme/m").touch()
-    with closes(short / client.SOCKET, b'{"type":"start"}\n'):
+    with closes(short / client.SOCKET, b'o17\n{"type":"start"}\n'):
         assert runner.run(str(short), str(short / "model/acme/m"), ["hello"]) == client.UNAVAILABLE
     start, error, done = map(json.loads, capfd.readouterr().out.splitlines())
     assert (start["type"], error["code"], done["status"]) == ("start", "EHOSTDOWN", "error")
@@ -253,7 +287,7 @@ def test_a_conversation_says_that_the_gateway_has_gone(
     short: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("builtins.input", lambda prompt: "hello")
-    start = b'{"type":"start"}\n'
+    start = b'{"type":"start","run":"r"}\n'
     with closes(short / "model/acme/m.sock", start):
         assert terminal_module.converse(str(short), "model/acme/m") == client.GENERIC
     assert capfd.readouterr().err.endswith("the gateway has gone\n")
@@ -275,6 +309,7 @@ def terminal(made: Tree, *arguments: str) -> Iterator[int]:
     """An object executed on a terminal of its own; the other end's descriptor."""
     process, descriptor = pty.fork()
     if process == 0:
+        os.chdir(made.folder)
         os.execve(made.object("debug/echo"), [str(made.object("debug/echo")), *arguments], made.env)
     try:
         yield descriptor
@@ -319,15 +354,32 @@ def test_a_conversation(echo: Tree) -> None:
         until(descriptor, b"\r\n", rest)
 
 
+def test_a_terminal_is_told_of_input_that_is_not_read(echo: Tree) -> None:
+    """As in `git diff | main "write a message"`."""
+    process, descriptor = pty.fork()
+    if process == 0:
+        reading, writing = os.pipe()
+        os.write(writing, b"diff")
+        os.close(writing)
+        os.dup2(reading, 0)
+        os.execve(echo.object("debug/echo"), ["echo", "write"], echo.env)
+    rest: list[bytes] = []
+    try:
+        said = until(descriptor, b"write\r\n", rest)
+        assert b"standard input isn't part of the input: add - where it belongs" in said
+    finally:
+        os.close(descriptor)
+        os.waitpid(process, 0)
+
+
 # The runner itself
 
-HEAVY = ("asyncio", "enum", "json", "msgspec", "re", "signal", "site", "socket", "typing")
 
-
-def test_the_runner_imports_next_to_nothing(echo: Tree) -> None:
+@pytest.mark.parametrize("form", ["--jsonl", "--text"])
+def test_the_runner_imports_next_to_nothing(form: str, echo: Tree) -> None:
     script = (
         f"import sys; sys.path.append({str(ROOT)!r}); import gateway.ctx.runner as runner\n"
-        f"code = runner.run({str(echo.root)!r}, {str(echo.object('debug/echo'))!r}, ['hello'])\n"
+        f"code = runner.run({str(echo.root)!r}, {str(echo.object('debug/echo'))!r}, [{form!r}, 'hello'])\n"
         "sys.stderr.write(' '.join(sorted(sys.modules))); sys.exit(code)"
     )
     done = subprocess.run(
@@ -338,14 +390,17 @@ def test_the_runner_imports_next_to_nothing(echo: Tree) -> None:
     assert len(done.stderr.split()) < 50
 
 
+HEAVY = ("asyncio", "enum", "json", "msgspec", "re", "signal", "site", "socket", "typing")
+
+
 def test_a_python_in_a_folder_with_a_space(short: Path) -> None:
     """A shebang can't name it."""
     folder = short / "a b"
     folder.mkdir()
     (folder / "python").symlink_to(os.path.realpath(sys.executable))
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from gateway.ctx import sync\n"
-        "sys.executable = sys.argv[2]; sys.stdout.buffer.write(sync.launcher())"
+        "import sys; sys.path.insert(0, sys.argv[1]); from gateway.ctx import launcher\n"
+        "sys.executable = sys.argv[2]; sys.stdout.buffer.write(launcher.launcher())"
     )
     made = subprocess.run(
         [sys.executable, "-c", script, str(ROOT), str(folder / "python")],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,9 @@ from pydantic import SecretStr
 
 from gateway.config import Config, Model
 from gateway.config.values import Ctx, CtxModel
+from gateway.ctx.launcher import launcher
+from gateway.ctx.listing import aliases
+from gateway.ctx.objects import ObjectName
 from gateway.ctx.sync import sync
 from gateway.ctx.tree import MAX_ROOT, find_root, objects
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
@@ -23,7 +27,9 @@ from tests.patience import PATIENCE
 
 def config(*names: str, **ctx: Any) -> Config:
     models = {name: Model(name=name, runtime="mlx", path=Path(f"/nowhere/{name}")) for name in names}
-    return Config(source=Path("x"), active_model=names[0], models=models, ctx=Ctx(enabled=True, **ctx))
+    return Config(
+        source=Path("x"), active_model=names[0], models=models, ctx=Ctx(enabled=True, **{"compile": False, **ctx})
+    )
 
 
 def listing(root: Path) -> dict[str, str]:
@@ -56,8 +62,9 @@ def test_a_second_sync_changes_nothing(root: Path) -> None:
 def test_what_changes_is_changed_and_what_goes_is_removed(root: Path) -> None:
     sync(root, config("qwen", "mine"))
     report = sync(root, config("mine", aliases={"code": "mine"}))
-    assert report.made == ["model/code"]
-    assert report.changed == ["model/main", "model/helper", f"home/{os.geteuid()}/model/main"]
+    assert report.made == ["model/code", "model/code.d", "model/code.sock"]
+    aliases = ("model/main", "model/helper", f"home/{os.geteuid()}/model/main")
+    assert report.changed == [f"{alias}{end}" for alias in aliases for end in ("", ".d", ".sock")]
     assert "model/qwen" in report.removed
     assert not (root / "model/qwen").exists()
     fresh = root.with_name("fresh")
@@ -134,7 +141,8 @@ def test_killed_in_the_middle(after: int, root: Path) -> None:
     sync(root, config("qwen", "mine"))
     command = [sys.executable, "-c", SYNC, str(root), str(after), "gpt", "mine", "gemma"]
     subprocess.run(command, cwd=ROOT, timeout=PATIENCE, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert all(path.read_bytes() for path in root.glob("model/*/*") if path.is_file())
+    entries = [path for path in root.glob("model/*/*") if path.is_file() and path.parent.suffix != ".d"]
+    assert all(path.read_bytes() for path in entries)
     report = sync(root, config("gpt", "mine", "gemma"))
     assert report.kept == []
     fresh = root.with_name("fresh")
@@ -156,9 +164,67 @@ def test_two_at_once(root: Path) -> None:
 
 
 def test_what_cant_be_projected(root: Path) -> None:
-    with pytest.raises(ProviderInvalidRequest, match=r"a:b can't be an object of /ctx as mlx/a:b\n    name it in ctx"):
-        sync(root, config("a:b"))
+    with pytest.raises(ProviderInvalidRequest, match=r"a can't be an object of /ctx as b:c\n    name it in ctx"):
+        sync(root, config("a", models={"a": CtxModel(object="b:c")}))
     assert not root.exists()
+
+
+# What follows what
+
+
+def test_an_alias_has_all_three_parts_of_its_object(root: Path) -> None:
+    sync(root, config("qwen", aliases={"code": "qwen"}, models={"qwen": CtxModel(session="none")}))
+    parts = {name for name in os.listdir(root / "model") if name.startswith("code")}
+    assert parts == {"code", "code.d"}  # a session of none has no socket
+    assert (root / "model/code.d/id").read_text() == "qwen/qwen\n"
+    sync(root, config("qwen", aliases={"code": "qwen"}))
+    assert os.readlink(root / "model/code.sock") == str(root / "model/qwen/qwen.sock")
+    assert aliases(root)["code"] == ObjectName("model", "qwen/qwen")
+
+
+def test_metadata_follows_the_session_that_a_person_declared(root: Path) -> None:
+    sync(root, config("qwen"))
+    entry, control = root / "model/qwen/qwen", root / "model/qwen/qwen.d"
+    assert "# cortexfs.session=socket\n" in entry.read_text()
+    (control / "session").write_text("none\n")
+    report = sync(root, config("qwen"))
+    assert report.kept == ["model/qwen/qwen.d/session"]
+    assert "# cortexfs.session=none\n" in entry.read_text()
+    assert "session" not in (control / "cap").read_text().split()
+    # The configuration decides again once the file is as we have made it.
+    (control / "session").write_text("socket\n")
+    assert sync(root, config("qwen")).kept == []
+    assert "# cortexfs.session=socket\n" in entry.read_text()
+    sync(root, config("qwen", models={"qwen": CtxModel(session="none")}))
+    assert (control / "session").read_text() == "none\n"
+    assert "# cortexfs.session=none\n" in entry.read_text()
+
+
+def test_the_readme_names_what_is_there(root: Path) -> None:
+    sync(root, config("qwen"))
+    assert "model/PROVIDER/MODEL" in (root / "README").read_text()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler: the runner is Python")
+def test_the_runner_is_compiled_once(root: Path) -> None:
+    sync(root, config("qwen", compile=True))
+    program = root / "bin/cortexfs-object-runner"
+    (kept,) = (root / ".ctxgate").glob("runner-*")
+    assert program.read_bytes() == kept.read_bytes() != launcher()
+    before = kept.stat().st_mtime_ns
+    assert sync(root, config("qwen", compile=True)).changed == []
+    assert kept.stat().st_mtime_ns == before
+    assert sync(root, config("qwen")).changed == ["bin/cortexfs-object-runner"]
+    assert program.read_bytes() == launcher()
+
+
+def test_a_compiler_that_fails_leaves_python(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = root.with_name("cc")
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o700)
+    monkeypatch.setenv("PATH", str(broken.parent))
+    sync(root, config("qwen", compile=True))
+    assert (root / "bin/cortexfs-object-runner").read_bytes() == launcher()
 
 
 def test_a_root_that_everyone_can_write(root: Path) -> None:

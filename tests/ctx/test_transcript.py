@@ -100,7 +100,8 @@ def test_the_tree(served: Tree) -> None:
     """The object ABI's triple for each model, and the model ABI's listing."""
     model = served.root / "model"
     controls = ["cap", "default", "driver", "id", "log", "native", "session", "status"]
-    assert sorted(path.name for path in model.iterdir()) == ["debug", "helper", "main", "openai"]
+    aliases = [f"{alias}{end}" for alias in ("helper", "main") for end in ("", ".d", ".sock")]
+    assert sorted(path.name for path in model.iterdir()) == ["debug", *aliases, "openai"]
     for provider, name in (("debug", "echo"), ("openai", "gpt-4o")):
         assert sorted(path.name for path in (model / provider).iterdir()) == [name, f"{name}.d", f"{name}.sock"]
         assert sorted(path.name for path in (model / provider / f"{name}.d").iterdir()) == controls
@@ -205,10 +206,10 @@ def test_cancel(served: Tree) -> None:
 
 @pytest.mark.parametrize("alias", ["main", "helper"])
 def test_an_alias_s_socket_is_its_object_s(alias: str, served: Tree) -> None:
-    """readlink decides the identity: there is no socket beside a symlink."""
-    assert not (served.root / "model" / f"{alias}.sock").exists()
     found = served.object(alias).resolve()
     assert Path(f"{found}.sock").is_socket()
+    for end in (".d", ".sock"):
+        assert (served.root / "model" / f"{alias}{end}").resolve() == Path(f"{found}{end}")
 
 
 def test_an_object_of_one_s_own(served: Tree) -> None:

@@ -63,6 +63,6 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         except httpx.TransportError:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, "the gateway did not come up"
-            time.sleep(0.05)
+            time.sleep(0.02)
         else:
             return

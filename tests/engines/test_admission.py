@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.config import Engines, Model, Residence
 from gateway.engines import Engine, Residency
-from gateway.engines.admission import CURE, STAY_SECONDS, Claim, Plan, Resident, Snapshot, plan
+from gateway.engines.admission import (
+    CURE,
+    DEFAULT,
+    FLEX,
+    PRIORITY,
+    STAY_SECONDS,
+    Claim,
+    Plan,
+    Resident,
+    Snapshot,
+    plan,
+)
 from gateway.engines.memory import MB, Budget, Footprint
 from tests.patience import PATIENCE
 
@@ -246,8 +259,10 @@ def test_a_plan(case: Case) -> None:
     made = plan(Snapshot(case.budget, case.claims, case.residents, case.excludes), NOW)
     recheck = None if case.recheck_at is None else pytest.approx(case.recheck_at)
     waits = len(case.claims) > len(case.grants) + len(case.refusals)
-    assert made == Plan(case.grants, dict(case.refusals), case.drains, made.recheck_at, waits or case.short)
+    short = waits or case.short
+    assert made == Plan(case.grants, dict(case.refusals), case.drains, made.recheck_at, short, made.waits_for)
     assert made.recheck_at == recheck
+    assert set(made.waits_for) == {each.key for each in case.claims} - {*case.grants, *case.refusals}
 
 
 SIZES = st.integers(1, 120)
@@ -281,10 +296,155 @@ def test_laws_of_every_plan(
         gone = by_key[key]
         assert not gone.pinned
         assert gone.state in ("ready", "draining")
-        assert not gone.stay_left(NOW)
+        until = [gone.stays_until(each, 0.0, 0.0) for each in wanted]
+        assert not wanted or min(until) <= NOW
     if not wanted:
         assert not any(by_key[key].in_flight for key in made.drains)
     assert made.recheck_at is None or made.recheck_at > NOW
+
+
+# Turns: who goes first, and who gives way when
+
+SWAP, FLEX_WAIT = 10.0, 600.0
+
+
+def waiting(name: str, rank: int = DEFAULT, *, since: float = 1.0, size: int = 60) -> Claim:
+    """since: seconds ago."""
+    return claim(name, size, rank=rank, since=NOW - since)
+
+
+@dataclass(frozen=True)
+class Turn:
+    name: str
+    claims: tuple[Claim, ...]
+    residents: tuple[Resident, ...] = ()
+    grants: tuple[object, ...] = ()
+    drains: frozenset[object] = frozenset()
+    recheck_at: float | None = None
+    """Seconds from now."""
+
+
+TURNS = [
+    # A loaded model in use goes first, up to the bound
+    Turn("the loaded one goes on", (waiting("a", since=4),), (busy("b"),), recheck_at=SWAP - 4),
+    Turn("after its time it gives way", (waiting("a", since=10),), (busy("b"),), drains=frozenset("b")),
+    Turn("an idle one gives way at once", (waiting("a", since=0),), (idle("b"),), drains=frozenset("b")),
+    Turn(
+        "one that was just loaded has its stay beyond the bound",
+        (waiting("a", since=30),),
+        (busy("b", ready=1, load_seconds=8.0),),
+        recheck_at=7,
+    ),
+    Turn("what drains goes on draining", (waiting("a"),), (busy("b", state="draining"),), drains=frozenset("b")),
+    # Ranks
+    Turn("priority doesn't wait for the bound", (waiting("a", PRIORITY),), (busy("b"),), drains=frozenset("b")),
+    Turn(
+        "but for the stay", (waiting("a", PRIORITY),), (busy("b", ready=1, load_seconds=3.0),), recheck_at=2
+    ),
+    Turn(
+        "priority before default, default before flex, whoever came first",
+        (waiting("f", FLEX, since=90), waiting("d", since=60), waiting("p", PRIORITY, since=1)),
+        grants=("p",),
+        recheck_at=FLEX_WAIT - 90,
+    ),
+    Turn("of one rank, who came first", (waiting("a", since=1), waiting("b", since=2)), grants=("b",)),
+    Turn("flex in use gives way at once", (waiting("a", since=0),), (busy("b", rank=FLEX),), drains=frozenset("b")),
+    Turn(
+        "flex among flex as default among default",
+        (waiting("a", FLEX, since=4),),
+        (busy("b", rank=FLEX),),
+        recheck_at=SWAP - 4,
+    ),
+    Turn("flex waits for others in use", (waiting("a", FLEX, since=60),), (busy("b"),), recheck_at=FLEX_WAIT - 60),
+    Turn(
+        "for one that others just used, it waits as long as a reload takes",
+        (waiting("a", FLEX, since=60),),
+        (idle("b", seconds=1.0, load_seconds=3.0),),
+        recheck_at=2,
+    ),
+    Turn("then it goes", (waiting("a", FLEX),), (idle("b", seconds=3.0, load_seconds=3.0),), drains=frozenset("b"),
+         recheck_at=FLEX_WAIT - 1),
+    Turn(
+        "an idle one that flex used gives flex way at once",
+        (waiting("a", FLEX, since=60),),
+        (idle("b", seconds=0.0, rank=FLEX, load_seconds=3.0),),
+        drains=frozenset("b"),
+        recheck_at=FLEX_WAIT - 60,
+    ),
+    Turn("flex that waited long enough goes as any other", (waiting("a", FLEX, since=600),), (busy("b"),),
+         drains=frozenset("b")),
+    Turn(
+        "and in its turn",
+        (waiting("d", since=5), waiting("f", FLEX, since=700)),
+        grants=("f",),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("turn", TURNS, ids=lambda turn: turn.name)
+def test_whose_turn_it_is(turn: Turn) -> None:
+    made = plan(Snapshot(STRICT, turn.claims, turn.residents, {}, SWAP, FLEX_WAIT), NOW)
+    recheck = None if turn.recheck_at is None else NOW + turn.recheck_at
+    assert (made.grants, made.drains) == (turn.grants, turn.drains)
+    assert made.recheck_at == (recheck if recheck is None else pytest.approx(recheck))
+
+
+def test_it_says_who_holds_what_a_claim_waits_for() -> None:
+    large = {"large": frozenset({"large"})}
+    state = Snapshot(
+        STRICT, (waiting("a", size=1), claim("c", 95)), (busy("b", 10, group="large"), busy("d", 10)), large
+    )
+    made = plan(replace(state, claims=(replace(state.claims[0], group="large"), state.claims[1])), NOW)
+    assert made.waits_for == {"a": ("b",), "c": ("b", "d")}
+
+
+RANKS = st.sampled_from([PRIORITY, DEFAULT, FLEX])
+
+
+@given(
+    claims=st.lists(st.tuples(RANKS, st.floats(0, 700)), min_size=1, max_size=4),
+    residents=st.lists(st.tuples(RANKS, st.integers(0, 2), st.floats(0, 20), st.floats(0, 20)), max_size=3),
+    swap_after=st.floats(0, 30),
+)
+def test_nobody_waits_for_ever(
+    claims: list[tuple[int, float]], residents: list[tuple[int, int, float, float]], swap_after: float
+) -> None:
+    """A claim that waits while nobody drains, starts or stops for it is looked at again within its bounds."""
+    wanted = tuple(waiting(f"c{at}", rank, since=since) for at, (rank, since) in enumerate(claims))
+    here = tuple(
+        busy(f"r{at}", 30, answers=answers, rank=rank, ready=ready, load_seconds=load)
+        for at, (rank, answers, ready, load) in enumerate(residents)
+    )
+    made = plan(Snapshot(STRICT, wanted, here, {}, swap_after, FLEX_WAIT), NOW)
+    if not made.grants and not made.drains:
+        assert made.recheck_at is not None
+        assert NOW < made.recheck_at <= NOW + max(swap_after, FLEX_WAIT, STAY_SECONDS[1])
+    best = min(each.rank if each.rank < FLEX or each.since > NOW - FLEX_WAIT else DEFAULT for each in wanted)
+    for each in wanted:
+        if each.key in made.grants:
+            assert each.rank == best or len(made.grants) > 1 or (each.rank, best) == (FLEX, DEFAULT)
+
+
+@given(st.lists(st.floats(0, 5), min_size=3, max_size=40), st.floats(0, 20), st.floats(0.1, 5.0))
+def test_two_models_under_load_swap_no_oftener_than_the_bound_allows(
+    gaps: list[float], swap_after: float, load: float
+) -> None:
+    """Requests for two models that exclude each other come all the time, and no engine is ever idle."""
+    now, loaded, ready, swaps = NOW, "a", NOW, [NOW]
+    claimed: float | None = None
+    for gap in gaps:
+        now += gap
+        claimed = now if claimed is None else claimed
+        other = "b" if loaded == "a" else "a"
+        resident = Resident(loaded, loaded, "ready", ram(60), in_flight=3, ready_since=ready, load_seconds=load)
+        made = plan(Snapshot(STRICT, (Claim(other, other, ram(60), since=claimed),), (resident,), {}, swap_after), now)
+        if made.drains:
+            assert now - claimed >= swap_after - 1e-6
+            loaded, ready, claimed = other, now, None
+            swaps.append(now)
+    for before, after in itertools.pairwise(swaps):
+        assert after - before >= min(swap_after, STAY_SECONDS[1]) - 1e-6
+        assert after - before >= min(max(load, STAY_SECONDS[0]), STAY_SECONDS[1]) - 1e-6
 
 
 # The actor around it

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from gateway import engines
 from gateway.backends import Address
-from gateway.config import Model, Prompts, Rope, Runtime
+from gateway.config import Adapter, Draft, Model, Prompts, Rope, Runtime
 from gateway.engines import for_model
+from gateway.engines.machine import physical_cores, quota
 from gateway.engines.recipe import Machine, cache_ram, recipe
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
@@ -45,7 +46,7 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
             "--model": "/m/a.gguf",
             "--ctx-size": "16384",
             "--parallel": "4",
-            "--threads": "7",
+            "--threads": "8",
             "--port": "40001",
             "--alias": "a",
         },
@@ -65,7 +66,7 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
         None,
         "xllamacpp",
         None,
-        {"--port": "0", "--ctx-size": "16384", "--parallel": "4", "--threads": "7"},
+        {"--port": "0", "--ctx-size": "16384", "--parallel": "4", "--threads": "8"},
     ),
     "a large window is one request's at a time": (
         model(context_window=32768),
@@ -111,6 +112,9 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
                 mmap=False,
                 numa="distribute",
                 rope=Rope(scaling="yarn", factor=2.0, base=10000.0, original_context=4096),
+                draft=Draft(model=Path("/m/small.gguf"), tokens=4, gpu_layers=0),
+                adapters=(Adapter(path=Path("/m/a.gguf")),),
+                fit=False,
             )
         ),
         FULL,
@@ -130,6 +134,67 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
             "--rope-scale": "2.0",
             "--rope-freq-base": "10000.0",
             "--yarn-orig-ctx": "4096",
+            "--spec-draft-model": "/m/small.gguf",
+            "--spec-draft-n-max": "4",
+            "--spec-draft-ngl": "0",
+            "--spec-type": "draft-simple",
+            "--lora": "/m/a.gguf",
+            "--fit": "off",
+        },
+    ),
+    "n-grams": (
+        model(engine=Runtime(draft=Draft(ngram=True, tokens=16), fit=True)),
+        FULL,
+        1,
+        "llama-server",
+        Address(port=1),
+        {"--spec-type": "ngram-simple", "--spec-ngram-simple-size-m": "16", "--fit": "on"},
+    ),
+    "no speculation": (
+        model(engine=Runtime(draft=Draft(ngram=False))),
+        FULL,
+        1,
+        "llama-server",
+        Address(port=1),
+        {"--spec-type": "none"},
+    ),
+    "an adapter with a weight": (
+        model(engine=Runtime(adapters=(Adapter(path=Path('/m/a,"b.gguf'), scale=0.5),))),
+        FULL,
+        1,
+        "llama-server",
+        Address(port=1),
+        {"--lora-scaled": '"/m/a,""b.gguf:0.5"'},
+    ),
+    "adapters that requests choose weigh nothing by themselves, and share no cache": (
+        model(engine=Runtime(adapters=(Adapter(path=Path("/m/a.gguf"), alias="b"),))),
+        replace(FULL, prompts=Path("/p")),
+        1,
+        "llama-server",
+        Address(port=1),
+        {"--lora-scaled": "/m/a.gguf:0.0", "--cache-ram": "0"},
+    ),
+    "settings of mlx": (
+        model(
+            "mlx",
+            engine=Runtime(
+                kv_cache_type="q8_0",
+                batch=64,
+                draft=Draft(model=Path("/m/small"), tokens=2),
+                adapters=(Adapter(path=Path("/m/adapter")),),
+            ),
+        ),
+        WHEELS,
+        1,
+        "mlx_lm.server",
+        Address(port=1),
+        {
+            "--kv-bits": "8",
+            "--kv-group-size": "32",
+            "--prefill-step-size": "64",
+            "--draft-model": "/m/small",
+            "--num-draft-tokens": "2",
+            "--adapter-path": "/m/adapter",
         },
     ),
     "one core": (model(), replace(FULL, cores=1), 1, "llama-server", Address(port=1), {"--threads": "1"}),
@@ -139,7 +204,7 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
         None,
         "llama_cpp.server",
         Address("127.0.0.1", 40001),
-        {"--interrupt_requests": "false", "--n_ctx": "4096", "--n_threads": "7", "--model_alias": "a"},
+        {"--interrupt_requests": "false", "--n_ctx": "4096", "--n_threads": "8", "--model_alias": "a"},
     ),
     "mlx is told the window, and answers beyond 512 tokens": (
         model("mlx"),
@@ -198,20 +263,21 @@ COMMANDS: dict[str, tuple[Model, Machine, str, dict[str, str]]] = {
     "llama-server": (
         model(mmproj_path=Path("/m/p.gguf"), model_name="up"),
         replace(FULL, prompts=Path("/saved"), saving=SAVING, cache_ram=7 * 2**20),
-        "/bin/llama-server --model /m/a.gguf --mmproj /m/p.gguf --alias up --host 127.0.0.1 --threads 7 --parallel 4"
+        "/bin/llama-server --model /m/a.gguf --mmproj /m/p.gguf --alias up --host 127.0.0.1 --threads 8 --parallel 4"
         " --ctx-size 16384 --no-warmup --slot-save-path /saved/ --port 40001 --jinja",
         {
             "PYTHONUNBUFFERED": "1",
             "LLAMA_ARG_CORS_ORIGINS": "localhost",
             "LLAMA_ARG_SSE_PING_INTERVAL": "-1",
             "LLAMA_ARG_CACHE_RAM": "7",
+            "LLAMA_ARG_SPEC_TYPE": "ngram-simple",
             "LLAMA_ARG_CACHE_IDLE_SLOTS": "0",
         },
     ),
     "one that embeds": (
         model(role="embedding", context_window=512),
         replace(FULL, prompts=Path("/saved")),
-        "/bin/llama-server --model /m/a.gguf --alias a --host 127.0.0.1 --threads 7 --parallel 4 --ctx-size 2048"
+        "/bin/llama-server --model /m/a.gguf --alias a --host 127.0.0.1 --threads 8 --parallel 4 --ctx-size 2048"
         " --no-warmup --embeddings --batch-size 512 --ubatch-size 512 --port 40001 --jinja",
         {
             "PYTHONUNBUFFERED": "1",
@@ -224,7 +290,7 @@ COMMANDS: dict[str, tuple[Model, Machine, str, dict[str, str]]] = {
         model("llama-cpp-python"),
         WHEELS,
         "/venv/python -P -m llama_cpp.server --model /m/a.gguf --model_alias a --host 127.0.0.1 --port 40001"
-        " --n_ctx 4096 --n_threads 7 --interrupt_requests false",
+        " --n_ctx 4096 --n_threads 8 --interrupt_requests false",
         {"PYTHONUNBUFFERED": "1"},
     ),
     "mlx": (
@@ -249,7 +315,7 @@ def test_a_whole_command(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "slots"), [(None, 1), (100_000, 1), (16_384, 1), (8192, 2), (5000, 3), (4096, 4), (512, 4)]
+    ("window", "slots"), [(None, 1), (100_000, 1), (32_768, 1), (16_384, 2), (10_000, 3), (8192, 4), (512, 4)]
 )
 def test_small_windows_answer_more_requests_at_once(window: int | None, slots: int) -> None:
     assert options(recipe(model(context_window=window), FULL, 1).argv)["--parallel"] == str(slots)
@@ -283,6 +349,43 @@ def test_no_option_without_a_value() -> None:
     made = recipe(model(context_window=None), FULL, 1)
     assert not {"--ctx-size", "--mmproj"} & set(made.argv)
     assert "None" not in " ".join(made.argv)
+
+
+@pytest.mark.parametrize(
+    ("of", "kind"),
+    [
+        (model(), "ngram-simple"),
+        (model(engine=Runtime(draft=Draft(tokens=8))), "ngram-simple"),
+        (model(role="embedding"), None),
+        # Where the file says it, an option does.
+        (model(engine=Runtime(draft=Draft(ngram=False))), None),
+        (model(engine=Runtime(draft=Draft(model=Path("/m/small.gguf")))), None),
+        (model(engine=Runtime(args=("--spec-type", "none"))), None),
+        (model(engine=Runtime(args=("--spec-type=ngram-mod",))), None),
+    ],
+)
+def test_llama_cpp_speculates_by_default(of: Model, kind: str | None) -> None:
+    """By a variable: a llama-server that is too old for it ignores that."""
+    assert recipe(of, FULL, 1).env.get("LLAMA_ARG_SPEC_TYPE") == kind
+
+
+def test_two_hardware_threads_of_a_core_count_once(tmp_path: Path) -> None:
+    for processor in range(4):
+        (tmp_path / f"cpu{processor}/topology").mkdir(parents=True)
+        (tmp_path / f"cpu{processor}/topology/thread_siblings_list").write_text(f"{processor % 2},{processor % 2 + 2}")
+    assert physical_cores({0, 1, 2, 3}, tmp_path) == 2
+    assert physical_cores({0, 2}, tmp_path) == 1
+    assert physical_cores({0, 8, 9}, tmp_path) == 3  # the system says nothing of two of them
+
+
+@pytest.mark.parametrize(
+    ("written", "processors"),
+    [("max 100000\n", None), ("200000 100000\n", 2), ("150000 100000\n", 2), ("10000 100000\n", 1)],
+)
+def test_a_control_group_bounds_the_cores(tmp_path: Path, written: str, processors: int | None) -> None:
+    (tmp_path / "cpu.max").write_text(written)
+    assert quota(tmp_path) == processors
+    assert quota(tmp_path / "none") is None
 
 
 REFUSED: dict[str, tuple[Model, Machine, type[Exception], str]] = {
@@ -334,3 +437,12 @@ STARTED: dict[str, tuple[Model, bool]] = {
 @pytest.mark.parametrize(("of", "started"), STARTED.values(), ids=STARTED)
 def test_which_models_have_an_engine(of: Model, started: bool) -> None:
     assert (for_model(of) is not None) is started
+
+
+def test_prompts_that_adapters_shape_are_not_saved() -> None:
+    """llama.cpp doesn't note in a slot's file which adapters were chosen."""
+    machine = replace(FULL, prompts=Path("/p"))
+    fixed, chosen = (model(engine=Runtime(adapters=(Adapter(path=Path("/a"), alias=alias),))) for alias in (None, "b"))
+    assert "--slot-save-path" in recipe(fixed, machine, 1).argv
+    assert "--slot-save-path" not in recipe(chosen, machine, 1).argv
+    assert (cache_ram(fixed), cache_ram(chosen)) == (None, 0)

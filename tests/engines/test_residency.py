@@ -133,7 +133,8 @@ async def test_two_that_do_not_fit_together_answer_200_mixed_requests(
 async def test_an_engine_that_is_always_in_use_gives_way_too(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
 ) -> None:
-    async with gateway_of(model, {"busy": sized(), "rare": sized()}, ONE, xllamacpp, tmp_path) as (gateway, seen):
+    soon = replace(ONE, swap_after_seconds=0.5)
+    async with gateway_of(model, {"busy": sized(), "rare": sized()}, soon, xllamacpp, tmp_path) as (gateway, seen):
         await whole(gateway, "busy")
         done = asyncio.Event()
         answered = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable, Hashable
@@ -33,6 +34,7 @@ class Scene(Backend):
         self.current_backend: Backend | None = self
         self.in_flight = in_flight
         self.idle_since = 0.0
+        self.keep_alive: float | None = None
         self.pid: int | None = os.getpid()
         self.killed_at: float | None = None
         self.drained: list[float] = []
@@ -102,6 +104,25 @@ async def test_an_idle_engine_is_drained(
     residence: dict[str, Any], in_flight: int, first: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = Scene(ticks=15, in_flight=in_flight, **residence)
+    assert await watched(scene, monkeypatch) is None
+    assert scene.drained[:1] == ([] if first is None else [first])
+
+
+@pytest.mark.parametrize(
+    ("keep_alive", "residence", "first"),
+    [
+        pytest.param(5.0, {"idle_ttl_seconds": 10}, 5, id="sooner"),
+        pytest.param(12.0, {"idle_ttl_seconds": 10}, 12, id="later"),
+        pytest.param(0.0, {}, 0, id="at once"),
+        pytest.param(math.inf, {"idle_ttl_seconds": 10}, None, id="never"),
+        pytest.param(0.0, {"pinned": True}, None, id="a pinned one stays"),
+    ],
+)
+async def test_a_client_s_keep_alive_counts_more(
+    keep_alive: float, residence: dict[str, Any], first: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(ticks=15, **residence)
+    scene.keep_alive = keep_alive
     assert await watched(scene, monkeypatch) is None
     assert scene.drained[:1] == ([] if first is None else [first])
 

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from gateway.app import build
-from gateway.config import Config, Model, Server
+from gateway.config import MCP, Config, MCPServer, Model, Rooms, Server
 from tests.gateway.client import Answer, Client
 from tests.gateway.double import Double, Script
 from tests.patience import PATIENCE
@@ -52,18 +52,28 @@ async def running(
     max_body: int = 2**25,
     progress: Mapping[str, Any] | None = None,
     idle: int = 60,
+    mcp: Mapping[str, MCPServer] | None = None,
+    rooms: Rooms | None = None,
     **model: Any,
 ) -> AsyncIterator[Running]:
     """Model `m` is the scripted engine, and the active one; `echo` is another. `model` are further settings of `m`.
 
     progress: the server's settings of a stream's comments; else there are none, however slow the machine is. idle:
-    seconds until a connection is closed that nobody uses.
+    seconds until a connection is closed that nobody uses. mcp: servers of tools. rooms: has the bounds of turns.
     """
     async with asyncio.timeout(PATIENCE), Double(*scripts).serve() as double:
         server = Server(api_keys=tuple(map(SecretStr, keys)), max_body_bytes=max_body, **(progress or NO_COMMENTS))
         settings = {"runtime": "openai", "base_url": f"http://127.0.0.1:{double.address.port}", **model}
         models = {"m": Model(name="m", **settings), "echo": Model(name="echo", runtime="echo")}
-        config = Config(source=Path(__file__), active_model="m", models=models, server=server)
+        tools = MCP(servers=mcp or {})
+        config = Config(
+            source=Path(__file__),
+            active_model="m",
+            models=models,
+            server=server,
+            mcp=tools,
+            rooms=rooms or Rooms(),
+        )
         with ExitStack() as stack:
             url = stack.enter_context(serve(build(config), lifespan="on", http=http, idle=idle))
             try:

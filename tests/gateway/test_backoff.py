@@ -40,4 +40,7 @@ def test_jitter_never_shortens_what_the_server_asks_for(
 
 @pytest.mark.parametrize(("after", "header"), [(0.1, b"1"), (1.0, b"1"), (2.4, b"3"), (30.0, b"30")])
 def test_the_header_never_names_an_earlier_time(after: float, header: bytes) -> None:
-    assert ProviderRateLimit("busy", retry_after=after).headers() == [(b"retry-after", header)]
+    assert ProviderRateLimit("busy", retry_after=after).headers() == [
+        (b"x-should-retry", b"true"),
+        (b"retry-after", header),
+    ]

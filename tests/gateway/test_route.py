@@ -47,12 +47,12 @@ class CountedEngine:
         self.backend: Counted | None = Counted(MODEL, None)
         self.in_flight = self.losses = self.retired = 0
 
-    async def join(self) -> Counted:
+    async def join(self, key: object = None, rank: int = 1) -> Counted:
         assert self.backend is not None
         self.in_flight += 1
         return self.backend
 
-    def leave(self) -> None:
+    def leave(self, rank: int = 1) -> None:
         self.in_flight -= 1
 
     def lost(self) -> None:

@@ -14,7 +14,7 @@ from gateway.config import Model
 from gateway.core.checked import CheckedRun
 from gateway.core.run import Asked, Run
 from gateway.engines import Engine
-from gateway.errors import ProviderUnavailable
+from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.request.checks import Check, Enforced
 from gateway.request.constraints import Constraint
 from gateway.schema.checker import compiled
@@ -64,7 +64,7 @@ class CountedEngine:
     def lost(self) -> None:
         self.losses += 1
 
-    def leave(self) -> None:
+    def leave(self, rank: int = 1) -> None:
         self.in_flight -= 1
 
 
@@ -195,6 +195,15 @@ async def test_an_error_that_came_behind_held_text_is_the_outcome_of_a_client_th
         said = [json.loads(payload) for _ in range(2) for payload in await run.payloads()]
     assert "".join(each["choices"][0]["delta"]["content"] for each in said) == "Hi <tool_"
     assert run.outcome == "internal_error"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_error_in_the_body_is_the_outcome(stream: bool) -> None:
+    route = Route(Scripted(b'{"error": {"message": "slot failed", "code": 500}}'))
+    with await route.run(stream=stream) as run, pytest.raises(GatewayError):
+        await text(run, stream)
+    assert run.outcome == "internal_error"
+    assert route.booked[0].outcome == "internal_error"
 
 
 class Enforcing(Route):

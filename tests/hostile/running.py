@@ -174,9 +174,14 @@ def configuration(upstream: Upstream, folder: Path, test_model: Path) -> Json:
 @contextmanager
 def started(folder: Path, config: Mapping[str, Any], **environment: str) -> Iterator[Gateway]:
     """`ctxgate serve` on a port of its own. JSON is YAML, too."""
+    with started_at(free_port(), folder, config, **environment) as gateway:
+        yield gateway
+
+
+@contextmanager
+def started_at(port: int, folder: Path, config: Mapping[str, Any], **environment: str) -> Iterator[Gateway]:
     file = folder / "config.yaml"
     file.write_text(json.dumps(config), "utf-8")
-    port = free_port()
     command = [sys.executable, "-m", "gateway", "serve", "--config", str(file), "--port", str(port)]
     env = {"PYTHONPATH": str(ROOT), "XDG_STATE_HOME": str(folder / "state"), **environment}
     server = proc.Server.start(command, port, folder / "log", env=env, cwd=folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +36,7 @@ class Planted(Memory):
 BUSY = ("active", "releasing")
 PLACES = (
     *("api_key", "extra_body", "force_params", "strip_params", "stop", "args", "base_url", "replicas", "providers"),
-    *("api_keys", "store", "url", "object"),
+    *("api_keys", "store", "url", "object", "env", "headers", "traces"),
 )
 """Keys of the file where a secret is planted below, by a variable of its own."""
 
@@ -47,6 +48,10 @@ OTHERS = {
     "groups": "names",
     "runtimes": "names",
     "enabled": "yes or no",
+    **dict.fromkeys(("access", "after_turn"), "one of a few words"),
+    **dict.fromkeys(("allow", "deny", "mounts", "provider", "skills", "tenants"), "names"),
+    **dict.fromkeys(("cert", "key"), "a file's path"),
+    **dict.fromkeys(("description", "instructions", "prompt", "purpose"), "what callers and models are told"),
 }
 """Keys whose values no secret can be, and why."""
 
@@ -79,7 +84,13 @@ def configured(upstream: Upstream, folder: Path, test_model: Path) -> Json:
     }
     config["store"] = f"sqlite:///{folder}/state/store.db?${{PLANTED_STORE}}=1"
     config["ctx"] = {"enabled": True, "root": str(folder / "ctx")}
-    config["log"] = {"bodies": False, "level": "debug"}
+    config["log"] = {"bodies": False, "level": "debug", "traces": "http://127.0.0.1:9/${PLANTED_TRACES}"}
+    config["mcp"] = {
+        "servers": {
+            "far": {"url": "http://127.0.0.1:9/", "headers": {"Authorization": "Bearer ${PLANTED_HEADERS}"}},
+            "near": {"command": f"{sys.executable} -m no_such_server", "env": {"TOKEN": "${PLANTED_ENV}"}},
+        }
+    }
     return config
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from gateway.errors import LASTING_STATUS
 from tests.gateway.double import Exchange, chunk
 from tests.hostile.conftest import Unharmed
 from tests.hostile.running import Gateway, Upstream, configuration, started, warm
@@ -432,7 +433,7 @@ def test_health_tells_that_the_active_engine_cannot_start(upstream: Upstream, tm
     config["active_model"] = "broken"
     with started(tmp_path, config) as gateway:
         assert gateway.ask("GET", "/health").json["status"] == "ok"
-        assert gateway.chat().status == 503
+        assert gateway.chat().status == LASTING_STATUS
         health = gateway.ask("GET", "/health").json
         assert health["status"] == "degraded"
         assert "broken" in health["problems"][0]

@@ -677,6 +677,14 @@ AUTO: dict[str, Case] = {
     "lfm2": ("<|tool_call_start|>[get_weather(city='Paris'), ping()]<|tool_call_end|>", "", "", TWO, ()),
     "bare": ("[get_weather(city='Paris'), ping()]", "", "", TWO, ()),
     "bare json": ('{"name": "ping", "arguments": {}}', "", "", [("ping", {})], ()),
+    "bare json that names no tool": (
+        '": {"type": "number"}du.',
+        '": {"type": "number"}du.',
+        "",
+        [],
+        (),
+    ),
+    "bare json of arguments alone": ('{"arguments": {}} and more', '{"arguments": {}} and more', "", [], ()),
     "prose": ("Hello <b>you</b>", "Hello <b>you</b>", "", [], ()),
 }
 

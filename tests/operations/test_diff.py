@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from pydantic import SecretStr
 
-from gateway.config import Config, Engines, Model, Residence, Rope, Runtime, Server
+from gateway.config import Adapter, Config, Draft, Engines, Model, Residence, Rope, Runtime, Server
 from gateway.config.diff import Difference, difference
 from gateway.config.values import Ctx, Log
 from gateway.core.reload import describe
@@ -32,6 +32,9 @@ MODELS: list[tuple[dict[str, Any], str, list[str]]] = [
     ({"engine": Runtime(threads=2)}, "restarts", ["threads: not given → 2"]),
     ({"engine": Runtime(kv_cache_type="q8_0")}, "restarts", ["kv_cache_type: not given → q8_0"]),
     ({"engine": Runtime(rope=Rope(factor=2))}, "restarts", ["rope"]),
+    ({"engine": Runtime(draft=Draft(ngram=True))}, "restarts", ["draft"]),
+    ({"engine": Runtime(adapters=(Adapter(path=Path("/a.gguf")),))}, "restarts", ["adapters"]),
+    ({"engine": Runtime(fit=True)}, "restarts", ["fit: not given → true"]),
     ({"engine": Runtime(args=("--key", "sesame"))}, "restarts", ["args"]),
     ({"engine": Runtime(startup_timeout_seconds=9.0)}, "settings", ["startup_timeout_seconds: 120.0 → 9.0"]),
     ({"residence": Residence(pinned=True)}, "settings", ["pinned: false → true"]),

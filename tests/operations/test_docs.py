@@ -16,7 +16,7 @@ import pytest
 
 from gateway.answer import capture
 from gateway.api.operations import metrics
-from gateway.backends import replicas
+from gateway.backends import choice, replicas
 from gateway.config import load
 from gateway.config.diff import AT_START
 from gateway.observe import request_log
@@ -78,7 +78,7 @@ def test_the_examples_give_what_the_page_shows(running: Gateway) -> None:
                 running.until(lambda status: not status["config"]["problems"])
 
 
-@pytest.mark.parametrize("text", FILES, ids=["first", "routes"])
+@pytest.mark.parametrize("text", FILES, ids=["first", "routes", "spans"])
 def test_the_files_are_right(text: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(text)
@@ -97,5 +97,5 @@ def test_the_page_s_numbers_are_the_code_s() -> None:
     assert f"up to {capture.MAX_RECORDING >> 20} MB each and {request_log.MAX_RECORDED >> 20} MB together" in WORDS
     probes = replicas.PROBES
     assert f"probed after {probes.first} s, then less often, {probes.longest:g} s at the most" in WORDS
-    assert replicas.SLACK == 2
+    assert choice.SLACK == 2
     assert "a difference of two requests" in WORDS

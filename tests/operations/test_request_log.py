@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from gateway.answer.capture import MAX_RECORDING, RecordedAnswer, Recording
 from gateway.answer.normalize import Answer
+from gateway.errors import ProviderInvalidRequest
 from gateway.observe.request_log import BOUNDS, LEFT, OK, UNSETTLED, Histogram, Repairs, RequestLog, Row, Stats
-from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.chat import NOBODY, ChatRequest, encode
 from normalizers import registry
 from tests.gateway.double import chunk, completion
 
@@ -25,6 +26,7 @@ def row(model: str = "m", outcome: str = OK, seconds: float = 0.2, **fields: Any
         "repairs": None,
         "recording": None,
         "api": "chat",
+        "caller": NOBODY,
         **fields,
     }
     return (
@@ -39,6 +41,7 @@ def row(model: str = "m", outcome: str = OK, seconds: float = 0.2, **fields: Any
         found["repairs"],
         found["recording"],
         found["api"],
+        found["caller"],
     )
 
 
@@ -123,7 +126,7 @@ def test_recordings_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> N
     for number in range(4):
         answer = recorded()
         answer.recording.add([b"x" * 300], [encode({"id": f"c{number}"})])
-        recording = made.record(answer)
+        recording = made.keep(answer.recording)
         made.rows.append(row(recording=recording))
     assert [entry.recorded for entry in made.entries()] == [True, True, False, False]
     found = made.find("c3")
@@ -183,8 +186,25 @@ def test_a_recording_is_bounded() -> None:
     assert heavy.size == sum(len(bytes(value)) for value in heavy.request.values())
     assert {*long.recording.request} == {"stream", "tools"}
     long.recording.clear()
-    assert long.recording == Recording({}, "pythonic", False, cut=True)
+    assert long.recording == Recording({}, "pythonic", False, cut=True, accepted=long.recording.accepted)
+    assert not long.recording.kept
 
 
 def test_stats_stand_alone() -> None:
     assert Stats().outcomes == {}
+
+
+def test_refused_requests_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.observe.request_log.MAX_RECORDED", 1000)
+    made = RequestLog(10, bodies=True)
+    for name in ("a", "b", "c", "d" * 1000):
+        body = encode({"model": name, "messages": "x" * 400})
+        made.refused("chat", NOBODY, ProviderInvalidRequest("messages: expected `array`"), body)
+    assert [(entry.model, entry.recorded) for entry in made.entries()] == [
+        *(("d" * 100, True), ("c", False), ("b", False), ("a", False)),
+    ]
+    assert made.stats("a").outcomes == {}
+    assert made.models() == []
+    entry = next(made.entries())
+    assert entry.error is not None
+    assert (entry.error["message"], entry.error["status"]) == ("messages: expected `array`", 400)

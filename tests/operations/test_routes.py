@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from pydantic import SecretStr
 
 from gateway.backends import replicas
+from gateway.backends.choice import SLACK
 from gateway.backends.openai import OpenAIBackend
-from gateway.backends.replicas import SLACK
 from gateway.config import Config, Engines, Model
 from gateway.core import Gateway, fallbacks
 from gateway.errors import (

@@ -161,7 +161,7 @@ def test_the_request_log(running: Gateway) -> None:
     assert (whole["stream"], whole["outcome"], whole["first_seconds"], whole["recorded"]) == (False, "ok", None, True)
     assert (streamed["stream"], streamed["outcome"], streamed["recorded"]) == (True, "ok", True)
     assert 0 < streamed["first_seconds"] <= streamed["seconds"]
-    assert (failed["outcome"], failed["recorded"]) == ("provider_invalid_request", False)
+    assert (failed["outcome"], failed["recorded"]) == ("provider_invalid_request", True)
     found = running.http.get("/-/requests/2").json()
     assert found["recording"]["request"]["messages"] == QUESTION["messages"]
     assert "tool_call_start" in "".join(found["recording"]["raw"])
@@ -197,7 +197,7 @@ def test_replay_lists_what_is_remembered(running: Gateway) -> None:
     ("args", "said"),
     [
         (("999", "--as", "hermes"), "the log has no request 999"),
-        (("3", "--as", "hermes"), "request 3 was not recorded"),
+        (("3", "--as", "hermes"), "no model answered request 3: This model's maximum context length is 512 tokens."),
         (("1", "--as", "hermse"), "Did you mean 'hermes'?"),
     ],
 )

@@ -66,7 +66,7 @@ def rendering(prompt: str | None) -> Callable[[], Awaitable[str | None]]:
 
 
 async def turn(prompts: LivePrompts, server: Double, prompt: str, *, cached: int = 0) -> Turn:
-    placed = await prompts.place(server, len(prompt), rendering(prompt), private=False)
+    placed = await prompts.place(server, [prompt.encode()], rendering(prompt), private=False)
     assert placed is not None
     placed.leave()
     usage = {"prompt_tokens": TOKENS, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": cached}}
@@ -102,7 +102,7 @@ async def test_an_engine_that_restores_in_vain_is_told_once_and_not_tried_again(
     again = SavedPrompts(saved.settings, saved.path)
     for store in (saved, again):
         prompts = live(store)
-        assert await prompts.place(server, 4000, rendering(PROMPTS[0]), private=False) is None
+        assert await prompts.place(server, [b"x" * 4000], rendering(PROMPTS[0]), private=False) is None
         await prompts.save_all(server)
     assert len(server.saved) == saves
     assert (saved.path / UNSUPPORTED).exists()
@@ -115,7 +115,7 @@ async def test_a_file_that_an_engine_refuses_is_removed(saved: SavedPrompts) -> 
     await saved.kept()
     server.trouble = ProviderUnavailable("died")
     prompts = live(saved)
-    assert await prompts.place(server, 4000, rendering(PROMPTS[0]), private=False) is None
+    assert await prompts.place(server, [b"x" * 4000], rendering(PROMPTS[0]), private=False) is None
     assert len(saved) == 0
     # The slot is free for the next one.
     server.trouble = None
@@ -125,11 +125,12 @@ async def test_a_file_that_an_engine_refuses_is_removed(saved: SavedPrompts) -> 
 async def test_requests_wait_for_a_slot_in_order(saved: SavedPrompts) -> None:
     server, prompts = Double(saved.path), live(saved)
     await turn(prompts, server, PROMPTS[0])
-    first = await prompts.place(server, 4000, rendering(PROMPTS[0]), private=False)
+    first = await prompts.place(server, [b"x" * 4000], rendering(PROMPTS[0]), private=False)
     waiting = [
-        asyncio.create_task(prompts.place(server, 4000, rendering(prompt), private=False)) for prompt in PROMPTS[1:]
+        asyncio.create_task(prompts.place(server, [b"x" * 4000], rendering(prompt), private=False))
+        for prompt in PROMPTS[1:]
     ]
-    gone = asyncio.create_task(prompts.place(server, 10, rendering(None), private=False))
+    gone = asyncio.create_task(prompts.place(server, [b"x" * 10], rendering(None), private=False))
     await asyncio.sleep(0)
     assert first is not None
     gone.cancel()

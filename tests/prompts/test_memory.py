@@ -39,13 +39,13 @@ async def test_the_cache_counts(model: Model, tmp_path: Path) -> None:
     counted = residency(tmp_path)
     cache = await counted.cache_ram(model)
     assert cache
-    assert await counted._need(model) == estimate(model, on_gpu=False) + Footprint(cache)
+    assert await counted.need(model) == estimate(model, on_gpu=False) + Footprint(cache)
     # Measured with an empty cache: it may still fill.
     counted.learnt.saw(model, Footprint(20 * MB), 1.0)
-    assert await counted._need(model) == Footprint(20 * MB + cache)
+    assert await counted.need(model) == Footprint(20 * MB + cache)
     # Measured with a full one.
     counted.learnt.saw(model, Footprint(900 * MB), 1.0)
-    assert await counted._need(model) == Footprint(900 * MB)
+    assert await counted.need(model) == Footprint(900 * MB)
 
 
 def test_the_engine_is_told(model: Model, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.prompts import key
-from gateway.prompts.blocks import BLOCK_BYTES, chain, shared
+from gateway.prompts.blocks import BLOCK_BYTES, chain, chain_of, shared
 from gateway.prompts.index import DAY, Saved, best, excess, superseded
-from gateway.prompts.slots import Choice, Hosted, Slot, choose, spare, worth
+from gateway.prompts.slots import SHORT_BLOCK_BYTES, Choice, Hosted, Slot, choose, spare, worth
 
 WORTH = 4
 
@@ -117,6 +117,17 @@ def test_busy_slots_are_left_alone() -> None:
     assert spare(two) is None
     two[1].busy = 0
     assert spare(two) is two[1]
+
+
+def test_a_short_prompt_gets_the_slot_of_one_that_began_like_it() -> None:
+    """The engine reads the tools anew in any other slot."""
+    three = slots(A, "", "")
+    tools, prose = chain_of(b"tools " * 40, SHORT_BLOCK_BYTES), chain_of(b"prose " * 40, SHORT_BLOCK_BYTES)
+    three[1].short, three[1].used = tools, 1
+    three[2].short, three[2].used = prose, 2
+    assert spare(three, chain_of(b"tools " * 30, SHORT_BLOCK_BYTES)) is three[1]
+    assert spare(three, prose) is three[2]
+    assert spare(three, chain_of(b"other " * 40, SHORT_BLOCK_BYTES)) is three[1], "used longest ago"
 
 
 def test_a_key_leaves_out_where_the_engine_is() -> None:

@@ -56,6 +56,22 @@ def said(status: int, message: Any, **fields: Any) -> httpx.Response:
         pytest.param(said(503, "down for maintenance"), "unavailable", id="503"),
         pytest.param(said(429, "slow down"), "rate_limit", id="429"),
         pytest.param(said(500, "boom"), "unavailable", id="500"),
+        pytest.param(
+            said(500, "unable to load model: /models/blobs/sha256-9f3e"), "invalid_model", id="Ollama, broken weights"
+        ),
+        pytest.param(
+            said(500, "error loading model: tensor 'output.weight' data is not within the file bounds"),
+            "invalid_model",
+            id="llama.cpp, cut weights",
+        ),
+        pytest.param(said(500, "invalid file magic"), "invalid_model", id="Ollama, no model file"),
+        pytest.param(said(503, "weights are missing: m.safetensors"), "invalid_model", id="weights missing"),
+        pytest.param(
+            said(500, "failed to load model: model requires more system memory (9 GiB) than is available (3 GiB)"),
+            "unavailable",
+            id="Ollama, too little memory",
+        ),
+        pytest.param(said(500, "error loading model: CUDA error: out of memory"), "unavailable", id="no VRAM"),
         pytest.param(httpx.Response(502, text="<html>Bad Gateway</html>"), "unavailable", id="502 of a proxy"),
         pytest.param(httpx.Response(504), "unavailable", id="504 without a body"),
         pytest.param(said(408, "too slow"), "unavailable", id="408"),
@@ -95,6 +111,20 @@ async def test_category(answer: httpx.Response | Exception, category: str) -> No
         pytest.param(said(400, "This model does not support image inputs."), "unsupported_content_block", id="OpenAI"),
         pytest.param(
             said(500, "image input is not supported - hint: mmproj"), "unsupported_content_block", id="llama.cpp"
+        ),
+        pytest.param(
+            said(400, "meta/llama is not a multimodal model", type="BadRequestError"),
+            "unsupported_content_block",
+            id="vLLM, text model",
+        ),
+        pytest.param(
+            said(400, "At most 0 image(s) may be provided in one prompt."), "unsupported_content_block", id="vLLM, off"
+        ),
+        pytest.param(
+            said(500, "this model is missing data required for image input"), "unsupported_content_block", id="Ollama"
+        ),
+        pytest.param(
+            said(400, "At most 2 image(s) may be provided in one prompt."), "invalid_request", id="vLLM, too many"
         ),
         pytest.param(said(400, "unsupported media_type image/gif"), "unsupported_content_block", id="media type"),
         pytest.param(
@@ -159,7 +189,7 @@ async def test_an_endless_message_is_cut() -> None:
 
 
 async def test_an_endless_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.provider.openai.MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr("gateway.provider.server.MAX_BODY_BYTES", 1000)
     error = await failure(httpx.Response(200, content=b" " * 1001))
     assert (error.category, "1000 bytes" in error.message) == ("provider_invalid_response", True)
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from .conformance import Case, Unclaimed, UnknownDirective, load, run, seed_cases
+from .fixtures import NO_FURTHER, Case, Unclaimed, UnknownDirective, further_cases, load, seed_cases
+from .table import run
 
 CASE = """
 mock_provider: {responses: [{status: 200, body: {choices: [{message: {content: hi}, finish_reason: stop}]}}]}
@@ -82,9 +83,9 @@ async def test_an_unclaimed_mapping_is_neither_passed_nor_failed(tmp_path: Path)
         await run(case(tmp_path, f"mapping: semaphore\n{CASE}"))
 
 
-def test_invariants_are_listed(tmp_path: Path) -> None:
+async def test_an_unknown_invariant_is_listed(tmp_path: Path) -> None:
     listed = case(tmp_path, CASE.replace("expected: {", "expected: {invariants: {no_magic: true}, "))
-    assert listed.listed == ["no_magic"]
+    assert await run(listed) == ["no_magic"]
 
 
 def spoil(expected: dict[str, Any]) -> None:
@@ -93,18 +94,36 @@ def spoil(expected: dict[str, Any]) -> None:
         expected["raises"]["category"] = "no_such_category"
     elif "success" in expected:
         expected["success"] = False
+    elif "response" in expected:
+        expected["response"]["finish_reason"] = "no_such_reason"
     else:
-        expected["response"]["finish_reason"] = "content_filter"
+        for state in expected["final_state"].values():
+            state["model"] = "no-such-model"
 
 
-@pytest.mark.parametrize("seed", seed_cases(), ids=lambda case: case.id)
-async def test_every_case_can_fail(seed: Case) -> None:
-    entry = copy.deepcopy(seed.entry)
+@pytest.mark.parametrize("claimed", seed_cases() + further_cases(), ids=lambda case: case.id)
+async def test_every_case_can_fail(claimed: Case) -> None:
+    entry = copy.deepcopy(claimed.entry)
     for block in (entry, *entry.get("calls", ())):
-        if "expected" in block:
+        if "expected_error" in block:
+            block["expected_error"]["category"] = "no_such_category"
+        elif "expected" in block:
             spoil(block["expected"])
     with pytest.raises(AssertionError):
-        await run(Case(seed.fixture, seed.name, seed.file, entry))
+        await run(Case(claimed.fixture, claimed.name, claimed.file, entry))
+
+
+@pytest.mark.skipif(not further_cases(), reason=NO_FURTHER)
+async def test_every_invariant_can_fail() -> None:
+    for claimed in further_cases():
+        for block in (claimed.entry, *claimed.entry.get("calls", ())):
+            for name in (block.get("expected") or {}).get("invariants", {}):
+                spoilt = copy.deepcopy(claimed.entry)
+                for part in (spoilt, *spoilt.get("calls", ())):
+                    if name in (invariants := (part.get("expected") or {}).get("invariants", {})):
+                        invariants[name] = "never"
+                with pytest.raises(AssertionError, match=name):
+                    await run(Case(claimed.fixture, claimed.name, claimed.file, spoilt))
 
 
 def test_fixture_files_are_read_as_data_only(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from gateway.errors import (
     GatewayError,
@@ -26,15 +29,21 @@ from gateway.provider import (
     TextBlock,
     Tool,
     ToolMessage,
+    Transcript,
     UserMessage,
     retry,
 )
+from gateway.provider.anthropic import AnthropicProvider
+from gateway.provider.chat import ChatProvider
+from gateway.provider.retrieval import EmbeddingRuntimeConfig, GatewayRerank, OpenAIEmbedding
 from tests.ports import free_port
 
+from . import reranker_model
 from .conftest import running_gateway
 from .server import Receive, Scope, Send, answer, completion, serve
 
 KEY = "test-key"
+SMOLLM2 = Path(__file__).parents[2] / "_models/smollm2-135m-instruct.gguf"
 CITY = {"city": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}}
 NUMBERS = {"a": {"type": "number"}, "b": {"type": "number"}}
 TOOLS = [
@@ -43,6 +52,8 @@ TOOLS = [
 ]
 ASK = UserMessage("What is the weather in Paris in celsius?")
 EXACT = RuntimeConfig(temperature=0.0, seed=1, max_tokens=64)
+EXACT_ANYWHERE = RuntimeConfig(temperature=0.0, max_tokens=64)
+"""Anthropic's API has no seed."""
 
 
 async def upstream(scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +63,10 @@ async def upstream(scope: Scope, receive: Receive, send: Send) -> None:
         body = {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}
         await answer(send, 503, body)
     elif state == "busy":
-        await answer(send, 429, {"error": {"message": "slow down", "type": "rate_limit_error"}})
+        said = json.dumps({"error": {"message": "slow down", "type": "rate_limit_error"}}).encode()
+        headers = [(b"content-type", b"application/json"), (b"retry-after", b"7")]
+        await send({"type": "http.response.start", "status": 429, "headers": headers})
+        await send({"type": "http.response.body", "body": said})
     elif state == "locked" and dict(scope["headers"]).get(b"authorization") != b"Bearer right":
         await answer(send, 401, {"error": {"message": "Invalid API Key", "type": "authentication_error"}})
     else:
@@ -66,6 +80,9 @@ models:
   tiny: {{runtime: llama.cpp, path: {model}, context_window: 512, tool_call_format: pythonic, threads: 1}}
   too-slow: {{runtime: llama.cpp, path: {model}, startup_timeout_seconds: 0.01}}
   no-weights: {{runtime: llama.cpp, path: nowhere.gguf}}
+  vectors: {{runtime: llama.cpp, role: embedding, path: {model}, threads: 1, args: [--pooling, mean]}}
+  ranker: {{runtime: llama.cpp, role: rerank, path: {ranker}, context_window: 256, threads: 1}}
+  smollm2: {{runtime: llama.cpp, path: {smollm2}, context_window: 2048}}
   stopped: {{runtime: openai, base_url: "http://127.0.0.1:{closed}"}}
   there: {{runtime: openai, base_url: "{upstream}/there"}}
   loading: {{runtime: llama.cpp, base_url: "{upstream}/loading"}}
@@ -80,7 +97,9 @@ def url(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         pytest.skip("no engine: xllamacpp is not installed")
     path = tmp_path_factory.mktemp("gateway") / "config.yaml"
     with serve(upstream) as engines:
-        path.write_text(CONFIG.format(model=test_model, closed=free_port(), upstream=engines))
+        ranker = reranker_model.write(path.with_name("ranker.gguf"))
+        files = {"model": test_model, "smollm2": SMOLLM2, "ranker": ranker}
+        path.write_text(CONFIG.format(**files, closed=free_port(), upstream=engines))
         with running_gateway(path, PROVIDER_TEST_KEY=KEY) as url:
             yield url
 
@@ -117,7 +136,9 @@ async def test_a_stream_ends_in_the_same_response(url: str, question: str) -> No
 
     assert streamed.message.content == whole.message.content
     assert calls(streamed.message) == calls(whole.message)
-    assert (streamed.finish_reason, streamed.usage) == (whole.finish_reason, whole.usage)
+    assert streamed.finish_reason == whole.finish_reason
+    # What the second call finds in the cache is what the first one left there.
+    assert replace(streamed.usage, cached_tokens=None) == replace(whole.usage, cached_tokens=None)
 
 
 @pytest.mark.parametrize("native", [True, None], ids=["native", "learnt"])
@@ -173,7 +194,7 @@ OPERATIONS = ("ready", "complete", "stream")
         pytest.param("nope", KEY, "provider_invalid_model", None, id="unknown model"),
         pytest.param("loading", KEY, "provider_model_not_loaded", 1, id="loading model"),
         pytest.param("no-weights", KEY, "provider_invalid_model", None, id="weights missing"),
-        pytest.param("busy", KEY, "provider_rate_limit", None, id="rate limit"),
+        pytest.param("busy", KEY, "provider_rate_limit", 7, id="rate limit"),
     ],
 )
 async def test_the_right_category(
@@ -238,3 +259,100 @@ async def test_retry_waits_for_a_model_that_loads() -> None:
             with pytest.raises(ProviderModelNotLoaded):
                 await provider.ready()
             await retry(provider.ready, sleep=load)
+
+
+async def test_two_apis_give_the_same_answer(url: str) -> None:
+    """Whole and streamed, by OpenAI's API and by Anthropic's, from the same engine."""
+    answers = []
+    for kind in (OpenAIProvider, AnthropicProvider):
+        async with kind(url, "tiny", KEY) as provider:
+            await provider.ready()
+            for message in (ASK, UserMessage("Say hello.")):
+                whole = await provider.complete([message], TOOLS, EXACT_ANYWHERE)
+                async with await provider.complete([message], TOOLS, EXACT_ANYWHERE, stream=True) as stream:
+                    streamed = await stream.response()
+                for response in (whole, streamed):
+                    calls = [(call.name, call.arguments) for call in response.message.tool_calls]
+                    answers.append((kind, response.message.text, calls, response.finish_reason, response.usage))
+    half = len(answers) // 2
+    assert [answer[1:4] for answer in answers[:half]] == [answer[1:4] for answer in answers[half:]]
+    assert [a[4].completion_tokens for a in answers[:half]] == [a[4].completion_tokens for a in answers[half:]]
+    assert answers[0][2] == [("get_weather", {"city": "Paris", "unit": "celsius"})]
+
+
+@pytest.mark.skipif(not SMOLLM2.is_file(), reason=f"no weights: {SMOLLM2.name} is not in _models")
+@pytest.mark.parametrize("kind", [OpenAIProvider, AnthropicProvider])
+async def test_structured_output_of_a_real_model(url: str, kind: type[ChatProvider]) -> None:
+    class City(BaseModel):
+        city: str
+        country: str
+
+    question = [UserMessage("Name the capital of France and its country.")]
+    async with kind(url, "smollm2", KEY) as provider:
+        whole = await provider.complete(question, config=EXACT_ANYWHERE, response_schema=City)
+        async with await provider.complete(
+            question, config=EXACT_ANYWHERE, response_schema=City, stream=True
+        ) as stream:
+            streamed = await stream.response()
+        assert provider.structured_output == "native"
+    assert isinstance(whole.parsed, City)
+    assert streamed.parsed == whole.parsed
+    assert streamed.message == whole.message
+
+
+async def test_a_conversation_changes_its_api(url: str) -> None:
+    async with OpenAIProvider(url, "tiny", KEY) as first, AnthropicProvider(url, "tiny", KEY) as second:
+        asked = Transcript((ASK,))
+        answer = await second.complete(asked, TOOLS, EXACT_ANYWHERE)
+        told = asked.adding(answer.message, ToolMessage('{"temp": 21}', answer.message.tool_calls[0].id))
+        by_openai = await first.complete(told, TOOLS, EXACT_ANYWHERE)
+        by_anthropic = await second.complete(Transcript.from_json(told.to_json()), TOOLS, EXACT_ANYWHERE)
+    assert by_openai.message == by_anthropic.message
+    assert by_openai.message.text
+
+
+async def test_the_gateways_errors_in_anthropics_format(url: str) -> None:
+    async with AnthropicProvider(url, "no-such-model", KEY) as provider:
+        with pytest.raises(GatewayError) as caught:
+            await provider.complete([ASK], config=EXACT_ANYWHERE)
+        assert caught.value.category == "provider_invalid_model"
+    async with AnthropicProvider(url, "busy", KEY) as provider:
+        with pytest.raises(GatewayError) as caught:
+            await provider.complete([ASK], config=EXACT_ANYWHERE)
+        assert (caught.value.category, caught.value.retry_after) == ("provider_rate_limit", 7)
+
+
+async def test_the_servers_retry_after_comes_through_the_gateway(url: str) -> None:
+    error = await refusal(url, "busy", KEY, "complete")
+    assert (error.category, error.retry_after) == ("provider_rate_limit", 7)
+
+
+async def test_embeddings_of_the_gateway(url: str) -> None:
+    async with OpenAIEmbedding(url, "vectors", KEY, chunk_size=2) as provider:
+        await provider.ready()
+        response = await provider.embed(["one", "two", "one"])
+        encoded = await provider.embed(["one"], config=EmbeddingRuntimeConfig(extra={"encoding_format": "base64"}))
+    first, second, third = response.vectors
+    assert first == pytest.approx(third, abs=1e-5)
+    assert first != second
+    assert response.dimensions == len(first)
+    assert response.usage is not None
+    assert encoded.vectors[0] == pytest.approx(first, abs=1e-5)
+
+
+async def test_reranking_by_the_gateway(url: str) -> None:
+    async with GatewayRerank(url, "ranker", KEY) as provider:
+        await provider.ready()
+        response = await provider.rerank("what is good?", ["bad bad", "good plain", "good good", "plain"])
+        best = await provider.rerank("what is good?", ["bad bad", "good plain", "good good", "plain"], top_k=1)
+    assert [result.index for result in response.results] == [2, 1, 3, 0]
+    assert [result.index for result in best.results] == [2]
+    assert best.results[0].relevance_score == pytest.approx(response.results[0].relevance_score, abs=1e-4)
+    assert response.usage is not None
+
+
+async def test_a_rerank_by_a_model_that_cannot(url: str) -> None:
+    async with GatewayRerank(url, "tiny", KEY) as provider:
+        with pytest.raises(GatewayError) as caught:
+            await provider.rerank("q", ["a", "b"])
+    assert not caught.value.transient

@@ -26,7 +26,7 @@ from gateway.provider import (
     UrlSource,
     UserMessage,
 )
-from gateway.provider.mapping import Call
+from gateway.provider.mapping.openai import OpenAICall as Call
 
 from .server import completion
 from .strategies import json_values, texts

@@ -26,7 +26,7 @@ from gateway.provider import (
     ToolCallDelta,
     UserMessage,
 )
-from gateway.provider.mapping import Call
+from gateway.provider.mapping.openai import OpenAICall as Call
 from gateway.provider.stream import read_events
 from gateway.wire.sse import DEFAULT_MAX_EVENT_SIZE
 from tests.patience import PATIENCE

@@ -38,18 +38,24 @@ class Source:
     """The content of a server, and its faults.
 
     cuts: bytes of body after which the next responses with a file break off; ranges: whether it supports `Range`.
-    asked: `METHOD path range` of each request.
+    codes: the hub's names of the errors in `statuses`. asked: `METHOD path range` of each request.
     """
 
     files: dict[str, bytes] = field(default_factory=dict)
     pages: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     statuses: dict[str, int] = field(default_factory=dict)
+    codes: dict[str, str] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)
     cuts: list[int] = field(default_factory=list)
     ranges: bool = True
+    hold: threading.Event = field(default_factory=threading.Event)
+    """While it is clear, files wait."""
     asked: list[str] = field(default_factory=list)
     bodies: list[Any] = field(default_factory=list)
     url: str = ""
+
+    def __post_init__(self) -> None:
+        self.hold.set()
 
 
 @contextmanager
@@ -76,12 +82,14 @@ def serving(source: Source) -> Iterator[Source]:  # noqa: C901  one handler answ
             path = self.path.partition("?")[0]
             source.asked.append(f"{self.command} {path} {self.headers.get('range', '')}".strip())
             if path in source.statuses:
-                return self.reply(source.statuses[path], {}, b'{"error": "refused"}')
+                codes = {"x-error-code": source.codes[path]} if path in source.codes else {}
+                return self.reply(source.statuses[path], codes, b'{"error": "refused"}')
             if path in source.pages:
                 kind, content = source.pages[path]
                 return self.reply(200, {"content-type": kind}, content)
             if path not in source.files:
                 return self.reply(404, {"x-error-code": "EntryNotFound"}, b"")
+            assert source.hold.wait(PATIENCE)
             self.file(source.files[path], with_body=with_body)
 
         def file(self, content: bytes, *, with_body: bool) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gateway.pull.download import ATTEMPTS
+from tests.conftest import ROOT
 from tests.patience import PATIENCE
 from tests.pull.sources import WEIGHTS, Source, serving, sha256
 
@@ -19,29 +24,35 @@ COMMIT = "c" * 40
 REPO = "someone/Tiny-GGUF"
 
 
-def hub(content: bytes = WEIGHTS, *, promised: str | None = None) -> Source:
+def hub(
+    content: bytes = WEIGHTS,
+    *,
+    promised: str | None = None,
+    names: tuple[str, ...] = ("tiny.gguf",),
+    gguf: dict[str, object] | None = None,
+) -> Source:
+    """A repository with those GGUF files, all of one content. gguf: what the hub read in their heads."""
     lfs = {"oid": promised or sha256(content), "size": len(content), "pointerSize": 130}
-    weights = {"type": "file", "path": "tiny.gguf", "size": len(content), "oid": "0" * 40, "lfs": lfs}
+    weights = [{"type": "file", "path": name, "size": len(content), "oid": "0" * 40, "lfs": lfs} for name in names]
     settings = {"type": "file", "path": "config.json", "size": 2, "oid": "1" * 40}
-    siblings = [{"rfilename": entry["path"]} for entry in (weights, settings)]
+    entries = [*weights, settings]
+    info = {"id": REPO, "modelId": REPO, "sha": COMMIT, "siblings": [{"rfilename": each["path"]} for each in entries]}
     api = f"/api/models/{REPO}"
     said = {
-        f"{api}/revision/main": {"id": REPO, "modelId": REPO, "sha": COMMIT, "siblings": siblings},
-        f"{api}/paths-info/main": [weights],
-        f"{api}/tree/{COMMIT}": [weights, settings],
+        f"{api}/revision/main": info,
+        f"{api}/revision/{COMMIT}": {**info, "gguf": gguf or {}},
+        f"{api}/paths-info/{COMMIT}": entries,
+        f"{api}/tree/{COMMIT}": entries,
+        "/api/models": [{"id": REPO, "downloads": 12_345, "likes": 6, "lastModified": "2026-01-02T03:04:05.000Z"}],
     }
-    files = {
-        f"/{REPO}/resolve/{revision}/{name}": body
-        for revision in ("main", COMMIT)
-        for name, body in {"tiny.gguf": content, "config.json": b"{}"}.items()
-    }
+    files = {f"/{REPO}/resolve/{COMMIT}/{name}": content for name in names}
+    files[f"/{REPO}/resolve/{COMMIT}/config.json"] = b"{}"
     pages = {path: ("application/json", json.dumps(body).encode()) for path, body in said.items()}
     return Source(files=files, pages=pages, headers={"x-repo-commit": COMMIT})
 
 
-def run(source: Source, folder: Path, pull: str, *, path: str = "tiny.gguf") -> subprocess.CompletedProcess[str]:
-    config = folder / "config.yaml"
-    config.write_text(f"active_model: m\nmodels: {{m: {{runtime: llama.cpp, path: {path}, pull: {pull}}}}}\n")
+def environment(source: Source, folder: Path) -> dict[str, str]:
+    """Of a command that takes `source` for the hub."""
     environ = {
         **os.environ,
         "HF_ENDPOINT": source.url,
@@ -51,8 +62,32 @@ def run(source: Source, folder: Path, pull: str, *, path: str = "tiny.gguf") -> 
         "NO_PROXY": "127.0.0.1",
     }
     environ.pop("HF_HUB_OFFLINE", None)
-    command = [sys.executable, "-m", "gateway", "pull", "--config", str(config)]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return environ
+
+
+def run(
+    source: Source,
+    folder: Path,
+    pull: str,
+    *,
+    path: str = "tiny.gguf",
+    before: tuple[str, ...] = (),
+    prepare: Callable[[], None] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """before: words before the command. prepare: runs in its process before it."""
+    config = folder / "config.yaml"
+    config.write_text(f"active_model: m\nmodels: {{m: {{runtime: llama.cpp, path: {path}, pull: {pull}}}}}\n")
+    command = [*before, sys.executable, "-m", "gateway", "pull", "--config", str(config)]
+    return subprocess.run(
+        command,
+        env=environment(source, folder),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        preexec_fn=prepare,
+    )
 
 
 def left(folder: Path) -> list[str]:
@@ -84,6 +119,98 @@ def test_a_folder(tmp_path: Path) -> None:
     assert left(tmp_path) == ["tiny-folder"]
     assert sorted(path.name for path in (tmp_path / "tiny-folder").iterdir()) == ["config.json", "tiny.gguf"]
     assert (tmp_path / "tiny-folder" / "tiny.gguf").read_bytes() == WEIGHTS
+
+
+@pytest.mark.parametrize("path", ["tiny.gguf", "tiny-folder"])
+def test_a_torn_download_goes_on_where_it_stopped(path: str, tmp_path: Path) -> None:
+    source = hub()
+    source.cuts = [1_000_000] + [0] * ATTEMPTS
+    pull = f"{{hub: {REPO}, file: tiny.gguf}}" if path.endswith(".gguf") else f"{{hub: {REPO}}}"
+    with serving(source):
+        torn = run(source, tmp_path, pull, path=path)
+        assert torn.returncode == 69
+        assert "pull again: it continues where this one stopped" in torn.stderr
+        assert not (tmp_path / path).exists()
+        source.asked.clear()
+        done = run(source, tmp_path, pull, path=path)
+    assert done.returncode == 0, done.stderr
+    assert [asked for asked in source.asked if asked.startswith("GET") and asked.partition(" ")[2].count(".gguf")] == [
+        f"GET /{REPO}/resolve/{COMMIT}/tiny.gguf bytes=1000000-"
+    ]
+    assert left(tmp_path) == [path]
+    found = tmp_path / path if path.endswith(".gguf") else tmp_path / path / "tiny.gguf"
+    assert found.read_bytes() == WEIGHTS
+
+
+def at_most(count: int) -> Callable[[], None]:
+    """Lets a process write no file longer than this: what it writes beyond fails as on a full disk."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (count, count))
+
+
+@pytest.mark.parametrize("path", ["tiny.gguf", "tiny-folder"])
+def test_a_disk_that_gets_full_is_said_and_nothing_is_left(path: str, tmp_path: Path) -> None:
+    pull = f"{{hub: {REPO}, file: tiny.gguf}}" if path.endswith(".gguf") else f"{{hub: {REPO}}}"
+    with serving(hub()) as source:
+        done = run(source, tmp_path, pull, path=path, prepare=at_most(1_000_000))
+    assert done.returncode == 69, done.stderr
+    assert "no more space" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize("path", ["tiny.gguf", "tiny-folder"])
+def test_a_disk_that_is_too_small_is_said_before_the_download(path: str, tmp_path: Path) -> None:
+    """A real file system of 1 MB."""
+    small = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
+    mount = f"mount -t tmpfs -o size=1m none {tmp_path} && "
+    if shutil.which("unshare") is None or subprocess.run([*small, f"{mount}true"], capture_output=True).returncode:
+        pytest.skip("this machine lets nobody mount a file system of his own")
+    pull = f"{{hub: {REPO}, file: tiny.gguf}}" if path.endswith(".gguf") else f"{{hub: {REPO}}}"
+    text = f"active_model: m\nmodels: {{m: {{runtime: llama.cpp, path: {path}, pull: {pull}}}}}\n"
+    script = f"cat > {tmp_path}/config.yaml; {sys.executable} -m gateway pull --config {tmp_path}/config.yaml"
+    with serving(hub()) as source:
+        done = subprocess.run(
+            [*small, f"{mount}{{ {script}; code=$?; ls -A {tmp_path}; exit $code; }}"],
+            env={**environment(source, tmp_path), "HF_HOME": str(tmp_path.parent / "hf")},
+            cwd=ROOT,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert done.returncode == 69, done.stderr
+    assert "but needs 3.07 MB" in done.stderr or "but needs 3.1 MB" in done.stderr
+    assert done.stdout.split() == ["config.yaml"]
+    assert not [asked for asked in source.asked if "/resolve/" in asked and asked.endswith(".gguf")]
+
+
+def test_a_model_in_several_files(tmp_path: Path) -> None:
+    names = tuple(f"tiny-{part:05d}-of-00003.gguf" for part in (1, 2, 3))
+    with serving(hub(names=names)) as source:
+        done = run(source, tmp_path, f"{{hub: {REPO}, file: {names[0]}}}", path=names[0])
+    assert done.returncode == 0, done.stderr
+    assert left(tmp_path) == sorted(names)
+    assert all((tmp_path / name).read_bytes() == WEIGHTS for name in names)
+
+
+def test_a_licence_that_must_be_accepted(tmp_path: Path) -> None:
+    source = hub()
+    refused = f"/api/models/{REPO}/auth-check"
+    source.statuses = {f"/{REPO}/resolve/{COMMIT}/tiny.gguf": 401, refused: 403}
+    source.codes = {refused: "GatedRepo"}
+    with serving(source):
+        done = run(source, tmp_path, f"{{hub: {REPO}, file: tiny.gguf}}")
+    assert done.returncode == 13
+    assert "requires you to accept its licence" in done.stderr
+
+
+def test_a_name_that_leads_out_of_the_folder(tmp_path: Path) -> None:
+    with serving(hub(names=("../../evil.gguf",))) as source:
+        done = run(source, tmp_path, f"{{hub: {REPO}}}", path="tiny-folder")
+    assert done.returncode == 1
+    assert "the hub lists a file named" in done.stderr
+    assert left(tmp_path) == []
 
 
 def test_no_such_file(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import httpx
 from pydantic import SecretStr
 
 from gateway.app import build
-from gateway.config import Config, Model, Server
+from gateway.config import MCP, Config, MCPServer, Model, Server
 from gateway.config.values import Rooms
 from tests.gateway.double import Double, Exchange, Script, chunk
 from tests.patience import PATIENCE
@@ -105,12 +105,14 @@ async def house(
     store: str | None = None,
     keep_alive: float = 15.0,
     model: Mapping[str, Any] | None = None,
+    mcp: Mapping[str, MCPServer] | None = None,
     **rooms: Any,
 ) -> AsyncIterator[House]:
     """Model `m`, the active one, is the scripted engine, with these further settings; `rooms` are of that name."""
     async with asyncio.timeout(PATIENCE), Double(*scripts).serve() as double:
         address = f"http://127.0.0.1:{double.address.port}"
         rooms.setdefault("secret_key_file", state / "secrets.key")
+        rooms.setdefault("turn_retries", 0)  # a scripted failure is meant
         config = Config(
             source=Path(__file__),
             active_model="m",
@@ -123,6 +125,7 @@ async def house(
             state_dir=state,
             store=store,
             rooms=Rooms(**rooms),
+            mcp=MCP(servers=mcp or {}),
         )
         with ExitStack() as stack:
             url = stack.enter_context(

@@ -103,3 +103,18 @@ def test_the_design_names_the_bounds_of_the_code() -> None:
     assert f"{service.REPLAY} events at a time" in DESIGN
     assert room.MAX_ATTEMPTS == 3
     assert "the third that is cut off fails the room" in DESIGN
+
+
+def test_every_statement_of_the_protocol_has_a_test_or_a_reason() -> None:
+    page = (ROOT / "docs/rooms-protocol.md").read_text("utf-8")
+    rows = [
+        line.split(" | ") for line in page.splitlines() if line.startswith("| ") and not line.startswith("| statement")
+    ]
+    assert len(rows) > 50
+    for statement, here, tests in rows:
+        found = re.findall(r"`([\w./]+)::(\w+)`", tests)
+        assert found, f"{statement}: no test"
+        for file, name in found:
+            text = (ROOT / "tests/rooms" / file).read_text("utf-8")
+            assert re.search(rf"^(async )?def {name}\(", text, re.MULTILINE), f"{file} has no {name}"
+        assert not here.startswith("no") or re.match(r"no: .{30,}", here), f"{statement}: no reason"

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import Config, Model
+from gateway.config.values import Rooms as RoomSettings
 from gateway.core import Gateway
 from gateway.errors import InternalError, ProviderInvalidRequest
 from gateway.rooms.schemas import DonePolicy, History, Release, Rent, Room, Say, Update
@@ -86,7 +87,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             double = await stack.enter_async_context(Double(engine).serve())
             address = f"http://127.0.0.1:{double.address.port}"
             model = Model(name="m", runtime="openai", base_url=address)
-            gateway = Gateway(Config(source=Path("x"), active_model="m", models={"m": model}, state_dir=folder))
+            settings = RoomSettings(turn_retries=0)  # a scripted failure is meant
+            gateway = Gateway(
+                Config(source=Path("x"), active_model="m", models={"m": model}, state_dir=folder, rooms=settings)
+            )
             await stack.enter_async_context(gateway)
             services = Services(gateway)
             stack.push_async_callback(services.aclose)
@@ -109,7 +113,7 @@ def checked(history: History) -> None:
             target = event.event_type.removeprefix("room:")
             assert target in LEGAL[status], f"{status} → {target}"
             status = target
-        elif event.event_type == "agent:turn_start":
+        elif event.event_type in ("agent:turn_start", "agent:turn_resumed"):
             assert running is None, "two turns at once"
             running = event.message_id
         elif event.event_type == "agent:turn_end":
@@ -150,8 +154,10 @@ class Expected:
                 self.queued = verb
                 if not self.running:
                     self._next()
-            case "wake":
-                if self.status in ("rented", "sleeping", "failed"):
+            case "wake" | "give up":
+                if self.status == "failed" and verb == "wake":
+                    pass  # the failed message fails again
+                elif self.status in ("rented", "sleeping", "failed"):
                     self.status = "active"
                     self._next(woken=True)
             case "interrupt":
@@ -187,6 +193,8 @@ async def do(rooms: Rooms, room: str, verb: str) -> None:
             await rooms.say("t", "u", room, Say(content=verb))
         case "wake":
             await rooms.wake("t", room)
+        case "give up":
+            await rooms.wake("t", room, retry=False)
         case "interrupt":
             await rooms.interrupt("t", room, None)
         case "graceful" | "immediate":
@@ -251,7 +259,9 @@ async def all_at_once(rooms: Rooms, verbs: list[str]) -> None:
     assert {message.status for message in history.messages} <= {"done", "failed", "interrupted", "cancelled"}
 
 
-VERBS = st.lists(st.sampled_from([*KINDS, "wake", "interrupt", "graceful", "immediate", "sleep", "stay"]), max_size=12)
+VERBS = st.lists(
+    st.sampled_from([*KINDS, "wake", "give up", "interrupt", "graceful", "immediate", "sleep", "stay"]), max_size=12
+)
 FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 
 

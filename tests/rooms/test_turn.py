@@ -219,10 +219,10 @@ async def test_one_message_waits_and_no_more(tmp_path: Path) -> None:
         await rooms.until(room, "room:idle", output["seq"])
 
 
-async def test_a_failure_is_recorded_and_a_wake_starts_over(tmp_path: Path) -> None:
+async def test_a_failure_is_recorded_and_a_wake_answers_after_all(tmp_path: Path) -> None:
     async with house(tmp_path, answers({"error": {"message": "out of order"}}, 500), speaks("Better.")) as rooms:
         room = await rooms.rent()
-        await rooms.say(room)
+        said = await rooms.say(room)
         await rooms.until(room, "room:failed")
         shown = await rooms.get(room)
         assert shown["status"] == "failed"
@@ -234,10 +234,28 @@ async def test_a_failure_is_recorded_and_a_wake_starts_over(tmp_path: Path) -> N
         assert (await rooms.post(room, "messages", 409, content="x"))["code"] == "room_failed"
         woken = await rooms.post(room, "wake")
         assert (woken["status"], woken["last_error"]) == ("active", None)
-        idle = await rooms.until(room, "room:idle")
-        assert idle["payload"] == {"reason": "no_message"}
-        await rooms.say(room)
+        output = await rooms.until(room, "agent:output")
+        assert output["payload"]["in_reply_to"] == said["id"]
+        await rooms.until(room, "room:idle")
+        assert [message["status"] for message in (await rooms.history(room))["messages"]] == ["done", "done"]
+
+
+async def test_a_wake_may_give_the_failed_message_up(tmp_path: Path) -> None:
+    async with house(tmp_path, answers({"error": {"message": "out of order"}}, 500), speaks("Better.")) as rooms:
+        room = await rooms.rent()
+        said = await rooms.say(room, "Is it broken?")
+        await rooms.until(room, "room:failed")
+        assert (await rooms.get(room))["failed_message_id"] == said["id"]
+        woken = await rooms.post(room, "wake", retry=False)
+        assert (woken["status"], woken["failed_message_id"]) == ("active", None)
+        assert (await rooms.until(room, "room:idle"))["payload"] == {"reason": "no_message"}
+        await rooms.say(room, "And now?")
         await rooms.until(room, "agent:output")
+        assert rooms.engine.requests[1].json["messages"] == [
+            {"role": "user", "content": "Is it broken?"},
+            {"role": "assistant", "content": "[the turn failed]"},
+            {"role": "user", "content": "And now?"},
+        ]
 
 
 @pytest.mark.parametrize("mode", ["graceful", "immediate"])

@@ -27,6 +27,7 @@ class Server:
     folder: Path
     programs: Path
     user: str
+    control: list[str] = field(default_factory=list)
     _names: Iterator[str] = field(default_factory=lambda: (f"test{number}" for number in itertools.count()))
 
     def database(self) -> str:
@@ -35,6 +36,14 @@ class Server:
         command = [str(self.programs / "createdb"), "-h", "127.0.0.1", "-p", str(self.port), "-U", "ctxgate", name]
         subprocess.run(command, check=True, timeout=PATIENCE, capture_output=True)
         return f"postgresql://ctxgate@127.0.0.1:{self.port}/{name}"
+
+    def stop(self) -> None:
+        """Ends the server as a crash does."""
+        subprocess.run([*self.control, "-m", "immediate", "stop"], check=True, timeout=PATIENCE, cwd=self.folder)
+
+    def restart(self) -> None:
+        command = [*self.control, "-l", str(self.folder / "log"), "start"]
+        subprocess.run(command, check=True, timeout=PATIENCE, cwd=self.folder)
 
 
 @contextmanager
@@ -58,14 +67,13 @@ def start() -> Iterator[Server]:
         [*become, str(found / "initdb"), *new], check=True, timeout=PATIENCE, capture_output=True, cwd=folder
     )
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=50"
-    control = [*become, str(found / "pg_ctl"), "-D", str(data), "-w", "-t", f"{PATIENCE:.0f}"]
-    subprocess.run(
-        [*control, "-l", str(folder / "log"), "-o", options, "start"], check=True, timeout=PATIENCE, cwd=folder
-    )
+    control = [*become, str(found / "pg_ctl"), "-D", str(data), "-w", "-t", f"{PATIENCE:.0f}", "-o", options]
+    server = Server(port, folder, found, user, control)
+    server.restart()
     try:
-        yield Server(port, folder, found, user)
+        yield server
     finally:
-        subprocess.run([*control, "-m", "immediate", "stop"], check=True, timeout=PATIENCE, cwd=folder)
+        server.stop()
         shutil.rmtree(folder)
 
 

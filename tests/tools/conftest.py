@@ -15,7 +15,7 @@ from gateway.config import Config, Rooms, RoomTools
 from gateway.rooms.lifecycle import TOOLS
 from gateway.rooms.workspace import folder
 from gateway.store import Store
-from gateway.tools import Catalogue, ToolContext, ToolPolicy, catalogue
+from gateway.tools import Catalogue, Toolbox, ToolContext, ToolPolicy, catalogue
 from gateway.tools.data import records
 from gateway.tools.files import file_system
 from gateway.tools.records import Records
@@ -43,10 +43,14 @@ class Room:
     store: Store
     catalogue: Catalogue
     context: ToolContext
+    policy: ToolPolicy
     light: LightModel
 
     async def run(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        return await self.catalogue.run(self.context, tool, arguments)
+        return await (await self.toolbox()).run(tool, arguments)
+
+    async def toolbox(self) -> Toolbox:
+        return await self.catalogue.toolbox(self.policy, self.context)
 
     async def code(self, tool: str, /, **arguments: Any) -> str | None:
         """The code of an error result, else None."""
@@ -55,20 +59,28 @@ class Room:
         code: str | None = error.get("code")
         return code
 
-    def other(self, **changes: Any) -> Room:
-        return replace(self, context=replace(self.context, **changes))
+    def under(self, policy: ToolPolicy) -> Room:
+        return replace(self, policy=policy)
 
     def another(self, tenant: str, room_id: str) -> Room:
         """The same tools in another room."""
-        return self.other(tenant=tenant, folder=folder(self.config, tenant, room_id))
+        context = ToolContext(
+            folder(self.config, tenant, room_id),
+            lambda: records(self.config.rooms.tools, self.store, tenant),
+            self.light,
+        )
+        return replace(self, context=context)
 
     @property
     def files(self) -> JailedFileSystem:
-        return file_system(self.config.rooms.tools, self.context.folder)
+        assert self.context.files is not None
+        return file_system(self.config.rooms.tools, self.context.files)
 
     @property
     def records(self) -> Records:
-        return records(self.config.rooms.tools, self.store, self.context.tenant)
+        assert self.context.records is not None
+        made: Records = self.context.records()
+        return made
 
 
 @pytest.fixture(scope="session")
@@ -119,8 +131,9 @@ def make_room(store: Store, tmp_path: Path) -> Callable[..., Room]:
             rooms=Rooms(tools=RoomTools(**bounds)),
         )
         light = LightModel()
-        context = ToolContext("acme", "ann", folder(config, "acme", "room-1"), store, ToolPolicy("full"), light)
-        return Room(config, store, catalogue(config.rooms.tools, TOOLS), context, light)
+        every = catalogue(config.rooms.tools, TOOLS)
+        room = Room(config, store, every, ToolContext(), ToolPolicy("full"), light)
+        return room.another("acme", "room-1")
 
     return make
 

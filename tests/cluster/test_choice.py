@@ -1,0 +1,110 @@
+"""`gateway.backends.choice`, against what it replaces: a look at every server."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.backends.choice import MAX_PREFIXES, MOST_LOOKS, SLACK, Choice, Server
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("ask"), st.lists(st.integers(0, 6), max_size=4), st.integers(0, 1)),
+        st.tuples(st.just("end"), st.integers(0, 20), st.just(0)),
+        st.tuples(st.just("fail"), st.integers(0, 5), st.just(0)),
+        st.tuples(st.just("heal"), st.integers(0, 5), st.just(0)),
+        st.tuples(st.just("leave"), st.integers(0, 5), st.just(0)),
+        st.tuples(st.just("come"), st.integers(0, 5), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+def worth(server: Server, prefixes: list[int]) -> int:
+    return next((at for at in range(len(prefixes), 0, -1) if prefixes[at - 1] in server.prefixes), 0)
+
+
+def expected(present: list[Server], prefixes: list[int]) -> tuple[bool, int, int] | None:
+    """Health, worth and load of the best server."""
+    left = [server for server in present if server.healthy] or present
+    if not left:
+        return None
+    if not left[0].healthy:
+        return False, 0, min(server.load for server in left)
+    most = min(server.load for server in left) + SLACK
+    free = [server for server in left if server.load < most]
+    best = min(free, key=lambda server: (-worth(server, prefixes), server.load))
+    return True, worth(best, prefixes), best.load
+
+
+@given(ACTIONS)
+def test_it_chooses_as_a_look_at_every_server_does(actions: list[tuple[str, object, int]]) -> None:
+    servers = [Server() for _ in range(6)]
+    present = servers[:3]
+    choice: Choice[Server] = Choice()
+    for server in present:
+        choice.add(server)
+    asked: list[Server] = []
+    for kind, value, _ in actions:
+        if kind == "ask":
+            assert isinstance(value, list)
+            picked = choice.pick(value)
+            best = expected(present, value)
+            assert (picked is None) == (best is None)
+            if picked is not None and best is not None:
+                found = worth(picked, value) if picked.healthy else 0
+                assert (picked.healthy, found, picked.load) == best
+                choice.change(picked, 1)
+                choice.remember(picked, value)
+                asked.append(picked)
+            continue
+        assert isinstance(value, int)
+        if kind == "end" and asked:
+            choice.change(asked.pop(value % len(asked)), -1)
+        server = servers[value % 6]
+        if kind in ("fail", "heal"):
+            choice.judge(server, healthy=kind == "heal")
+        elif kind == "leave" and server in present:
+            present.remove(server)
+            choice.remove(server)
+        elif kind == "come" and server not in present:
+            present.append(server)
+            choice.add(server)
+        assert len(choice) == len(present)
+
+
+def test_it_never_picks_one_that_was_tried() -> None:
+    choice: Choice[Server] = Choice()
+    servers = [Server() for _ in range(5)]
+    for server in servers:
+        choice.add(server)
+    choice.remember(servers[2], [1])
+    choice.judge(servers[4], healthy=False)
+    tried: list[Server] = []
+    while (picked := choice.pick([1], tried)) is not None:
+        assert picked not in tried
+        tried.append(picked)
+    assert tried[0] is servers[2]
+    assert tried[-1] is servers[4]
+    assert len(tried) == 5
+
+
+def test_it_remembers_no_more_than_it_may() -> None:
+    choice: Choice[Server] = Choice()
+    server = Server()
+    choice.add(server)
+    choice.remember(server, range(2 * MAX_PREFIXES))
+    assert len(server.prefixes) == len(choice._holders) == MAX_PREFIXES
+    choice.remove(server)
+    assert not choice._holders
+
+
+def test_a_prefix_that_all_hold_costs_few_looks() -> None:
+    choice: Choice[Server] = Choice()
+    servers = [Server() for _ in range(20 * MOST_LOOKS)]
+    for server in servers:
+        choice.add(server)
+        choice.remember(server, [1])
+    picked = choice.pick([1])
+    assert picked is not None
+    assert picked.load == 0

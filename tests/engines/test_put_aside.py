@@ -1,0 +1,292 @@
+"""Flex answers that give way in the middle, and go on as if nothing had been."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.backends.llamacpp_flex import FORGETTING, FlexReply, written
+from gateway.config import Model
+from gateway.core import Gateway
+from gateway.engines import Engine
+from gateway.engines.recipe import Machine
+from gateway.engines.request_queue import Running, put_aside
+from gateway.wire.chat import ChatRequest
+from tests.engines.test_residency import engine_of, gateway_of, rest, sized
+from tests.engines.test_turns import limits
+
+ANSWERS = int(os.environ.get("CTXGATE_TEST_PUT_ASIDE", "12"))
+TOKENS = 60
+
+
+def places(model: Model, count: int = 1) -> Model:
+    return replace(model, engine=replace(model.engine, parallel=count), tool_call_format="pythonic")
+
+
+def asked(name: str, text: str = "Tell me of cats.", **more: Any) -> ChatRequest:
+    messages = [{"role": "user", "content": text}]
+    body = {"model": name, "messages": messages, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True, **more}
+    return ChatRequest.parse(json.dumps(body).encode())
+
+
+def flex(name: str, text: str, **more: Any) -> ChatRequest:
+    return asked(name, text, service_tier="flex", **more)
+
+
+def said(body: bytes) -> tuple[str, str, Any]:
+    (choice,), usage = json.loads(body)["choices"], json.loads(body)["usage"]
+    return choice["message"]["content"], choice["finish_reason"], (usage["prompt_tokens"], usage["completion_tokens"])
+
+
+async def whole(gateway: Gateway, request: ChatRequest) -> tuple[str, str, Any]:
+    with await gateway.chat(request) as run:
+        return said(await run.whole())
+
+
+async def whole_body(gateway: Gateway, request: ChatRequest) -> bytes:
+    with await gateway.chat(request) as run:
+        return await run.whole()
+
+
+async def streamed(gateway: Gateway, request: ChatRequest) -> tuple[str, str]:
+    """The words of a stream, and why it ended."""
+    with await gateway.chat(request) as run:
+        chunks = [json.loads(chunk) for chunk in await rest(run)]
+    parts = [part for chunk in chunks for part in chunk["choices"]]
+    (reason,) = [part["finish_reason"] for part in parts if part["finish_reason"]]
+    return "".join(part["delta"].get("content") or "" for part in parts), reason
+
+
+def calls(body: bytes) -> list[Any]:
+    return [call["function"] for call in json.loads(body)["choices"][0]["message"]["tool_calls"]]
+
+
+async def forgotten() -> None:
+    while FORGETTING:
+        await asyncio.wait(FORGETTING)
+
+
+async def in_flight(engine: Engine, tokens: int) -> FlexReply:
+    """The flex answer in the engine, once it has so many tokens."""
+    while True:
+        for reply in engine._flexible:
+            assert isinstance(reply, FlexReply)
+            if reply._told + len(reply._written) >= tokens or not reply.gives_way:
+                return reply
+        await asyncio.sleep(0)
+
+
+async def test_words_are_those_of_undisturbed_answers(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    """An interactive request takes the only place at a random token of each answer."""
+    rolls = random.Random(19)
+    async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
+        engine = engine_of(gateway, "a")
+        disturbed = 0
+        for number in range(ANSWERS):
+            text = f"Number {number}: {rolls.choice(['cats 😀', 'the weather in Oslo', 'radar', 'dogs'])}?"
+            alone = await whole(gateway, flex("a", text))
+            before = engine.put_asides
+            task = asyncio.create_task(whole(gateway, flex("a", text)))
+            for at in sorted(rolls.sample(range(1, TOKENS - 5), 2)):
+                await in_flight(engine, at)
+                await whole(gateway, asked("a", "Say hello.", max_tokens=3))
+            assert await task == alone, number
+            disturbed += engine.put_asides > before
+        assert disturbed >= ANSWERS * 0.9
+        assert (engine.in_flight, engine.flex_in_flight, len(engine.queue)) == (0, 0, 0)
+        assert engine.backend is not None
+        assert list((tmp_path / "prompts").glob("aside-*")) == []
+
+
+async def test_memory_is_given_away_in_the_middle(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    """Four streamed answers give way to a request for another model, whose engine needs their memory."""
+    names = {"a": sized(), "b": sized()}
+    async with gateway_of(places(model, 4), names, limits(), xllamacpp, tmp_path) as (gateway, seen):
+        texts = [f"Number {number}: tell me of radars." for number in range(4)]
+        alone = [await streamed(gateway, flex("a", text, stream=True)) for text in texts]
+        engine = engine_of(gateway, "a")
+        requests = [flex("a", text, stream=True, max_tokens=TOKENS) for text in texts]
+        tasks = [asyncio.create_task(streamed(gateway, request)) for request in requests]
+        while len(engine._flexible) < 4:  # noqa: ASYNC110 - nothing tells of requests that come
+            await asyncio.sleep(0)
+        await in_flight(engine, 3)
+        run = await gateway.chat(asked("b", max_tokens=3))
+        assert seen.started() == ["a", "b"]
+        assert engine.put_asides
+        aside = [request.describe_progress() for request in requests]
+        assert any(text.startswith("put-aside queued for=memory position=") for text in aside), aside
+        with run:
+            await run.whole()
+        assert await asyncio.gather(*tasks) == alone
+        assert seen.started() == ["a", "b", "a"]
+        assert list((tmp_path / "prompts").glob("aside-*")) == []
+
+
+async def test_a_client_that_leaves_while_its_answer_is_aside(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
+        engine = engine_of(gateway, "a")
+        task = asyncio.create_task(whole(gateway, flex("a", "Hello.")))
+        await in_flight(engine, 5)
+        run = await gateway.chat(asked("a", stream=True))
+        while not engine.queue:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert (engine.in_flight, engine.flex_in_flight) == (1, 0)
+        task.cancel()
+        await asyncio.wait({task})
+        assert (engine.in_flight, engine.flex_in_flight, len(engine.queue)) == (1, 0, 0)
+        run.close()
+        assert engine.in_flight == 0
+        assert await whole(gateway, flex("a", "Hello."))
+        await forgotten()
+        assert list((tmp_path / "prompts").glob("aside-*")) == []
+
+
+async def test_an_answer_that_has_waited_for_long_is_finished(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    """It goes on beside the request that had its place, and gives way no more."""
+    limit = limits(flex_max_wait_seconds=0.2)
+    async with gateway_of(places(model), {"a": sized()}, limit, xllamacpp, tmp_path) as (gateway, _):
+        engine = engine_of(gateway, "a")
+        alone = await whole(gateway, flex("a", "Hello."))
+        task = asyncio.create_task(whole(gateway, flex("a", "Hello.")))
+        await in_flight(engine, 5)
+        with await gateway.chat(asked("a", max_tokens=400, stream=True)):
+            while engine.flex_in_flight == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert (engine.in_flight, engine.put_asides) == (2, 1)
+        reply = await in_flight(engine, 6)
+        assert reply.gives_way
+        await whole(gateway, asked("a", max_tokens=2))
+        assert engine.put_asides == 1
+        assert await task == alone
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"seed": 3, "temperature": 1.0},
+        {"logprobs": True},
+        {"response_format": {"type": "json_object"}},
+        {"cache_prompt": False},
+        {"mirostat": 2},
+        {"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "look", "parameters": {}}}]},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+async def test_what_cannot_go_on_from_its_tokens_is_finished(
+    fields: dict[str, Any], model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
+        with await gateway.chat(flex("a", "Hello.", stream=True, **fields)) as run:
+            await run.payloads()
+            assert run.reply.flexible is None
+            assert engine_of(gateway, "a")._flexible == {}
+
+
+async def test_nothing_is_put_aside_where_nothing_is_saved(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
+        gateway.residency.prompts = None
+        with await gateway.chat(flex("a", "Hello.", stream=True)) as run:
+            await run.payloads()
+            assert run.reply.flexible is None
+
+
+async def test_a_call_is_finished_first(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+    """Its grammar has begun, and can't begin again in its middle."""
+    tool = {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+    more = {"tools": [{"type": "function", "function": tool}], "ignore_eos": False}
+    async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
+        engine = engine_of(gateway, "a")
+        text = "What is the weather in Oslo?"
+        with await gateway.chat(flex("a", text, **more)) as run:
+            alone = await run.whole()
+        assert json.loads(alone)["choices"][0]["message"]["tool_calls"]
+        task = asyncio.create_task(whole_body(gateway, flex("a", text, **more)))
+        reply = await in_flight(engine, TOKENS)
+        assert not reply.gives_way
+        assert await whole(gateway, asked("a", max_tokens=2))
+        assert engine.put_asides == 0
+        assert calls(await task) == calls(alone)
+
+
+async def test_without_its_file_an_answer_goes_on(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    """The engine reads the tokens again: with these, it says the same."""
+    async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
+        engine = engine_of(gateway, "a")
+        alone = await whole(gateway, flex("a", "Hello."))
+        task = asyncio.create_task(whole(gateway, flex("a", "Hello.")))
+        await in_flight(engine, 5)
+        run = await gateway.chat(asked("a", max_tokens=400, stream=True))
+        while not engine.queue:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        (file,) = (tmp_path / "prompts").glob("aside-*")
+        file.write_bytes(file.read_bytes()[:-1])
+        run.close()
+        _, reason, counts = await task
+        assert (reason, counts) == alone[1:]
+
+
+@pytest.mark.parametrize(
+    ("ids", "told", "held", "expected"),
+    [
+        ([], 0, [1, 2], []),
+        ([1, 2], 2, [1, 2, 3], [1, 2]),
+        ([1, 2], 2, [1], [1, 2]),
+        ([1, 2], 2, None, [1, 2]),
+        ([3, 6], 6, [1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 5, 6]),
+        ([3, 6], 6, [1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6]),
+        ([3, 6], 6, None, None),
+        ([3, 6], 6, [1, 2, 3, 4, 5, 7], None),
+        ([3, 6], 6, [1, 2], None),
+        ([1, 2], 4, [1, 2, 3, 4], [1, 2]),
+    ],
+    ids=[
+        "nothing yet",
+        "a token each, and more since",
+        "the last one is not in the cache",
+        "no file",
+        "characters of several tokens",
+        "the last of a character",
+        "characters, and no file",
+        "another answer",
+        "too few",
+        "a draft of which two have come",
+    ],
+)
+def test_written(ids: list[int], told: int, held: list[int] | None, expected: list[int] | None) -> None:
+    assert written(ids, told, held) == expected
+
+
+@pytest.mark.parametrize(
+    ("running", "needed", "expected"),
+    [
+        ([], 1, []),
+        ([Running("a"), Running("b")], 0, []),
+        ([Running("a", 5), Running("b", 1), Running("c", 3)], 1, ["b"]),
+        ([Running("a", 5), Running("b", 1), Running("c", 3)], 9, ["b", "c", "a"]),
+        ([Running("a", 1, gives_way=False), Running("b", 2)], 2, ["b"]),
+        ([Running("a", 600), Running("b", 599.9)], 2, ["b"]),
+    ],
+    ids=["nobody", "no need", "who has waited least", "all", "who can", "who has not waited for too long"],
+)
+def test_who_is_put_aside(running: list[Running], needed: int, expected: list[str]) -> None:
+    assert put_aside(running, needed, 600.0) == expected

@@ -1,0 +1,194 @@
+"""Whose turn it is: service tiers and swaps, on real engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from gateway.api.operations.snapshot import snapshot
+from gateway.cli.status import _notes
+from gateway.config import Engines, Model
+from gateway.core import Gateway, Run
+from gateway.engines import Engine
+from gateway.engines.recipe import Machine
+from gateway.wire.chat import ChatRequest
+from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
+
+FOREVER = 600.0
+
+
+def one_place(model: Model) -> Model:
+    return replace(model, engine=replace(model.engine, parallel=1))
+
+
+async def waits(engine: Engine, count: int) -> None:
+    while len(engine.queue) < count:  # noqa: ASYNC110 - nothing tells of requests that come
+        await asyncio.sleep(0.01)
+
+
+async def held(gateway: Gateway, name: str, tier: str = "default") -> Run:
+    """An answer that is in flight until it is closed."""
+    return await gateway.chat(asked(name, stream=True, service_tier=tier))
+
+
+def limits(**more: float) -> Engines:
+    waits = {"swap_after_seconds": FOREVER, "flex_max_wait_seconds": FOREVER, **more}
+    return replace(ONE, **waits)
+
+
+async def test_flex_waits_for_a_place_and_others_do_not(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(one_place(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
+        engine = engine_of(gateway, "a")
+        run = await held(gateway, "a")
+        flex = [asked("a", service_tier="flex") for _ in range(2)]
+        ended: list[int] = []
+
+        async def answered(at: int) -> None:
+            with await gateway.chat(flex[at]) as answer:
+                await answer.whole()
+            ended.append(at)
+
+        tasks = [asyncio.create_task(answered(0))]
+        await waits(engine, 1)
+        tasks.append(asyncio.create_task(answered(1)))
+        await waits(engine, 2)
+        assert await whole(gateway, "a")  # a default request goes straight on
+        assert (engine.in_flight, engine.flex_in_flight, len(engine.queue), ended) == (1, 0, 2, [])
+        assert flex[1].describe_progress().startswith("queued for=place position=2 waiting=2")
+        assert engine.status().waits_for == "place"
+        run.close()
+        await asyncio.gather(*tasks)
+        assert ended == [0, 1]
+        assert (engine.in_flight, engine.flex_in_flight, len(engine.queue)) == (0, 0, 0)
+        # With a free place it needn't wait.
+        assert await whole(gateway, "a", service_tier="flex")
+
+
+async def test_flex_goes_on_at_last(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
+    async with gateway_of(one_place(model), {"a": sized()}, limits(flex_max_wait_seconds=0.2), xllamacpp, tmp_path) as (
+        gateway,
+        _,
+    ):
+        run = await held(gateway, "a")
+        second = await held(gateway, "a", "flex")
+        assert engine_of(gateway, "a").in_flight == 2
+        second.close()
+        run.close()
+
+
+async def test_a_flex_client_that_leaves_gives_its_turn_to_the_next(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(one_place(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
+        engine = engine_of(gateway, "a")
+        run = await held(gateway, "a", "flex")
+        gone, stays = (asyncio.create_task(whole(gateway, "a", service_tier="flex")) for _ in range(2))
+        await waits(engine, 2)
+        gone.cancel()
+        await asyncio.wait({gone})
+        run.close()
+        assert await stays
+        assert (engine.in_flight, engine.flex_in_flight) == (0, 0)
+
+
+async def test_flex_gives_its_memory_to_others_at_once_and_waits_for_theirs(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    two = {"a": sized(), "b": sized()}
+    async with gateway_of(model, two, limits(), xllamacpp, tmp_path) as (gateway, _):
+        flex = await held(gateway, "a", "flex")
+        default = asyncio.create_task(held(gateway, "b"))
+        await waits(engine_of(gateway, "b"), 1)
+        while engine_of(gateway, "a").state == "ready":
+            await engine_of(gateway, "a").changed()
+        flex.close()
+        run = await default
+        request = asked("a", service_tier="flex")
+        back = asyncio.create_task(_whole(gateway, request))
+        await waits(engine_of(gateway, "a"), 1)
+        assert await whole(gateway, "b")
+        while not request.describe_progress().endswith("held-by=b"):  # noqa: ASYNC110 - a plan tells nobody
+            await asyncio.sleep(0.01)
+        status = engine_of(gateway, "a").status()
+        assert (status.waits_for, status.held_by, engine_of(gateway, "b").state) == ("memory", ("b",), "ready")
+        (line,) = [note for note in _notes(snapshot(gateway, None)) if note.startswith("a: ")]
+        assert line.startswith("a: 1 request waits for memory that b holds, the first for ")
+        run.close()
+        assert await back
+
+
+async def test_the_loaded_model_goes_first_up_to_the_bound(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    """Requests for `a` go on while one for `b` waits, as long as `a` is in use."""
+    two = {"a": sized(), "b": sized()}
+    async with gateway_of(model, two, limits(), xllamacpp, tmp_path) as (gateway, seen):
+        run = await held(gateway, "a")
+        other = asyncio.create_task(whole(gateway, "b"))
+        await waits(engine_of(gateway, "b"), 1)
+        for _ in range(3):
+            assert await whole(gateway, "a")
+        assert not other.done()
+        assert seen.started() == ["a"]
+        run.close()
+        assert await other
+        assert seen.started() == ["a", "b"]
+
+
+async def test_after_the_bound_the_loaded_model_gives_way(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    two = {"a": sized(), "b": sized()}
+    async with gateway_of(model, two, limits(swap_after_seconds=0.5), xllamacpp, tmp_path) as (gateway, seen):
+        run = await held(gateway, "a")
+        other = asyncio.create_task(whole(gateway, "b"))
+        while engine_of(gateway, "a").state != "draining":
+            await engine_of(gateway, "a").changed()
+        run.close()
+        assert await other
+        assert seen.started() == ["a", "b"]
+
+
+async def test_flex_that_waits_for_a_place_outlasts_an_eviction(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    """Its engine ends for another model's sake, and starts again for it."""
+    two = {"a": sized(), "b": sized()}
+    async with gateway_of(one_place(model), two, limits(), xllamacpp, tmp_path) as (gateway, seen):
+        run = await held(gateway, "a", "flex")
+        waiting = asyncio.create_task(whole(gateway, "a", service_tier="flex"))
+        await waits(engine_of(gateway, "a"), 1)
+        other = asyncio.create_task(whole(gateway, "b"))
+        while engine_of(gateway, "a").state != "draining":
+            await engine_of(gateway, "a").changed()
+        run.close()
+        assert await other
+        assert await waiting
+        assert seen.started() == ["a", "b", "a"]
+
+
+async def test_flex_that_waits_for_a_place_outlasts_an_unload(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(one_place(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, seen):
+        engine = engine_of(gateway, "a")
+        run = await held(gateway, "a", "flex")
+        waiting = asyncio.create_task(whole(gateway, "a", service_tier="flex"))
+        await waits(engine, 1)
+        unloading = asyncio.create_task(engine.unload())
+        while engine.state != "draining":
+            await engine.changed()
+        run.close()
+        await unloading
+        assert await waiting
+        assert seen.started() == ["a", "a"]
+
+
+async def _whole(gateway: Gateway, request: ChatRequest) -> bytes:
+    with await gateway.chat(request) as run:
+        return await run.whole()

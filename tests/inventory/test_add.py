@@ -1,0 +1,389 @@
+"""`ctxgate add` and `remove` as processes: a file, a folder, a server that runs, the hub, Ollama."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from gateway.config import load
+from gateway.pull.download import ATTEMPTS
+from tests.cli.commands import environment
+from tests.conftest import ROOT
+from tests.engines.served import served
+from tests.patience import PATIENCE
+from tests.ports import free_port
+from tests.pull.sources import Source, serving
+from tests.pull.test_hub import COMMIT, REPO, hub
+
+FILE = """\
+# my models
+active_model: echo  # for now
+
+models:
+  # it repeats
+  echo: {runtime: echo}
+  big: {runtime: llama.cpp, path: big.gguf}  # not fetched yet
+
+log: {level: info}  # and nothing else
+"""
+ENGINE = ROOT / "gateway/engines/xllamacpp_server.py"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    file = folder / "config.yaml"
+    file.write_text(FILE)
+    return file
+
+
+def ctxgate(
+    config: Path, *args: str | Path, most: int | None = None, hub: Source | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """most: bytes that a file may have; what the command writes beyond fails as on a full disk."""
+    name, *rest = map(str, args)
+    if hub is not None:
+        environ |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(config.parent.parent / "hf")}
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", name, "--config", str(config), *rest],
+        env=environment(config.parent.parent, NO_PROXY="127.0.0.1", **environ),
+        cwd=config.parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        preexec_fn=None if most is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+    )
+
+
+def other_lines_stay(config: Path) -> None:
+    """Every line of FILE is still there, in its order."""
+    lines = iter(config.read_text().splitlines())
+    assert all(line in lines for line in FILE.splitlines())
+
+
+def test_a_local_file(config: Path, test_model: Path) -> None:
+    done = ctxgate(config, "add", test_model, "--no-smoke", "--name", "tiny")
+    assert done.returncode == 0, done.stderr
+    size, context, template, dialect, memory = done.stdout.splitlines()[:5]
+    assert size == "tiny: 2.1 MB, architecture llama"
+    assert context.split(None, 1) == ["context", "trained on 1,024 tokens, serves 1,024"]
+    assert template.split(None, 1) == ["template", "it has one, with a place for tools"]
+    assert "pythonic, because of its special tokens: <|tool_call_start|>" in dialect
+    assert re.fullmatch(r"  memory +needs about [\d.]+ MB of [\d.]+ GB: it fits", memory)
+    assert done.stdout.splitlines()[-1] == "clients use it by base URL http://127.0.0.1:4000/v1 and model tiny"
+    other_lines_stay(config)
+    model = load(config, {}).models["tiny"]
+    assert (model.path, model.context_window, model.tool_call_format) == (test_model, 1024, "pythonic")
+    assert "  # its special tokens: <|tool_call_start|>" in config.read_text()
+    again = ctxgate(config, "add", test_model, "--no-smoke")
+    assert (again.returncode, "has these weights already, as tiny" in again.stderr) == (2, True)
+
+
+def test_it_is_tested(config: Path, tmp_path: Path, test_model: Path) -> None:
+    """The test model knows few of the suite's tools: its score is low, but it has one."""
+    done = ctxgate(config, "add", test_model, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "ctxgate-test-tools: smoke" in done.stderr
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert (results["target"]["model"], results["suite"]["id"]) == ("ctxgate-test-tools", "smoke")
+    assert len((tmp_path / "out" / "samples.jsonl").read_text().splitlines()) >= 20
+    assert done.stdout.splitlines()[-1].endswith("model ctxgate-test-tools")
+
+
+def test_a_dry_run_changes_nothing(config: Path, test_model: Path) -> None:
+    done = ctxgate(config, "add", test_model, "--dry-run")
+    assert done.returncode == 0
+    shown = yaml.safe_load(done.stdout.partition("\n\n")[2])
+    assert shown["ctxgate-test-tools"]["tool_call_format"] == "pythonic"
+    assert config.read_text() == FILE
+
+
+def test_a_folder(config: Path, tmp_path: Path, test_model: Path) -> None:
+    folder = tmp_path / "Tiny MLX"
+    folder.mkdir()
+    settings = {"model_type": "lfm2", "max_position_embeddings": 128_000, "quantization": {"bits": 4}}
+    (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "model.safetensors").write_bytes(b"x" * 1000)
+    (folder / "chat_template.jinja").write_text("{{ tools }}{{ messages }}")
+    done = ctxgate(config, "add", folder, "--no-smoke")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("tiny-mlx: 1.0 kB, 4 bit, architecture lfm2")
+    model = load(config, {}).models["tiny-mlx"]
+    assert (model.runtime, model.path, model.tool_call_format) == ("mlx", folder, "pythonic")
+    assert model.context_window == 32_768
+
+
+NOT_MODELS = {
+    "nothing there": ("nowhere.gguf", None, 1, "there is no"),
+    "no model": ("a.txt", b"hello", 2, "is not a GGUF file"),
+    "half a file": ("a.gguf", b"GGUF\3\0\0\0", 2, "ends in the middle"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_MODELS)
+def test_what_is_no_model(case: str, config: Path, tmp_path: Path) -> None:
+    name, content, code, message = NOT_MODELS[case]
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    done = ctxgate(config, "add", name)
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    assert config.read_text() == FILE
+
+
+@contextmanager
+def llama_server(model: Path, log: Path) -> Iterator[str]:
+    """The embedded engine, as somebody else starts it."""
+    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
+    port = free_port()
+    command = [sys.executable, str(ENGINE), "--model", str(model), "--port", str(port), "--ctx-size", "512"]
+    with (
+        log.open("wb") as out,
+        subprocess.Popen([*command, "--threads", "1"], stdout=out, stderr=out, stdin=subprocess.PIPE) as process,
+    ):
+        try:
+            with httpx.Client(transport=httpx.HTTPTransport(retries=30), timeout=PATIENCE) as client:
+                while client.get(f"http://127.0.0.1:{port}/health").status_code != 200:
+                    assert process.poll() is None, log.read_text()
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+
+
+def test_a_llama_server_that_runs(config: Path, tmp_path: Path, test_model: Path) -> None:
+    with llama_server(test_model, tmp_path / "engine.log") as url:
+        done = ctxgate(config, "add", f"{url}/v1", "--name", "theirs", "--no-smoke")
+        assert done.returncode == 0, done.stderr
+        assert "serves 512" in done.stdout
+        assert "pythonic" in done.stdout
+        other_lines_stay(config)
+        model = load(config, {}).models["theirs"]
+        assert (model.runtime, model.base_url, model.tool_call_format) == ("llama.cpp", url, "pythonic")
+        data = yaml.safe_load(config.read_text())
+        with served({**data, "active_model": "theirs"}, tmp_path) as gateway:
+            body = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8}
+            answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=PATIENCE)
+    assert answer.json()["choices"][0]["message"]["content"]
+
+
+def test_servers_that_are_none(config: Path) -> None:
+    done = ctxgate(config, "add", f"http://127.0.0.1:{free_port()}")
+    assert (done.returncode, "nothing answers at" in done.stderr) == (69, True)
+    with serving(Source(pages={"/": ("text/html", b"hello")})) as page:
+        done = ctxgate(config, "add", page.url)
+    assert (done.returncode, "no server that ctxgate knows" in done.stderr) == (2, True)
+    listing = {"object": "list", "data": [{"id": "a"}, {"id": "b"}]}
+    with serving(Source(pages={"/v1/models": ("application/json", json.dumps(listing).encode())})) as several:
+        done = ctxgate(config, "add", several.url)
+        assert (done.returncode, "choose one by --model; it has: a, b" in done.stderr) == (1, True)
+        assert ctxgate(config, "add", several.url, "--model", "b", "--no-smoke").returncode == 0
+    model = load(config, {}).models["b"]
+    assert (model.runtime, model.upstream_name, model.base_url) == ("openai", "b", several.url)
+
+
+# The hub
+
+
+@pytest.fixture
+def weights(test_model: Path) -> bytes:
+    return test_model.read_bytes()
+
+
+def left(config: Path) -> list[str]:
+    return sorted(path.name for path in config.parent.iterdir() if path != config)
+
+
+QUANTS = ("tiny-Q2_K.gguf", "tiny-Q4_K_M.gguf", "mmproj-F16.gguf")
+
+
+def test_the_hub(config: Path, weights: bytes) -> None:
+    told = {"architecture": "llama", "context_length": 1024, "chat_template": "<|tool_call_start|>{{ tools }}"}
+    with serving(hub(weights, names=QUANTS, gguf=dict(told))) as source:
+        dry = ctxgate(config, "add", f"hf:{REPO}", "--dry-run", hub=source)
+        assert "  dialect   pythonic, because of its chat template" in dry.stdout
+        assert "needs at least" in dry.stdout
+        assert not [asked for asked in source.asked if "/resolve/" in asked]
+        done = ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source)
+        assert done.returncode == 0, done.stderr
+        wrong = ctxgate(config, "add", f"hf:{REPO}:Q6_K", hub=source)
+        assert f"{REPO} has no Q6_K; it has: Q2_K, Q4_K_M" in wrong.stderr
+        twice = ctxgate(config, "add", f"hf:{REPO}:q4_k_m", hub=source)
+        assert "config.yaml has it already, as tiny-q4_k_m" in twice.stderr
+    assert re.search(r"tiny-Q4_K_M.gguf +100 %", done.stderr)
+    assert left(config) == ["tiny-Q4_K_M.gguf"]
+    other_lines_stay(config)
+    model = load(config, {}).models["tiny-q4_k_m"]
+    assert model.path is not None
+    assert model.path.read_bytes() == weights
+    assert model.pull is not None
+    assert (model.pull.name, model.pull.version, model.pull.file) == (REPO, COMMIT, "tiny-Q4_K_M.gguf")
+    assert model.pull.sha256 is not None
+    assert model.context_window == 1024
+
+
+def test_a_folder_of_the_hub(config: Path) -> None:
+    with serving(hub(b"x" * 1000, names=("model.safetensors",))) as source:
+        done = ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source)
+        assert done.returncode == 0, done.stderr
+        quant = ctxgate(config, "add", f"hf:{REPO}:Q4_0", hub=source)
+        assert "has no GGUF files to choose Q4_0 from" in quant.stderr
+    model = load(config, {}).models["tiny"]
+    assert model.runtime == "mlx"
+    assert left(config) == ["Tiny-GGUF"]
+    assert left(config.parent / "Tiny-GGUF" / "config.json") == ["model.safetensors"]
+
+
+def test_a_torn_download_goes_on_where_it_stopped(config: Path, weights: bytes) -> None:
+    source = hub(weights)
+    source.cuts = [1_000_000] + [0] * ATTEMPTS
+    with serving(source):
+        torn = ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source)
+        assert torn.returncode == 69
+        assert "it continues where this one stopped" in torn.stderr
+        assert config.read_text() == FILE
+        assert len(left(config)) == 1
+        source.asked.clear()
+        done = ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source)
+    assert done.returncode == 0, done.stderr
+    asked = [each for each in source.asked if each.startswith("GET") and "/resolve/" in each]
+    assert asked == [f"GET /{REPO}/resolve/{COMMIT}/tiny.gguf bytes=1000000-"]
+    assert left(config) == ["tiny.gguf"]
+    assert (config.parent / "tiny.gguf").read_bytes() == weights
+
+
+def test_a_wrong_hash_is_said_and_nothing_is_left(config: Path, weights: bytes) -> None:
+    with serving(hub(weights, promised="b" * 64)) as source:
+        done = ctxgate(config, "add", f"hf:{REPO}", hub=source)
+    assert (done.returncode, "isn't what was promised" in done.stderr) == (1, True)
+    assert left(config) == []
+    assert config.read_text() == FILE
+
+
+def test_a_full_disk_is_said_and_nothing_is_left(config: Path, weights: bytes) -> None:
+    with serving(hub(weights)) as source:
+        done = ctxgate(config, "add", f"hf:{REPO}", most=1_000_000, hub=source)
+    assert (done.returncode, "no more space" in done.stderr) == (69, True), done.stderr
+    assert left(config) == []
+    assert config.read_text() == FILE
+
+
+def test_the_hub_is_searched(config: Path) -> None:
+    with serving(hub()) as source:
+        done = ctxgate(config, "models", "--available", "tiny tools", hub=source)
+    assert done.returncode == 0, done.stderr
+    assert f"hf:{REPO}" in done.stdout
+    assert "12,345" in done.stdout
+    offline = ctxgate(config, "models", "--available", "tiny", hub=source)
+    assert (offline.returncode, "can't be reached" in offline.stderr) == (69, True)
+
+
+# Ollama
+
+
+def ollama(*, has: bool) -> Source:
+    shown = {
+        "template": "{{ .Tools }}",
+        "details": {"parameter_size": "4.0B", "quantization_level": "Q4_K_M"},
+        "model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40960},
+        "capabilities": ["completion", "tools"],
+    }
+    tags = {"models": [{"name": "qwen3:4b", "size": 2_600_000_000}]}
+    pages = {
+        "/api/tags": ("application/json", json.dumps(tags).encode()),
+        "/api/delete": ("application/json", b"{}"),
+        "/api/pull": ("application/x-ndjson", b'{"status": "pulling x", "total": 9}\n{"status": "success"}\n'),
+    }
+    if has:
+        pages["/api/show"] = ("application/json", json.dumps(shown).encode())
+    return Source(pages=pages)
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_ollama(has: bool, config: Path) -> None:
+    with serving(ollama(has=has)) as source:
+        done = ctxgate(config, "add", "ollama:qwen3:4b", "--no-smoke", OLLAMA_HOST=source.url)
+        assert done.returncode == 0, done.stderr
+        assert ("POST /api/pull" in source.asked) is not has
+        if has:
+            assert done.stdout.startswith("qwen3-4b: 2.60 GB, 4.0B parameters, Q4_K_M, architecture qwen3")
+    model = load(config, {}).models["qwen3-4b"]
+    assert (model.runtime, model.upstream_name, model.base_url) == ("ollama", "qwen3:4b", source.url)
+    assert model.tool_call_format == "native_json"
+    other_lines_stay(config)
+
+
+def test_no_ollama(config: Path) -> None:
+    done = ctxgate(config, "add", "ollama:qwen3:4b", OLLAMA_HOST=f"127.0.0.1:{free_port()}")
+    assert (done.returncode, "start it with `ollama serve`" in done.stderr) == (69, True)
+
+
+# Removing
+
+
+def test_remove(config: Path, tmp_path: Path, test_model: Path) -> None:
+    mine = config.parent / "mine.gguf"
+    mine.write_bytes(test_model.read_bytes())
+    assert ctxgate(config, "add", mine, "--no-smoke").returncode == 0
+    kept = ctxgate(config, "remove", "mine")
+    assert f"its weights stay at {mine}" in kept.stdout
+    assert config.read_text() == FILE
+    assert ctxgate(config, "add", mine, "--no-smoke").returncode == 0
+    (config.parent / ".mine.gguf.abc.part").write_bytes(b"half")
+    gone = ctxgate(config, "remove", "mine", "--weights")
+    assert f"deleted {mine}" in gone.stdout
+    assert (left(config), config.read_text()) == ([], FILE)
+    active = ctxgate(config, "remove", "echo")
+    assert (active.returncode, "is the active model" in active.stderr) == (2, True)
+    assert ctxgate(config, "remove", "nobody").returncode == 1
+
+
+def test_weights_that_another_model_needs_stay(config: Path, test_model: Path) -> None:
+    file = config.parent / "big.gguf"
+    file.write_bytes(test_model.read_bytes())
+    text = FILE.replace("  big:", "  same: {runtime: llama.cpp, path: big.gguf}\n  big:")
+    config.write_text(text)
+    done = ctxgate(config, "remove", "same", "--weights")
+    assert (done.returncode, "big needs the weights of same" in done.stderr) == (2, True)
+    assert (file.exists(), config.read_text()) == (True, text)
+
+
+def test_a_model_that_another_key_names_stays(config: Path) -> None:
+    text = FILE.replace("runtime: echo}", "runtime: echo, fallbacks: [big]}")
+    config.write_text(text)
+    done = ctxgate(config, "remove", "big")
+    assert done.returncode == 2
+    assert "there is no model big" in done.stderr
+    assert config.read_text() == text
+    assert not [name for name in os.listdir(config.parent) if name.startswith(".config")]
+
+
+def test_what_would_have_to_leave_the_memory(tmp_path: Path, config: Path, test_model: Path) -> None:
+    """By the state of the running gateway, whose engine holds memory."""
+    pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
+    tiny = {"runtime": "llama.cpp", "path": str(test_model), "context_window": 512, "threads": 1}
+    file, another = tmp_path / "another.yaml", tmp_path / "another.gguf"
+    another.write_bytes(test_model.read_bytes())
+    running = {"active_model": "tiny", "models": {"tiny": tiny}, "engines": {"memory_budget": "100 MB"}}
+    with served({**running, "state_dir": str(tmp_path / "state")}, tmp_path) as gateway:
+        assert httpx.post(f"{gateway.url}/v1/models/tiny/load", timeout=PATIENCE).json()["state"] == "ready"
+        file.write_text(yaml.safe_dump({**running, "server": {"port": httpx.URL(gateway.url).port}}))
+        beside = ctxgate(file, "add", another, "--dry-run")
+        assert beside.returncode == 0, beside.stderr
+        assert "of 100 MB: tiny would have to go" in beside.stdout
+    running["engines"] = {"memory_budget": "40 MB"}
+    file.write_text(yaml.safe_dump({**running, "server": {"port": free_port()}}))
+    alone = ctxgate(file, "add", another, "--dry-run")
+    assert "which is more than engines may hold (39 MB)" in alone.stdout

@@ -1,0 +1,315 @@
+"""MCP servers: real ones, and one that does what none should."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import uvicorn
+from pydantic import SecretStr
+
+from gateway.config import MCPServer
+from gateway.tools import Catalogue, Toolbox, ToolContext, ToolError, ToolPolicy
+from gateway.tools.mcp import server as server_module
+from gateway.tools.mcp.server import Server
+from tests.patience import PATIENCE
+
+MISBEHAVING = Path(__file__).with_name("misbehaving.py")
+TIME = (sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC")
+"""mcp-server-time, from PyPI."""
+ALL = ToolPolicy("full")
+
+Make = Callable[..., Server]
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Make]:
+    """Makes a server called `it`; by default the misbehaving one. Keys are those of config.yaml."""
+    made: list[Server] = []
+
+    def make(fault: str = "", *, most: int = 20_000, hide: Callable[[str], str] = str, **keys: Any) -> Server:
+        if "url" not in keys:
+            keys.setdefault("command", (sys.executable, str(MISBEHAVING), *filter(None, [fault])))
+        made.append(Server("it", MCPServer(**keys), tmp_path / "it", most, hide))
+        return made[-1]
+
+    yield make
+    for server in made:
+        await server.aclose()
+    assert not processes()
+
+
+def processes() -> list[psutil.Process]:
+    return [
+        child for child in psutil.Process().children(recursive=True) if MISBEHAVING.name in " ".join(child.cmdline())
+    ]
+
+
+async def toolbox(server: Server, policy: ToolPolicy = ALL) -> Toolbox:
+    return await Catalogue([], lambda: [server]).toolbox(policy, ToolContext())
+
+
+async def code(box: Toolbox, tool: str, **arguments: Any) -> str | None:
+    found: str | None = (await box.run(tool, arguments)).get("error", {}).get("code")
+    return found
+
+
+async def test_a_real_server(make: Make) -> None:
+    """From PyPI: mcp-server-time."""
+    box = await toolbox(make(command=TIME))
+    assert [tool.name for tool in box.tools.values()] == ["it.get_current_time", "it.convert_time"]
+    answer = await box.run("it_get_current_time", {"timezone": "Asia/Tokyo"})
+    assert json.loads(answer["text"])["datetime"].endswith("+09:00")
+    assert await code(box, "it_get_current_time", timezone="Mars/Olympus") == "mcp_tool_failed"
+    assert await code(box, "it_get_current_time") == "invalid_arguments"
+
+
+@asynccontextmanager
+async def adder(port: int = 0) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """The SDK's own server, over HTTP: its port, and the values of X-Key that it got."""
+    from mcp.server.mcpserver import MCPServer as SDKServer
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    sdk = SDKServer("adder")
+
+    @sdk.tool()
+    def add(a: int, b: int) -> int:
+        """Adds."""
+        return a + b
+
+    app: ASGIApp = sdk.streamable_http_app()
+    keys: list[bytes] = []
+
+    async def seen(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            keys.append(dict(scope["headers"]).get(b"x-key", b""))
+        await app(scope, receive, send)
+
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        config = uvicorn.Config(seen, log_config=None, ws="none", timeout_graceful_shutdown=1)
+        web = uvicorn.Server(config)
+        serving = asyncio.create_task(web.serve([listening]))
+        try:
+            yield listening.getsockname()[1], keys
+        finally:
+            web.should_exit = True
+            await serving
+
+
+async def test_a_real_server_over_http(make: Make) -> None:
+    async with adder() as (port, keys):
+        server = make(url=f"http://127.0.0.1:{port}/mcp", headers={"X-Key": SecretStr("secret")})
+        box = await toolbox(server)
+        assert list(box.tools) == ["it_add"]
+        assert (await box.run("it_add", {"a": 2, "b": 3}))["text"] == "5"
+        assert await code(box, "it_add", a="two", b=3) == "invalid_arguments"
+    assert set(keys) == {b"secret"}
+    async with adder(port):  # another process, which knows nothing of the session
+        codes = [await code(box, "it_add", a=2, b=3) for _ in range(3)]
+    assert codes[-1] is None
+    assert set(codes) <= {None, "mcp_interrupted"}
+    await server.aclose()
+    assert (await toolbox(server)).tools  # known still
+    assert await code(box, "it_add", a=1, b=1) == "mcp_unavailable"
+
+
+async def test_a_stop_doesn_t_wait_for_a_start(make: Make) -> None:
+    server = make("silent", start_seconds=3600.0)
+    starting = asyncio.create_task(server.tools())
+    while not processes():  # noqa: ASYNC110 - the server is another process
+        await asyncio.sleep(0.01)
+    await server.aclose()
+    with pytest.raises(ToolError, match="it was stopped"):
+        await starting
+
+
+async def test_what_the_tools_become(make: Make) -> None:
+    box = await toolbox(make(allow=("echo", "f*")))
+    told = {tool.name: (tool.access, tool.effect, tool.idempotent) for tool in box.tools.values()}
+    assert told == {"it.echo": ("read", "read", True), "it.fails": ("edit", "external", False)}
+    assert list((await toolbox(make(), ToolPolicy("read"))).tools) == ["it_echo", "it_looks"]
+    assert len((await toolbox(make(access="full"), ToolPolicy("edit"))).tools) == 0
+    assert (await box.run("it.echo", {"text": "hello"})) == {"text": "hello", "truncated": False}
+
+
+async def test_a_server_starts_only_for_a_policy_that_reaches_it(make: Make) -> None:
+    server = make()
+    await toolbox(server, ToolPolicy("full", allow=("other.*",)))
+    await toolbox(server, ToolPolicy())
+    assert not processes()
+    await toolbox(server, ToolPolicy("full", allow=("it.echo",)))
+    assert len(processes()) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("dies", "it ended: exit status 3"),
+        ("line", "it wrote a line of over 4194304 bytes"),
+        ("lines", "it wrote over 20000 lines that nobody asked for"),
+    ],
+)
+async def test_a_server_that_can_t_be_started(
+    fault: str, told: str, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(ToolError, match=told) as raised:
+        await make(fault).tools()
+    assert raised.value.code == "mcp_unavailable"
+    assert any(told in line and "the last words of a server" in line for line in caplog.messages)
+    assert not processes()
+
+
+async def test_servers_that_never_get_ready(make: Make) -> None:
+    servers = [make(fault, start_seconds=3.0) for fault in ("silent", "nonsense")]
+    errors = await asyncio.gather(*(server.tools() for server in servers), return_exceptions=True)
+    assert [str(error) for error in errors] == [
+        "the MCP server it: it wasn't ready within 3 s and wrote 1 lines that are no MCP messages",
+        "the MCP server it: it wasn't ready within 3 s and wrote 11 lines that are no MCP messages",
+    ]
+    assert not processes()
+
+
+async def test_no_such_command(make: Make) -> None:
+    with pytest.raises(ToolError, match="/nowhere/at-all: No such file or directory"):
+        await make(command=("/nowhere/at-all",)).tools()
+
+
+async def test_starts_back_off(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("gateway.tools.mcp.server.time.monotonic", lambda: now)
+    server = make("dies")
+    waits = []
+    for _ in range(4):
+        with pytest.raises(ToolError, match="ended"):
+            await server.tools()
+        waits.append(left := server._not_before - now)
+        if left:
+            with pytest.raises(ToolError, match=rf"it ended: exit status 3; it may start again in {left:.0f} s"):
+                await server.tools()
+        now = server._not_before
+    assert waits == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("tool", "expected", "told"),
+    [
+        ("fails", "mcp_tool_failed", "out of order"),
+        ("wrong", "mcp_invalid_answer", "an answer that MCP doesn't allow"),
+        ("dies", "mcp_interrupted", "it ended: exit status 3; it may have taken effect"),
+        ("line", "mcp_interrupted", "a line of over 4194304 bytes"),
+        ("lines", "mcp_interrupted", "over 20000 lines that nobody asked for"),
+        ("silent", "mcp_timeout", "no answer within 1.5 s; it may still take effect"),
+        ("nonsense", "mcp_timeout", "no answer within 1.5 s"),
+    ],
+)
+async def test_a_call_that_goes_wrong(
+    tool: str, expected: str, told: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told, others are served meanwhile, and the next call starts the server again if need be."""
+    monkeypatch.setattr(server_module, "PROBE_SECONDS", 0.2)
+    seconds = {"call_seconds": 1.5} if expected == "mcp_timeout" else {}
+    box = await toolbox(make(**seconds))
+    before = processes()
+    call = asyncio.create_task(box.run(f"it.{tool}", {}))
+    slowest = 0.0
+    while not call.done():
+        asked = time.monotonic()
+        await asyncio.sleep(0.001)
+        slowest = max(slowest, time.monotonic() - asked)
+    error = (await call)["error"]
+    assert error["code"] == expected
+    assert told in error["message"]
+    assert slowest < PATIENCE / 10
+    monkeypatch.setattr(server_module, "PROBE_SECONDS", 5.0)
+    again = await box.run("it.echo", {"text": "again"})
+    assert again.get("text") == "again"
+    restarted = expected in ("mcp_interrupted", "mcp_timeout")
+    assert (processes() != before) is restarted
+
+
+async def test_a_slow_call_leaves_the_others_alone(make: Make) -> None:
+    """A server that answers its probe lives on."""
+    server = make(call_seconds=1.5)
+    box = await toolbox(server)
+    before = processes()
+    assert await code(box, "it.slow", text="2") == "mcp_timeout"
+    assert (await box.run("it.echo", {"text": "here"}))["text"] == "here"
+    assert processes() == before
+
+
+async def test_results_are_bounded(make: Make) -> None:
+    box = await toolbox(make(most=1000))
+    assert await box.run("it.long", {}) == {"text": "x" * 1000, "truncated": True}
+
+
+async def test_no_secret_of_the_gateway_reaches_a_server(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "hidden")
+    monkeypatch.setenv("PASSED", "passed")
+    monkeypatch.setenv("PYTHONPATH", "hidden")
+    server = make(
+        env={"OWN": SecretStr("own secret")},
+        pass_env=("PASSED",),
+        hide=lambda text: text.replace("own secret", "[secret]"),
+    )
+    found = json.loads((await (await toolbox(server)).run("it.environment", {}))["text"])
+    assert (found["PASSED"], found["OWN"], found["PATH"]) == ("passed", "[secret]", os.environ["PATH"])
+    assert "hidden" not in str(found)
+
+
+async def test_tools_that_change(make: Make) -> None:
+    server = make()
+    box = await toolbox(server)
+    assert "it_new" not in box.tools
+    await box.run("it.grows", {})
+    assert "it_new" in (await toolbox(server)).tools
+
+
+async def test_an_idle_server_ends_and_starts_again(make: Make) -> None:
+    box = await toolbox(make(idle_seconds=1.0))
+    (process,) = processes()
+    await asyncio.to_thread(process.wait, PATIENCE)
+    assert (await box.run("it.echo", {"text": "back"}))["text"] == "back"
+
+
+async def test_calls_at_a_time_are_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "WAITING", 1)
+    box = await toolbox(make(at_a_time=1))
+    calls = [asyncio.create_task(code(box, "it.slow", text="0.3")) for _ in range(3)]
+    assert sorted(map(str, await asyncio.gather(*calls))) == ["None", "None", "mcp_busy"]
+
+
+async def test_a_cancelled_call_leaves_the_server_alone(make: Make) -> None:
+    box = await toolbox(make())
+    call = asyncio.create_task(box.run("it.slow", {"text": "0.2"}))
+    await asyncio.sleep(0.05)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (await box.run("it.echo", {"text": "here"}))["text"] == "here"
+
+
+async def test_without_the_sdk(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(ToolError, match=r"the package mcp is missing: pip install 'ctxgate\[mcp\]'"):
+        await make().tools()
+
+
+def test_nothing_of_the_sdk_loads_with_the_catalogue() -> None:
+    import subprocess
+
+    script = (
+        "import sys, gateway.tools.mcp.servers, gateway.rooms.service\n"
+        "print('mcp' in sys.modules, 'httpx2' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert told == "False False\n"
