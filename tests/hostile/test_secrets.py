@@ -108,6 +108,11 @@ def gateway(scripted: Upstream, test_model: Path, tmp_path_factory: pytest.TempP
     with started(folder, configured(scripted, folder, test_model), **variables) as running:
         scripted.script = polite
         warm(running, AUTH)
+        # The SDK that this loads isn't growth either.
+        deadline = time.monotonic() + PATIENCE
+        while (log := (folder / "log").read_text("utf-8")).count("no objects for the tools of the MCP server") < 2:
+            assert time.monotonic() < deadline, log
+            time.sleep(0.05)
         yield running
 
 
