@@ -100,7 +100,7 @@ async def test_a_batch(tmp_path: Path) -> None:
         for each in lines:
             assert (each["error"], each["response"]["status_code"]) == (None, 200)
             assert each["response"]["body"]["choices"][0]["message"]["content"] == each["custom_id"]
-        assert not (tmp_path / "batches.open").exists()
+    assert not (tmp_path / "batches.open").exists()
 
 
 async def test_each_api(real: str) -> None:
@@ -152,6 +152,17 @@ async def test_a_failure_that_may_pass_is_asked_again(tmp_path: Path) -> None:
         batch = await ended(client, (await start(client, chats("a", model="m"))).id)
         (output,) = await read(client, batch.output_file_id)
         assert output["response"]["body"]["choices"][0]["message"]["content"] == "Now."
+
+
+async def test_a_start_goes_on_by_itself(tmp_path: Path) -> None:
+    """With the batch that is still open when others have ended."""
+    async with gateway(tmp_path, endless) as (url, engine), of(url) as client:
+        batch = await start(client, chats("a", model="m"))
+        await engine.asked()
+        assert (await ended(client, (await start(client, chats("b"))).id)).status == "completed"
+    async with gateway(tmp_path, answers(completion("On."))) as (url, engine), of(url) as client:
+        await engine.asked()
+        assert (await ended(client, batch.id)).status == "completed"
 
 
 @pytest.mark.parametrize(

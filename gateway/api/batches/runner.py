@@ -45,6 +45,7 @@ class Batches:
         self._places = asyncio.Semaphore(self._config.batches.at_a_time)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._opening = asyncio.Lock()
+        self._opened = False
         self._closed = False
         self._store: Store
         self.batches: BatchStore
@@ -61,13 +62,13 @@ class Batches:
                 return
             await self._store.claim("batches")
             await asyncio.to_thread(self._mark)
+            self._opened = True
             for id in await self.batches.open():
                 self._start(id)
 
     async def create(self, wanted: CreateBatch, principal: Principal) -> Batch:
         """Raises what `BatchStore.create` and `open` raise."""
         await self.open()
-        await asyncio.to_thread(self._mark)
         batch = await self.batches.create(wanted, self._config, principal)
         self._start(batch.id)
         return batch
@@ -91,12 +92,16 @@ class Batches:
 
     async def aclose(self) -> None:
         """Leaves the batches as they are: the next start goes on with them. Idempotent."""
+        if self._closed:
+            return
         self._closed = True
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+        if self._opened and not await self.batches.open():
+            (self._config.state_dir / MARKER).unlink(missing_ok=True)
 
     def _mark(self) -> None:
         self._config.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -114,8 +119,6 @@ class Batches:
             del self._running[id]
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("batch %s stopped; the next start of the gateway goes on with it", id, exc_info=error)
-        elif not self._running and not self._closed and not task.cancelled():
-            (self._config.state_dir / MARKER).unlink(missing_ok=True)
 
     async def _run(self, id: str) -> None:
         """One step after another until the batch has ended."""
