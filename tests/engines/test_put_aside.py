@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gateway.backends.llamacpp_flex import FORGETTING, FlexReply, written
 from gateway.config import Model
-from gateway.core import Gateway
+from gateway.core import Gateway, Run
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
 from gateway.engines.request_queue import Running, put_aside
@@ -74,14 +74,32 @@ async def forgotten() -> None:
         await asyncio.wait(FORGETTING)
 
 
-async def in_flight(engine: Engine, tokens: int) -> FlexReply:
-    """The flex answer in the engine, once it has so many tokens."""
-    while True:
+async def in_flight(engine: Engine, tokens: int, answer: asyncio.Task[Any]) -> FlexReply | None:
+    """The flex answer in the engine, once it has so many tokens; None if it has ended.
+
+    On a busy machine all of it may come before anybody looks. The tests then ask again.
+    """
+    while not answer.done():
         for reply in engine._flexible:
             assert isinstance(reply, FlexReply)
             if reply._told + len(reply._written) >= tokens or not reply.gives_way:
                 return reply
         await asyncio.sleep(0)
+    return None
+
+
+async def put_aside_by(gateway: Gateway, request: ChatRequest, text: str = "Hello.") -> tuple[asyncio.Task[Any], Run]:
+    """A flex answer that is put aside in the middle, and the run of the request that has its place."""
+    engine = engine_of(gateway, "a")
+    while True:
+        before = engine.put_asides
+        task = asyncio.create_task(whole(gateway, flex("a", text)))
+        await in_flight(engine, 5, task)
+        run = await gateway.chat(request)
+        if engine.put_asides > before:
+            return task, run
+        run.close()
+        await task
 
 
 async def test_words_are_those_of_undisturbed_answers(
@@ -91,18 +109,16 @@ async def test_words_are_those_of_undisturbed_answers(
     rolls = random.Random(19)
     async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
         engine = engine_of(gateway, "a")
-        disturbed = 0
         for number in range(ANSWERS):
             text = f"Number {number}: {rolls.choice(['cats 😀', 'the weather in Oslo', 'radar', 'dogs'])}?"
             alone = await whole(gateway, flex("a", text))
             before = engine.put_asides
-            task = asyncio.create_task(whole(gateway, flex("a", text)))
-            for at in sorted(rolls.sample(range(1, TOKENS - 5), 2)):
-                await in_flight(engine, at)
-                await whole(gateway, asked("a", "Say hello.", max_tokens=3))
-            assert await task == alone, number
-            disturbed += engine.put_asides > before
-        assert disturbed >= ANSWERS * 0.9
+            while engine.put_asides == before:
+                task = asyncio.create_task(whole(gateway, flex("a", text)))
+                for at in sorted(rolls.sample(range(1, TOKENS - 5), 2)):
+                    if await in_flight(engine, at, task):
+                        await whole(gateway, asked("a", "Say hello.", max_tokens=3))
+                assert await task == alone, number
         assert (engine.in_flight, engine.flex_in_flight, len(engine.queue)) == (0, 0, 0)
         assert engine.backend is not None
         assert list((tmp_path / "prompts").glob("aside-*")) == []
@@ -117,20 +133,22 @@ async def test_memory_is_given_away_in_the_middle(
         texts = [f"Number {number}: tell me of radars." for number in range(4)]
         alone = [await streamed(gateway, flex("a", text, stream=True)) for text in texts]
         engine = engine_of(gateway, "a")
-        requests = [flex("a", text, stream=True, max_tokens=TOKENS) for text in texts]
-        tasks = [asyncio.create_task(streamed(gateway, request)) for request in requests]
-        while len(engine._flexible) < 4:  # noqa: ASYNC110 - nothing tells of requests that come
-            await asyncio.sleep(0)
-        await in_flight(engine, 3)
-        run = await gateway.chat(asked("b", max_tokens=3))
-        assert seen.started() == ["a", "b"]
-        assert engine.put_asides
-        aside = [request.describe_progress() for request in requests]
+        swaps = ["a"]
+        while not engine.put_asides:
+            requests = [flex("a", text, stream=True) for text in texts]
+            tasks = [asyncio.create_task(streamed(gateway, request)) for request in requests]
+            while len(engine._flexible) < 4 and not any(task.done() for task in tasks):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await in_flight(engine, 3, tasks[0])
+            run = await gateway.chat(asked("b", max_tokens=3))
+            assert seen.started() == [*swaps, "b"]
+            aside = [request.describe_progress() for request in requests]
+            with run:
+                await run.whole()
+            assert await asyncio.gather(*tasks) == alone
+            swaps = seen.started()
         assert any(text.startswith("put-aside queued for=memory position=") for text in aside), aside
-        with run:
-            await run.whole()
-        assert await asyncio.gather(*tasks) == alone
-        assert seen.started() == ["a", "b", "a"]
+        assert swaps[-3:] == ["a", "b", "a"]
         assert list((tmp_path / "prompts").glob("aside-*")) == []
 
 
@@ -139,9 +157,7 @@ async def test_a_client_that_leaves_while_its_answer_is_aside(
 ) -> None:
     async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
         engine = engine_of(gateway, "a")
-        task = asyncio.create_task(whole(gateway, flex("a", "Hello.")))
-        await in_flight(engine, 5)
-        run = await gateway.chat(asked("a", stream=True))
+        task, run = await put_aside_by(gateway, asked("a", stream=True))
         while not engine.queue:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert (engine.in_flight, engine.flex_in_flight) == (1, 0)
@@ -163,15 +179,14 @@ async def test_an_answer_that_has_waited_for_long_is_finished(
     async with gateway_of(places(model), {"a": sized()}, limit, xllamacpp, tmp_path) as (gateway, _):
         engine = engine_of(gateway, "a")
         alone = await whole(gateway, flex("a", "Hello."))
-        task = asyncio.create_task(whole(gateway, flex("a", "Hello.")))
-        await in_flight(engine, 5)
-        with await gateway.chat(asked("a", max_tokens=400, stream=True)):
+        task, run = await put_aside_by(gateway, asked("a", max_tokens=400, stream=True))
+        with run:
             while engine.flex_in_flight == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert (engine.in_flight, engine.put_asides) == (2, 1)
-        reply = await in_flight(engine, 6)
-        assert reply.gives_way
-        await whole(gateway, asked("a", max_tokens=2))
+        if reply := await in_flight(engine, 6, task):
+            assert reply.gives_way
+            await whole(gateway, asked("a", max_tokens=2))
         assert engine.put_asides == 1
         assert await task == alone
 
@@ -218,8 +233,10 @@ async def test_a_call_is_finished_first(model: Model, xllamacpp: Callable[[], Ma
         with await gateway.chat(flex("a", text, **more)) as run:
             alone = await run.whole()
         assert json.loads(alone)["choices"][0]["message"]["tool_calls"]
-        task = asyncio.create_task(whole_body(gateway, flex("a", text, **more)))
-        reply = await in_flight(engine, TOKENS)
+        while True:
+            task = asyncio.create_task(whole_body(gateway, flex("a", text, **more)))
+            if reply := await in_flight(engine, TOKENS, task):
+                break
         assert not reply.gives_way
         assert await whole(gateway, asked("a", max_tokens=2))
         assert engine.put_asides == 0
@@ -233,9 +250,7 @@ async def test_without_its_file_an_answer_goes_on(
     async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
         engine = engine_of(gateway, "a")
         alone = await whole(gateway, flex("a", "Hello."))
-        task = asyncio.create_task(whole(gateway, flex("a", "Hello.")))
-        await in_flight(engine, 5)
-        run = await gateway.chat(asked("a", max_tokens=400, stream=True))
+        task, run = await put_aside_by(gateway, asked("a", max_tokens=400, stream=True))
         while not engine.queue:  # noqa: ASYNC110
             await asyncio.sleep(0)
         (file,) = (tmp_path / "prompts").glob("aside-*")

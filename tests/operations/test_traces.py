@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -31,8 +30,8 @@ from gateway.engines.recipe import Machine
 from gateway.errors import ProviderUnavailable
 from gateway.observe.traces import Traces
 from tests.cli.commands import config, ctxgate
-from tests.engines.test_put_aside import asked, flex, in_flight, places, streamed, whole
-from tests.engines.test_residency import engine_of, gateway_of, sized
+from tests.engines.test_put_aside import asked, places, put_aside_by, streamed
+from tests.engines.test_residency import gateway_of, sized
 from tests.engines.test_turns import limits
 from tests.gateway.running import FAST
 from tests.patience import PATIENCE
@@ -155,13 +154,12 @@ async def test_what_a_chat_says(
     model = Model(name="tiny", runtime="llama.cpp", path=test_model, context_window=512)
     with traced(monkeypatch):
         async with gateway_of(places(model), {"a": sized()}, limits(), embedded, tmp_path) as (gateway, _):
-            engine = engine_of(gateway, "a")
             await streamed(gateway, asked("a", SECRET, stream=True, max_tokens=5, seed=7))
-            task = asyncio.create_task(whole(gateway, flex("a", SECRET)))
-            await in_flight(engine, 5)
-            await whole(gateway, asked("a", max_tokens=3))
+            task, run = await put_aside_by(gateway, asked("a", max_tokens=3), SECRET)
+            with run:
+                await run.whole()
             await task
-    first, second, third = spans(exported)
+    first, *_, second, third = spans(exported)
     said = dict(first.attributes or {})
     assert (first.name, said["gen_ai.provider.name"], said["gen_ai.request.model"]) == ("chat a", "llama.cpp", "a")
     assert (said["gen_ai.request.temperature"], said["gen_ai.request.seed"]) == (0, 7)

@@ -142,7 +142,9 @@ def browser() -> Iterator[Page]:
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
-                with connect(_tab(Path(profile)), max_size=None, open_timeout=PATIENCE, compression=None) as connection:
+                # Without pings: on a busy machine the browser may not answer one in time.
+                options: Json = {"max_size": None, "open_timeout": PATIENCE, "ping_interval": None}
+                with connect(_tab(Path(profile)), compression=None, **options) as connection:
                     yield Page(connection)
             finally:
                 process.terminate()
