@@ -208,7 +208,8 @@ class _Connection:
             if self._idle is not None:
                 self._idle.cancel()
             if told:
-                self._server.log(told + self._last_words())
+                said = self._pipe.last_words
+                self._server.log(f"{told}; it says last: {said[:300]}" if said and said != told else told)
 
     def _transport(self) -> AbstractAsyncContextManager[TransportStreams]:
         settings = self._settings
@@ -319,11 +320,6 @@ class _Connection:
     def _noise(self) -> str:
         skipped = self._pipe.skipped
         return f" and wrote {skipped} lines that are no MCP messages" if skipped else ""
-
-    def _last_words(self) -> str:
-        lines = self._pipe.tail.decode("utf-8", "replace").split("\n")
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"; it says last: {said[:300]}" if said else ""
 
 
 def _import_sdk() -> None:

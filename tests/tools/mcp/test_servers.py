@@ -19,6 +19,7 @@ import uvicorn
 from pydantic import SecretStr
 
 from gateway.config import MCPServer
+from gateway.engines.process import GUARD
 from gateway.tools import Catalogue, Toolbox, ToolContext, ToolError, ToolPolicy
 from gateway.tools.mcp import server as server_module
 from gateway.tools.mcp.server import Server
@@ -50,8 +51,11 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 
 
 def processes() -> list[psutil.Process]:
+    """The servers' processes, without their guards'."""
     return [
-        child for child in psutil.Process().children(recursive=True) if MISBEHAVING.name in " ".join(child.cmdline())
+        child
+        for child in psutil.Process().children(recursive=True)
+        if MISBEHAVING.name in (line := " ".join(child.cmdline())) and GUARD.name not in line
     ]
 
 
