@@ -23,6 +23,7 @@ from gateway.ctx.sync import sync
 from gateway.errors import CATEGORIES, Category, GatewayError, ProviderInvalidRequest, ProviderRateLimit
 from gateway.provider import (
     AssistantMessage,
+    Message,
     Response,
     TextDelta,
     Tool,
@@ -154,7 +155,7 @@ async def test_agents_prefer_the_richer_api(short: Path) -> None:
 
 async def test_an_agent_s_model_is_asked_through_the_responses_api(short: Path) -> None:
     """The agent's turn sees a chat: the texts, the call and the usage of the Responses API's events."""
-    messages = [
+    messages: list[Message] = [
         UserMessage("hello"),
         AssistantMessage("", [ToolCall("call_x", "f", {"a": 1})]),
         ToolMessage("2", "call_x"),
