@@ -54,7 +54,9 @@ OURS: dict[str, set[str]] = {
         *("gateway.request", "gateway.answer", "gateway.observe", "gateway.schema", "normalizers"),
     },
     "gateway.agent": {"gateway.errors", "gateway.core", "gateway.provider", "gateway.wire"},
-    "gateway.tools": {"gateway", "gateway.errors", "gateway.config", "gateway.schema", "gateway.store"},
+    "gateway.tools": {
+        *("gateway", "gateway.errors", "gateway.config", "gateway.engines", "gateway.schema", "gateway.store"),
+    },
     "gateway.services": {"gateway.errors", "gateway.config", "gateway.core", "gateway.observe", "gateway.store"},
     "gateway.api": {
         *("gateway", "gateway.errors", "gateway.server", "gateway.wire", "gateway.config", "gateway.core"),

@@ -8,7 +8,7 @@ import httpx
 
 from gateway.core import Gateway, Run
 from gateway.errors import GatewayError, ProviderInvalidRequest
-from gateway.provider import Message, OpenAIProvider, RuntimeConfig, SystemMessage, UserMessage
+from gateway.provider import Message, OpenAIProvider, Retry, RuntimeConfig, SystemMessage, UserMessage
 from gateway.wire.chat import ApiName, ChatRequest, encode
 from gateway.wire.sse import DONE, event, events
 
@@ -21,17 +21,20 @@ def provider(gateway: Gateway, model: str, api: ApiName) -> OpenAIProvider:
     return OpenAIProvider(BASE_URL, model, http_client=client)
 
 
-class Completer:
-    """Answers one prompt, without tools or history: `gateway.tools.base.Complete`."""
-
-    def __init__(self, gateway: Gateway, api: ApiName) -> None:
-        self._gateway = gateway
-        self._api: ApiName = api
-
-    async def __call__(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
-        asked = provider(self._gateway, self._gateway.config.resolve(model).name, self._api)
-        messages: list[Message] = [SystemMessage(system), UserMessage(prompt)]
-        return (await asked.complete(messages, config=RuntimeConfig(max_tokens=max_tokens))).message.text
+async def complete(
+    gateway: Gateway,
+    api: ApiName,
+    model: str,
+    system: str,
+    prompt: str,
+    *,
+    max_tokens: int,
+    retry: Retry | None = None,
+) -> str:
+    """Answers one prompt, without tools or history. With gateway and api given: `gateway.tools.base.Complete`."""
+    asked = provider(gateway, gateway.config.resolve(model).name, api)
+    messages: list[Message] = [SystemMessage(system), UserMessage(prompt)]
+    return (await asked.complete(messages, config=RuntimeConfig(max_tokens=max_tokens), retry=retry)).message.text
 
 
 class Transport(httpx.AsyncBaseTransport):

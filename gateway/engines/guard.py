@@ -1,10 +1,11 @@
 """Runs one engine process and ends it when the gateway is gone, even by kill -9.
 
-    python -I -S guard.py GRACE ARGV...
+    python -I -S guard.py GRACE INPUT ARGV...
 
-Standard input is a socket to the gateway. The gateway closes its end to stop the engine, and loses it when it dies:
-then the engine's process group gets SIGTERM, and SIGKILL after GRACE seconds. Over the same socket the guard reports
-`pid N`, and at the end `exit CODE`, negative for a signal. Runs as a script, by path, on the standard library alone.
+INPUT is the descriptor of the engine's standard input, -1 for none. The guard's own is a socket to the gateway. The
+gateway closes its end to stop the engine, and loses it when it dies: then the engine's process group gets SIGTERM, and
+SIGKILL after GRACE seconds. Over the same socket the guard reports `pid N`, and at the end `exit CODE`, negative for a
+signal. Runs as a script, by path, on the standard library alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> NoReturn:
-    grace, argv = float(sys.argv[1]), sys.argv[2:]
+    grace, given, argv = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     wake, waker = os.pipe()
     for end in (wake, waker):
         os.set_blocking(end, False)
@@ -34,7 +35,11 @@ def main() -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     pid = os.fork()
     if pid == 0:
-        _become(argv)
+        _become(argv, given)
+    # The gateway must learn when the engine closes its own copies of these.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if given >= 0:
+        os.close(given)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
     # The child does it too. Whichever is first, the group exists before the gateway learns of it.
     with suppress(OSError):
@@ -65,15 +70,17 @@ def _note(number: int, frame: object) -> None:
     """Does nothing: the wakeup descriptor carries the signal into the loop."""
 
 
-def _become(argv: list[str]) -> NoReturn:
+def _become(argv: list[str], given: int) -> NoReturn:
     """In the child: becomes the engine, in its own process group."""
     try:
         os.setpgid(0, 0)
         for number in (signal.SIGCHLD, *ENDINGS, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
+        source = given if given >= 0 else os.open(os.devnull, os.O_RDONLY)
+        os.dup2(source, 0)
+        if given >= 0:
+            os.close(given)
         os.execvp(argv[0], argv)  # noqa: S606 - there is no shell on purpose
     except OSError as error:
         os.write(2, f"{argv[0]}: {error.strerror}\n".encode())

@@ -67,15 +67,18 @@ class Process:
         hide: Callable[[str], str] = str,
         wrote: Callable[[str], None] | None = None,
         began: Callable[[int], None] | None = None,
+        stdin: int = -1,
+        stdout: int | None = None,
     ) -> Self:
         """Starts `argv` with `env` as its whole environment.
 
         cwd: its working folder; None: the root. grace: seconds between SIGTERM and SIGKILL in `stop`. hide: applied to
-        each line of output. wrote: called with each line. began: called with the pid. Raises OSError if the system
-        can't start a process.
+        each line of output. wrote: called with each line. began: called with the pid. stdin, stdout: descriptors for
+        it to read and write; by default it reads nothing, and its standard output is read here. Raises OSError if the
+        system can't start a process.
         """
         # Half a start can't be undone, and a whole one takes milliseconds: wait for it.
-        starting = asyncio.ensure_future(cls._start(argv, env, cwd, grace, hide, wrote, began))
+        starting = asyncio.ensure_future(cls._start(argv, env, cwd, grace, hide, wrote, began, stdin, stdout))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -94,19 +97,22 @@ class Process:
         hide: Callable[[str], str],
         wrote: Callable[[str], None] | None,
         began: Callable[[int], None] | None,
+        stdin: int,
+        stdout: int | None,
     ) -> Self:
         loop = asyncio.get_running_loop()
         with ExitStack() as ours_on_failure, ExitStack() as given:
             ours, theirs = socket.socketpair()
             ours_on_failure.callback(ours.close)
             given.callback(theirs.close)
-            out, err = (_pipe(ours_on_failure, given) for _ in range(2))
+            read = [_pipe(ours_on_failure, given) for _ in range(2 if stdout is None else 1)]
             # A millisecond or two. In a thread, a cancelled start would close the descriptors under it.
             guard = subprocess.Popen(  # noqa: ASYNC220, S603
-                [sys.executable, "-I", "-S", str(GUARD), str(grace), *argv],
+                [sys.executable, "-I", "-S", str(GUARD), str(grace), str(stdin), *argv],
                 stdin=theirs.fileno(),
-                stdout=out[1],
-                stderr=err[1],
+                stdout=read[1][1] if stdout is None else stdout,
+                stderr=read[0][1],
+                pass_fds=[stdin] if stdin >= 0 else (),
                 env=env,
                 cwd=cwd or "/",
                 # Ctrl-C in the terminal reaches the gateway alone, which stops its engines in order.
@@ -117,8 +123,8 @@ class Process:
         ours.setblocking(False)
         report = _Lines(process._report)
         process._lifeline, _ = await loop.create_connection(lambda: report, sock=ours)
-        output = [_Lines(process._line), _Lines(process._line)]
-        for lines, (end, _) in zip(output, (out, err), strict=True):
+        output = [_Lines(process._line) for _ in read]
+        for lines, (end, _) in zip(output, read, strict=True):
             await loop.connect_read_pipe(lambda lines=lines: lines, os.fdopen(end, "rb", 0))  # type: ignore[misc]
         process._watch = asyncio.create_task(process._run(report, output), name=f"engine process {guard.pid}")
         return process

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from gateway.agent.inprocess import complete
 from gateway.agent.inprocess import provider as local_provider
 from gateway.agent.turn import (
     Bounds,
@@ -38,8 +39,6 @@ from gateway.provider import (
     AssistantMessage,
     OpenAIProvider,
     Retry,
-    RuntimeConfig,
-    SystemMessage,
     Tool,
     ToolCall,
     UserMessage,
@@ -256,11 +255,8 @@ class Agent:
         return OpenAIProvider(base_url, actor.model or "default", api_key=secret)
 
     async def _complete(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
-        provider = local_provider(self._gateway, self._gateway.config.resolve(model).name, "rooms")
-        messages: list[Said] = [SystemMessage(system), UserMessage(prompt)]
         retry = Retry(max_attempts=1 + self._gateway.config.rooms.turn_retries)
-        response = await provider.complete(messages, config=RuntimeConfig(max_tokens=max_tokens), retry=retry)
-        return response.message.text
+        return await complete(self._gateway, "rooms", model, system, prompt, max_tokens=max_tokens, retry=retry)
 
 
 def check_actors(config: Config, actors: Sequence[Actor]) -> None:

@@ -15,11 +15,22 @@ from gateway.config import load
 from gateway.config.values import CtxModel, UseCase
 from gateway.core import Gateway
 from gateway.core.reload import Reloader
+from gateway.ctx.agents.provider import provider
 from gateway.ctx.drivers.responses import request
 from gateway.ctx.execution import Execution
 from gateway.ctx.objects import ObjectName, Triple
 from gateway.ctx.sync import sync
-from gateway.errors import CATEGORIES, Category, ProviderInvalidRequest
+from gateway.errors import CATEGORIES, Category, GatewayError, ProviderInvalidRequest, ProviderRateLimit
+from gateway.provider import (
+    AssistantMessage,
+    Message,
+    Response,
+    TextDelta,
+    Tool,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from gateway.services import Services
 from gateway.wire.events import line
 from tests.conftest import ROOT
@@ -140,6 +151,80 @@ async def test_agents_prefer_the_richer_api(short: Path) -> None:
     async with Double(streams(*RESPONSES)).serve() as double, keeping(short, double) as kept:
         assert text(await asked(kept, "agent")) == "Hello"
         assert [exchange.path for exchange in double.requests] == ["/v1/responses"]
+
+
+async def test_an_agent_s_model_is_asked_through_the_responses_api(short: Path) -> None:
+    """The agent's turn sees a chat: the texts, the call and the usage of the Responses API's events."""
+    messages: list[Message] = [
+        UserMessage("hello"),
+        AssistantMessage("", [ToolCall("call_x", "f", {"a": 1})]),
+        ToolMessage("2", "call_x"),
+    ]
+    async with (
+        Double(streams(*RESPONSES)).serve() as double,
+        keeping(short, double, object=route(agent=["openai-responses"]), defaults={"max_tokens": 9}) as kept,
+    ):
+        asked = provider(kept.gateway, "ctx:acme/m", "m")
+        async with await asked.complete(messages, [Tool("f", "", {"type": "object"})], stream=True) as answer:
+            *deltas, response = [event async for event in answer]
+        assert "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)) == "Hello"
+        assert isinstance(response, Response)
+        (call,) = response.message.tool_calls
+        assert (response.message.text, call.name, call.arguments) == ("Hello", "f", {"a": 1})
+        assert (response.finish_reason, response.usage.prompt_tokens, response.usage.completion_tokens) == (
+            *("tool_calls", 10, 3),
+        )
+        (exchange,) = double.requests
+        assert exchange.path == "/v1/responses"
+        assert exchange.json["input"] == [
+            {"role": "user", "content": "hello"},
+            {"type": "function_call", "call_id": "call_x", "name": "f", "arguments": '{"a":1}'},
+            {"type": "function_call_output", "call_id": "call_x", "output": "2"},
+        ]
+        assert [tool["name"] for tool in exchange.json["tools"]] == ["f"]
+        (entry,) = kept.gateway.request_log.entries()
+        assert (entry.api, entry.outcome) == ("ctx", "ok")
+
+
+async def test_an_agent_learns_why_its_route_failed(short: Path) -> None:
+    failing = answers({"error": {"message": "slow down"}}, 429)
+    routed = route(agent=["openai-embeddings", "openai-responses"])
+    async with Double(failing).serve() as double, keeping(short, double, object=routed) as kept:
+        with pytest.raises(ProviderRateLimit, match="slow down"):
+            await provider(kept.gateway, "ctx:acme/m", "m").complete([UserMessage("hello")], stream=True)
+    async with Double().serve() as double, keeping(short, double, object=route(agent=["openai-rerank"])) as kept:
+        with pytest.raises(GatewayError, match="none of the drivers of its route agent can ask it"):
+            await provider(kept.gateway, "ctx:acme/m", "m").complete([UserMessage("hello")], stream=True)
+        assert double.requests == []
+
+
+RANKED = {"results": [{"index": 0, "relevance_score": 0.2}, {"index": 1, "relevance_score": 0.9}]}
+DOCUMENTS = {"query": "penguin", "documents": ["red", "blue penguin"]}
+
+
+async def test_a_reranker_gives_places_and_scores(short: Path) -> None:
+    """Best first, as one text of JSON; it isn't asked for what isn't a query with documents."""
+    scores = answers({**RANKED, "usage": {"prompt_tokens": 7, "total_tokens": 7}})
+    async with Double(scores).serve() as double, keeping(short, double, role="rerank") as kept:
+        told, exit_code = await kept.execute("acme/m", json.dumps(DOCUMENTS))
+        assert (exit_code, types(told)) == (0, ["start", "delta", "message", "usage", "done"]), told
+        ranked = [(one["index"], one["relevance_score"]) for one in json.loads(text(told))]
+        assert ranked == [(1, 0.9), (0, 0.2)]
+        assert (told[3]["input_tokens"], told[3]["output_tokens"]) == (7, 0)
+        (exchange,) = double.requests
+        assert exchange.path == "/v1/rerank"
+        assert (exchange.json["query"], exchange.json["documents"]) == ("penguin", ["red", "blue penguin"])
+        told, exit_code = await kept.execute("acme/m", '{"query": "penguin"}')
+        assert (exit_code, told[0]["code"], len(double.requests)) == (2, "EINVAL", 1)
+        assert not kept.connect()._path.exists()
+
+
+async def test_a_chat_model_ranks_nothing(short: Path) -> None:
+    routed = route(exec=["openai-rerank"])
+    async with Double().serve() as double, keeping(short, double, object=routed) as kept:
+        told, _ = await kept.execute("acme/m", "hello")
+        assert "openai-rerank: the model ranks no documents" in told[-2]["message"]
+        assert double.requests == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import clients as clients  # a fixture
-from tests.hostile.running import Gateway, Json, Upstream, configuration, polite, started
+from tests.hostile.conftest import scripted as scripted  # a fixture
+from tests.hostile.conftest import upstream as upstream  # a fixture
+from tests.hostile.running import Gateway, Json, Upstream, configuration, started
 from tests.page.browser import CHROMIUM, Page, browser
 
 WEATHER = {
@@ -33,19 +35,6 @@ QUESTION: Json = {
 """The test model answers it with a call of get_weather, in LFM2's pythonic format."""
 
 needs_engine = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp is not installed")
-
-
-@pytest.fixture(scope="session")
-def scripted() -> Iterator[Upstream]:
-    with Upstream().serve() as upstream:
-        yield upstream
-
-
-@pytest.fixture
-def upstream(scripted: Upstream) -> Iterator[Upstream]:
-    """The engine behind model `m`; it is polite again after each test."""
-    yield scripted
-    scripted.script = polite
 
 
 @pytest.fixture(scope="module")

@@ -16,11 +16,29 @@ from pydantic import SecretStr
 from gateway.app import build
 from gateway.config import MCP, Config, MCPServer, Model, Server
 from gateway.config.values import Rooms
+from tests.cli.commands import config, serving
+from tests.cli.test_commands import answering
 from tests.gateway.double import Double, Exchange, Script, chunk
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.provider.server import serve
 
 Json = dict[str, Any]
+
+REAL = """\
+active_model: tiny
+models:
+  tiny:
+    runtime: llama.cpp
+    path: {model}
+    temperature: 0
+    context_window: 1024
+    threads: 1
+    parallel: 1
+state_dir: {folder}/state
+server: {{port: {port}}}
+{more}
+"""
 
 
 @dataclass
@@ -136,6 +154,16 @@ async def house(
                     yield House(config, double, http)
             finally:
                 await asyncio.to_thread(stack.close)
+
+
+@asynccontextmanager
+async def real_house(folder: Path, test_model: Path, more: str) -> AsyncIterator[House]:
+    """`ctxgate serve` before the real small model. more: a line of its configuration."""
+    port = free_port()
+    config(folder, REAL.format(model=test_model, folder=folder, port=port, more=more))
+    with serving(folder), answering(port):
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE) as http:
+            yield House(None, None, http)  # type: ignore[arg-type]
 
 
 def speaks(*pieces: str, tokens: int | None = None) -> Script:

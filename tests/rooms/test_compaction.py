@@ -6,18 +6,12 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gateway.agent.window import ASKED
 from gateway.rooms.summary import INSTRUCTION
-from tests.cli.commands import config, serving
-from tests.cli.test_commands import answering
 from tests.gateway.double import Exchange, Script, answers, completion, endless
-from tests.patience import PATIENCE
-from tests.ports import free_port
-from tests.rooms.running import House, Json, calls, house, speaks
-from tests.rooms.test_end_to_end import CONFIG
+from tests.rooms.running import House, Json, calls, house, real_house, speaks
 from tests.rooms.test_turn import of_type
 
 WINDOW = 1024
@@ -261,17 +255,13 @@ async def test_actors_compact_for_their_own_windows(tmp_path: Path) -> None:
 
 async def real(tmp_path: Path, test_model: Path, turns: int) -> None:
     """The test model, whose engine enforces its window of 1,024 tokens."""
-    port = free_port()
-    config(tmp_path, CONFIG.format(model=test_model, folder=tmp_path, port=port))
-    with serving(tmp_path), answering(port):
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE) as http:
-            rooms = House(None, None, http)  # type: ignore[arg-type]
-            room = await rooms.rent(bounds={"output_tokens": 64}, done_policy={"idle_seconds": 60})
-            after = 0
-            for number in range(turns):
-                await rooms.say(room, f"Say blue penguin number {number} and the yellow lighthouse keeper")
-                after = await idle(rooms, room, after)
-            history = await everything(rooms, room)
+    async with real_house(tmp_path, test_model, "rooms: {idle_seconds: 0.2}") as rooms:
+        room = await rooms.rent(bounds={"output_tokens": 64}, done_policy={"idle_seconds": 60})
+        after = 0
+        for number in range(turns):
+            await rooms.say(room, f"Say blue penguin number {number} and the yellow lighthouse keeper")
+            after = await idle(rooms, room, after)
+        history = await everything(rooms, room)
     for message in history["messages"]:
         message["status"] = "done" if message["status"] == "limited" else message["status"]
     compacted = holds(history, turns)

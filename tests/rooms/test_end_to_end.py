@@ -15,31 +15,13 @@ from tests.cli.commands import config, ctxgate, serving
 from tests.cli.test_commands import answering
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.rooms.running import House
-
-CONFIG = """\
-active_model: tiny
-models:
-  tiny:
-    runtime: llama.cpp
-    path: {model}
-    temperature: 0
-    context_window: 1024
-    threads: 1
-    parallel: 1
-state_dir: {folder}/state
-server: {{port: {port}}}
-rooms: {{idle_seconds: 0.2}}
-"""
+from tests.rooms.running import House, real_house
 
 
 @pytest.fixture
 async def rooms(tmp_path: Path, test_model: Path) -> AsyncIterator[House]:
-    port = free_port()
-    config(tmp_path, CONFIG.format(model=test_model, folder=tmp_path, port=port))
-    with serving(tmp_path), answering(port):
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=PATIENCE) as http:
-            yield House(None, None, http)  # type: ignore[arg-type]
+    async with real_house(tmp_path, test_model, "rooms: {idle_seconds: 0.2}") as house:
+        yield house
 
 
 async def test_the_life_of_a_room(rooms: House) -> None:

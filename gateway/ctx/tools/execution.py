@@ -7,6 +7,7 @@ import errno
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +110,7 @@ def policy_of(triple: Triple) -> CtxTools:
 
 async def host_toolbox(services: Services, policy: CtxTools, name: str, folder: str) -> Toolbox:
     """What a policy permits of the tools that work on this machine. name: of the tool that will be called."""
-    from gateway.agent.inprocess import Completer
+    from gateway.agent.inprocess import complete
     from gateway.tools import ToolContext, ToolPolicy
     from gateway.tools.data import records
 
@@ -118,7 +119,7 @@ async def host_toolbox(services: Services, policy: CtxTools, name: str, folder: 
     context = ToolContext(
         files=Path(folder) if folder else None,
         records=(lambda: records(settings, store, TENANT)) if store is not None else None,
-        complete=Completer(services.gateway, "ctx"),
+        complete=partial(complete, services.gateway, "ctx"),
     )
     # Only the source of this tool is asked: others' servers needn't start.
     allowed = (name,) if ToolPolicy("full", policy.allow, policy.deny).names(name) else ()

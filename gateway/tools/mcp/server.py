@@ -54,6 +54,7 @@ class Server:
         self._failures = 0
         self._not_before = 0.0
         self._why = ""
+        self._closed = False
 
     async def tools(self) -> Sequence[Tool]:
         """Raises ToolError while the server can't be started."""
@@ -80,10 +81,14 @@ class Server:
         return results.result(given, self._most, self._hide)
 
     async def aclose(self) -> None:
+        self._closed = True
         await asyncio.gather(*(connection.aclose() for connection in self._open))
 
     async def _connected(self) -> _Connection:
         async with self._starting:
+            if self._closed:
+                message = f"the MCP server {self.name} was stopped: its settings changed, or the gateway ends"
+                raise ToolError("mcp_unavailable", message)
             if self._connection is not None and self._connection.alive:
                 return self._connection
             if (left := self._not_before - time.monotonic()) > 0:
@@ -95,7 +100,7 @@ class Server:
                 await connection.start()
             except ToolError as error:
                 self.failed(error.message)
-                raise ToolError("mcp_unavailable", f"the MCP server {self.name}: {error.message}") from None
+                raise ToolError("mcp_unavailable", f"the MCP server {self.name}: {self._why}") from None
             self._connection = connection
             return connection
 
@@ -208,7 +213,8 @@ class _Connection:
             if self._idle is not None:
                 self._idle.cancel()
             if told:
-                self._server.log(told + self._last_words())
+                said = self._pipe.last_words
+                self._server.log(f"{told}; it says last: {said[:300]}" if said and said != told else told)
 
     def _transport(self) -> AbstractAsyncContextManager[TransportStreams]:
         settings = self._settings
@@ -319,11 +325,6 @@ class _Connection:
     def _noise(self) -> str:
         skipped = self._pipe.skipped
         return f" and wrote {skipped} lines that are no MCP messages" if skipped else ""
-
-    def _last_words(self) -> str:
-        lines = self._pipe.tail.decode("utf-8", "replace").split("\n")
-        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-        return f"; it says last: {said[:300]}" if said else ""
 
 
 def _import_sdk() -> None:

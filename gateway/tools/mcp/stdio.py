@@ -10,11 +10,10 @@ import asyncio
 import contextlib
 import os
 import signal
-from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.client._transport import TransportStreams
     from mcp.shared.message import SessionMessage
+
+    from gateway.engines.process import Process
 
 LONGEST_LINE = 4 * 1024 * 1024
 """Bytes of one message."""
@@ -31,8 +32,9 @@ AT_ONCE = 64
 """Lines to read before others get the event loop."""
 GRACE_SECONDS = 2.0
 """For the server to end by itself, once its standard input is closed."""
-TAIL = 2000
-"""Bytes of its standard error to keep."""
+ENDING_SECONDS = 1.0
+"""For a process that closed its standard output to end, so that its exit status is known."""
+CLOSED = "it closed its standard output"
 
 HEARD = ("notifications/tools/list_changed", "ping")
 """What a server may tell or ask us; all else is dropped."""
@@ -69,7 +71,8 @@ class Pipe:
     def __init__(self, ended: Callable[[str], None]) -> None:
         """ended: told why, once, as soon as the server's standard output ends or breaks a bound."""
         self._ended = ended
-        self.tail = b""
+        self.last_words = ""
+        """The last line of its standard error."""
         self.skipped = 0
         """Lines that are no messages: some servers log to their standard output."""
         self.patient = False
@@ -81,15 +84,14 @@ class Pipe:
         """We sent a message: the server may write again."""
         self._bytes = self._lines = 0
 
-    async def read(self, process: Process, deliver: Callable[[bytes], Any]) -> None:
+    async def read(self, process: Process, stdout: asyncio.StreamReader, deliver: Callable[[bytes], Any]) -> None:
         """Delivers the messages until the output ends."""
-        assert process.stdout is not None
         why = ""
         while not why:
             try:
-                line = await process.stdout.readuntil()
+                line = await stdout.readuntil()
             except asyncio.IncompleteReadError:
-                why = "it closed its standard output"
+                why = CLOSED
             except asyncio.LimitOverrunError:
                 why = f"it wrote a line of over {LONGEST_LINE} bytes"
             else:
@@ -98,11 +100,12 @@ class Pipe:
                     await deliver(line)
                 elif self._lines % AT_ONCE == 0:
                     await asyncio.sleep(0)
-        if process.returncode is None and why.startswith("it closed"):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(process.wait()), 0.2)
+        if why == CLOSED:
+            await process.wait(ENDING_SECONDS)
         if process.returncode is not None:
-            why = f"it ended: {_status(process.returncode)}"
+            # The guard, as a shell does, says in a line why there is no such process.
+            missing = process.returncode == 127 and self.last_words
+            why = self.last_words if missing else f"it ended: {_status(process.returncode)}"
         self._ended(why)
 
     def _flood(self, size: int) -> str:
@@ -120,32 +123,20 @@ class Pipe:
             return False
         return head.method is None or head.method in HEARD
 
-    async def listen(self, process: Process) -> None:
-        """Keeps the end of the standard error."""
-        assert process.stderr is not None
-        while chunk := await process.stderr.read(65536):
-            self.tail = (self.tail + chunk)[-TAIL:]
+    def wrote(self, line: str) -> None:
+        """The server wrote to its standard error."""
+        self.last_words = line.strip() or self.last_words
 
 
 @asynccontextmanager
 async def connect(
     command: Sequence[str], env: Mapping[str, str], folder: Path, pipe: Pipe
 ) -> AsyncIterator[TransportStreams]:
-    """Starts the server; ends it, and all that it started, on leaving. Raises OSError if it can't be started."""
+    """Starts the server; ends it, and all that it started, on leaving. Raises OSError if no process can be started."""
     import anyio
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=dict(env),
-        cwd=folder,
-        start_new_session=True,
-        limit=LONGEST_LINE,
-    )
     heard: tuple[
         MemoryObjectSendStream[SessionMessage | Exception], MemoryObjectReceiveStream[SessionMessage | Exception]
     ] = anyio.create_memory_object_stream(0)
@@ -164,56 +155,78 @@ async def connect(
     async def read() -> None:
         with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
             async with heard[0]:
-                await pipe.read(process, deliver)
+                await pipe.read(process, reader, deliver)
 
     async def write() -> None:
-        assert process.stdin is not None
         with contextlib.suppress(OSError):
             async for message in said[1]:
                 pipe.asked()
-                process.stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-                await process.stdin.drain()
+                writer.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await writer.drain()
 
-    tasks = [asyncio.create_task(work) for work in (read(), write(), pipe.listen(process))]
-    try:
-        yield heard[1], said[0]
-    finally:
+    async with _started(command, env, folder, pipe) as (process, writer, reader):
+        tasks = [asyncio.create_task(work) for work in (read(), write())]
         try:
-            if pipe.patient:
-                await _stop(process)
+            yield heard[1], said[0]
         finally:
-            _kill(process)
-            for task in tasks:
-                task.cancel()
-            for stream in (*heard, *said):
-                stream.close()
-            await asyncio.wait(tasks)
-            await _reap(process)
+            try:
+                if pipe.patient:
+                    writer.close()
+                    await process.wait(GRACE_SECONDS)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                for stream in (*heard, *said):
+                    stream.close()
+                await asyncio.wait(tasks)
 
 
-async def _stop(process: Process) -> None:
-    assert process.stdin is not None
-    process.stdin.close()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), GRACE_SECONDS)
+@asynccontextmanager
+async def _started(
+    command: Sequence[str], env: Mapping[str, str], folder: Path, pipe: Pipe
+) -> AsyncIterator[tuple[Process, asyncio.StreamWriter, asyncio.StreamReader]]:
+    """The server under the guard that engines have, so that it can't outlive the gateway; on leaving it is killed.
+
+    The group is: a server may be a shell's or npx's child.
+    """
+    from gateway.engines.process import Process
+
+    loop = asyncio.get_running_loop()
+    with contextlib.ExitStack() as files:
+        (stdin, to_stdin), (from_stdout, stdout) = _pipe(files), _pipe(files)
+        process = await Process.start(
+            command,
+            env,
+            cwd=folder,
+            grace=GRACE_SECONDS,
+            wrote=pipe.wrote,
+            stdin=stdin.fileno(),
+            stdout=stdout.fileno(),
+        )
+        try:
+            stdin.close()
+            stdout.close()
+            reader = asyncio.StreamReader(LONGEST_LINE)
+            reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), from_stdout)
+            writing, protocol = await loop.connect_write_pipe(
+                lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), to_stdin
+            )
+            files.callback(_close, reading, writing)
+            yield process, asyncio.StreamWriter(writing, protocol, None, loop), reader
+        finally:
+            process.kill()
+            await process.stop()
 
 
-async def _reap(process: Process) -> None:
-    """Reads what is left in the pipes: only then does asyncio close them."""
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(GRACE_SECONDS):
-            for pipe in (process.stdout, process.stderr):
-                while await pipe.read(65536):
-                    pass
-            await process.wait()
+def _close(reading: asyncio.ReadTransport, writing: asyncio.WriteTransport) -> None:
+    reading.close()
+    if not writing.is_closing():  # it doesn't bear it twice
+        writing.abort()
 
 
-def _kill(process: Process) -> None:
-    """The whole group: a server may be a shell's or npx's child."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+def _pipe(files: contextlib.ExitStack) -> tuple[BinaryIO, BinaryIO]:
+    read, write = os.pipe()
+    return files.enter_context(os.fdopen(read, "rb", 0)), files.enter_context(os.fdopen(write, "wb", 0))
 
 
 def _status(code: int) -> str:

@@ -14,9 +14,10 @@ from typing import Any
 
 NAMES = (
     *("echo", "silent", "nonsense", "wrong", "dies", "line", "lines", "fails", "long", "environment", "grows", "slow"),
-    *("marks", "looks"),
+    *("marks", "looks", "stays"),
 )
-"""marks and looks write a line to the file `text`; the first time, they wait until the gateway is gone."""
+"""marks and looks write a line to the file `text`; the first time, they wait until the gateway is gone. stays writes
+its process number there, and outlives its standard input."""
 
 
 def main() -> None:
@@ -76,6 +77,10 @@ def called(name: str, arguments: dict[str, Any], more: list[str]) -> dict[str, A
             if len(lines) == 1:
                 sys.stdin.read()
             text = "again"
+        case "stays":
+            with open(arguments["text"], "w", encoding="utf-8") as file:
+                file.write(f"{os.getpid()}\n")
+            misbehave("silent")
         case "slow":
             time.sleep(float(arguments["text"]))
             text = "late"

@@ -19,6 +19,7 @@ import uvicorn
 from pydantic import SecretStr
 
 from gateway.config import MCPServer
+from gateway.engines.process import GUARD
 from gateway.tools import Catalogue, Toolbox, ToolContext, ToolError, ToolPolicy
 from gateway.tools.mcp import server as server_module
 from gateway.tools.mcp.server import Server
@@ -50,8 +51,11 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
 
 
 def processes() -> list[psutil.Process]:
+    """The servers' processes, without their guards'."""
     return [
-        child for child in psutil.Process().children(recursive=True) if MISBEHAVING.name in " ".join(child.cmdline())
+        child
+        for child in psutil.Process().children(recursive=True)
+        if MISBEHAVING.name in (line := " ".join(child.cmdline())) and GUARD.name not in line
     ]
 
 
@@ -182,6 +186,27 @@ async def test_servers_that_never_get_ready(make: Make) -> None:
 async def test_no_such_command(make: Make) -> None:
     with pytest.raises(ToolError, match="/nowhere/at-all: No such file or directory"):
         await make(command=("/nowhere/at-all",)).tools()
+
+
+async def test_one_that_was_closed_starts_no_more(make: Make) -> None:
+    """A turn that began before a reload still has the server as it was configured then."""
+    server = make()
+    box = await toolbox(server)
+    await server.aclose()
+    error = (await box.run("it.echo", {"text": "hello"}))["error"]
+    assert error["code"] == "mcp_unavailable"
+    assert "the MCP server it was stopped" in error["message"]
+    assert not processes()
+
+
+async def test_no_secret_is_in_what_a_failed_start_says(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    server = make(command=("/nowhere/s3cret",), hide=lambda text: text.replace("s3cret", "[hidden]"))
+    for _ in range(2):
+        with pytest.raises(ToolError) as raised:
+            await server.tools()
+        assert "/nowhere/[hidden]" in str(raised.value)
+        assert "s3cret" not in str(raised.value) + caplog.text
+        server._not_before = time.monotonic() + 60  # the second time it isn't started
 
 
 async def test_starts_back_off(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
