@@ -75,7 +75,7 @@ OURS: dict[str, set[str]] = {
     },
     "gateway.cluster": {
         *("gateway", "gateway.errors", "gateway.upstream", "gateway.config", "gateway.pull", "gateway.store"),
-        *("gateway.backends", "gateway.engines", "gateway.services"),
+        *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.services"),
     },
     "gateway.tune": {"gateway.errors", "gateway.wire", "gateway.config", "gateway.engines", "gateway.core"},
     "gateway.app": {
@@ -103,14 +103,14 @@ THEIRS: dict[str, set[str]] = {
     "gateway.upstream": {"httptools"},
     "gateway.config": {"keyring", "msgspec", "platformdirs", "pydantic", "pydantic_core", "yaml"},
     "gateway.provider": {"httpx", "opentelemetry", "pydantic"},
-    "gateway.prompts": {"msgspec"},
+    "gateway.prompts": {"fsspec", "msgspec"},
     "gateway.backends": {"msgspec"},
     "gateway.request": {"msgspec"},
     "gateway.answer": {"msgspec"},
     "gateway.observe": {"msgspec", "opentelemetry"},
     "gateway.engines": {"llguidance", "mlx", "mlx_lm", "msgspec", "numpy", "psutil", "xllamacpp"},
     "gateway.core": {"msgspec"},
-    "gateway.cluster": {"httpx", "msgspec", "psycopg", "pydantic", "ray", "sqlalchemy"},
+    "gateway.cluster": {"httpx", "msgspec", "psutil", "psycopg", "pydantic", "ray", "sqlalchemy"},
     "gateway.tune": {"msgspec"},
     "gateway.agent": {"httpx"},
     "gateway.tools": {

@@ -23,7 +23,7 @@ from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Fixup, Notation, RawText
 
 if TYPE_CHECKING:
-    from gateway.prompts.live import LivePrompts, Turn
+    from gateway.prompts.live import LivePrompts, Place, Placing, SlotServer
     from gateway.prompts.told import ToldTurn
     from gateway.wire.completions import PromptLogprobs
 
@@ -69,7 +69,7 @@ class Reply:
     """The prompt opens the model's reasoning, so the text starts within it."""
     by_grammar = False
     """The engine holds the text to the grammar that was sent: every call that a mark begins can be read."""
-    turn: Turn | ToldTurn | None = None
+    turn: Place | ToldTurn | None = None
     """The request's place among the engine's prompts, if it matters."""
     history: Sequence[tuple[str, float]] = ()
     """What became of it in the engine: names, and times by time.monotonic."""
@@ -279,6 +279,13 @@ class Backend:
 
     def keep_prompts(self, prompts: LivePrompts) -> None:
         """Lets `prompts` save and restore what the engine has read; a backend that can't ignores them."""
+
+    def ask_for_places(self, places: Placing) -> None:
+        """Lets `places` choose where in the engine requests go; a backend that has no say ignores it."""
+
+    def kept_prompts(self) -> tuple[LivePrompts, SlotServer] | None:
+        """What `keep_prompts` was given, and the engine's slots; None if it was ignored."""
+        return None
 
     async def save_prompts(self) -> None:
         """Saves what the engine has read, before it ends. Raises nothing."""

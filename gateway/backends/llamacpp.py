@@ -25,7 +25,7 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderUnsupportedContentBlock,
 )
-from gateway.prompts.live import LivePrompts, Turn
+from gateway.prompts.live import LivePrompts, Place, Placing
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, ends_with, may_be_one
 from gateway.wire.engine import Notation, RawText
@@ -101,11 +101,19 @@ class LlamaCppBackend(OpenAIBackend):
         self._control: ControlTokens | None = None
         self._slots: LlamaCppSlots | None = None
         self._prompts: LivePrompts | None = None
+        self._places: Placing | None = None
         self._adapters = _adapters(model)
         self._flexible: Backend | None = None
 
     def keep_prompts(self, prompts: LivePrompts) -> None:
-        self._slots, self._prompts = LlamaCppSlots(self, self.props), prompts
+        self._prompts = prompts
+        self.ask_for_places(prompts)
+
+    def ask_for_places(self, places: Placing) -> None:
+        self._slots, self._places = LlamaCppSlots(self, self.props), places
+
+    def kept_prompts(self) -> tuple[LivePrompts, LlamaCppSlots] | None:
+        return (self._prompts, self._slots) if self._prompts is not None and self._slots is not None else None
 
     def flexible(self) -> Backend | None:
         if self._flexible is None and self._prompts is not None and self._slots is not None and not self._adapters:
@@ -248,14 +256,14 @@ class LlamaCppBackend(OpenAIBackend):
         """The tokens of a prompt, or of a text in its middle; None if the server can't tell."""
         return await self._tokens({"content": prompt, "add_special": begins, "parse_special": begins})
 
-    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None) -> Turn | None:
+    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None) -> Place | None:
         """Chooses the slot for a request whose rendered prompt is `prompt`, if that is known, and writes it there."""
-        prompts, slots = self._prompts, self._slots
-        if prompts is None or slots is None:
+        places, slots = self._places, self._slots
+        if places is None or slots is None:
             return None
         if "n" in fields and bytes(fields["n"]) not in (b"1", b"null"):
             # Each choice takes a slot.
-            prompts.disturb()
+            places.disturb()
             return None
 
         async def render() -> str | None:
@@ -269,7 +277,7 @@ class LlamaCppBackend(OpenAIBackend):
         sent = bytes(fields.get("tools", b"")), bytes(fields["messages"])
         # llama.cpp doesn't note which adapters shaped a saved prompt.
         private = "id_slot" in fields or "lora" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
-        turn = await prompts.place(slots, sent, render, private=private)
+        turn = await places.place(slots, sent, render, private=private)
         if turn is not None and turn.chain:
             turn.asked = sent
         if turn is not None and turn.slot is not None and "id_slot" not in fields:
@@ -305,8 +313,8 @@ class LlamaCppBackend(OpenAIBackend):
             raise ProviderInvalidRequest(message, param="suffix")
         if self._adapters:
             self._weigh_adapters(decode(fields.get("model", b"null")), fields)
-        if self._prompts is not None:
-            self._prompts.disturb()
+        if self._places is not None:
+            self._places.disturb()
         return await super().post(endpoint, fields)
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
@@ -329,8 +337,8 @@ class LlamaCppBackend(OpenAIBackend):
         if window is not None and len(tokens) >= window:
             raise context_length_exceeded(len(tokens), window)
         texts = [piece.get("piece") if isinstance(piece, dict) else None for piece in pieces]
-        if self._prompts is not None:
-            self._prompts.disturb()
+        if self._places is not None:
+            self._places.disturb()
         head = self.post_head("/completion")
 
         async def post(asked: dict[str, Any]) -> dict[str, Any]:

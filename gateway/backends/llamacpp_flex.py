@@ -28,7 +28,7 @@ from gateway.backends.prompt_progress import PromptProgress
 from gateway.config import Model
 from gateway.errors import ProviderUnavailable
 from gateway.prompts.aside import Aside, put_aside, take_back
-from gateway.prompts.live import LivePrompts, Turn
+from gateway.prompts.live import LivePrompts, Place, Turn
 from gateway.upstream import Response
 from gateway.wire.chat import PUT_ASIDE, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens, ends_with
@@ -108,7 +108,7 @@ class Origin(Protocol):
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply: ...
     async def rendered(self, fields: dict[str, Raw]) -> Prompt | None: ...
     async def ids(self, prompt: Prompt, *, begins: bool = True) -> list[int] | None: ...
-    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None) -> Turn | None: ...
+    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None) -> Place | None: ...
     async def guard(self, raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]: ...
     async def accepted(self, head: bytes, fields: dict[str, Raw]) -> Response: ...
     def post_head(self, path: str) -> bytes: ...
@@ -146,9 +146,9 @@ class LlamaCppFlex(Backend):
         if prompt is None or ids is None or asked is None:
             return await self.origin.open_raw(request, fields, raw)
         turn = await self.origin.placed(fields, prompt)
-        if turn is None or turn.slot is None:
+        if not isinstance(turn, Turn) or turn.slot is None:
             turn = await self.prompts.take(self.slots)
-        if turn is None or turn.slot is None:
+        if turn.slot is None:
             return await self.origin.open_raw(request, fields, raw)
         thoughts = [mark for pair in raw.think for mark in pair]
         marks = (*raw.starts, *thoughts) if raw.grammar is not None else ()

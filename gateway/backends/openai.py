@@ -35,7 +35,7 @@ from gateway.wire.engine import Fixup
 from gateway.wire.sse import EventTooLarge, SSEReader
 
 if TYPE_CHECKING:
-    from gateway.prompts.live import Turn
+    from gateway.prompts.live import Place
     from gateway.prompts.told import ToldTurn
 
 MAX_ERROR_BODY = 1024 * 1024
@@ -65,7 +65,7 @@ class HTTPReply(DirectReply):
         """Reads llama.cpp's progress payloads, until the first token."""
         self.collects = False
         """The engine streams a whole answer; see `gateway.backends.collect`."""
-        self.turn: Turn | ToldTurn | None = None
+        self.turn: Place | ToldTurn | None = None
         self._response = response
         self._reader: SSEReader | None = None
         self._seen = False

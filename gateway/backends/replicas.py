@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from itertools import count
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -25,6 +25,10 @@ from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, Provid
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Fixup, Notation, RawText
+
+if TYPE_CHECKING:
+    from gateway.prompts.live import Place
+    from gateway.prompts.told import ToldTurn
 
 PROBES = Backoff(0.5, 30.0)
 """Pause between the probes of a failed server."""
@@ -225,6 +229,10 @@ class CountedReply(Reply):
     @property
     def by_grammar(self) -> bool:  # type: ignore[override]
         return self._reply.by_grammar
+
+    @property
+    def turn(self) -> Place | ToldTurn | None:  # type: ignore[override]
+        return self._reply.turn
 
     async def whole(self) -> bytes:
         try:

@@ -4,15 +4,20 @@ chose. It dies with the actor, and the actor with its node."""
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import socket
+import ssl
 from contextlib import suppress
 from functools import partial
 
+import psutil
 import ray
 from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import SecretStr
 
+from gateway.cluster.prompts import PlaceServer
 from gateway.cluster.values import Settings, placeable
 from gateway.cluster.weights import provide
 from gateway.config import Model
@@ -23,6 +28,7 @@ from gateway.engines.machine import free_port, this_machine
 from gateway.engines.memory import Budget, Footprint, limited, machine_budget
 from gateway.engines.recipe import Machine, slots
 from gateway.errors import GatewayError
+from gateway.prompts.saved import SavedPrompts
 
 UNBOUNDED = 1 << 62
 """The placer counts memory, not the actor."""
@@ -38,6 +44,7 @@ class Running(Struct, frozen=True):
     host: str
     url: str
     slots: int
+    places: int
     held: Footprint
     load_seconds: float
 
@@ -76,10 +83,13 @@ class EngineActor:
         self._stopping = False
         self._running: Running | None = None
         state = settings.state_dir / "cluster" / id
+        self._saved = _saved(settings)
+        self._places: PlaceServer | None = None
         self._residency = Residency(
             replace(settings.limits, memory_budget=None, gpu_memory_budget=None),
             state_dir=state,
             budget=lambda: Budget(UNBOUNDED, UNBOUNDED if machine_budget().gpu is not None else None),
+            prompts=self._saved,
         )
         self._engine = Engine(self._model, residency=self._residency, machine=self._machine)
         self._engine.on_change(self._changed)
@@ -91,6 +101,7 @@ class EngineActor:
             address = await self._engine.ensure()
         except GatewayError as error:
             return Refused(error.message, error.code)
+        port = await self._serve_places()
         scheme = "https" if address.tls else "http"
         self._running = Running(
             id=self._id,
@@ -100,6 +111,7 @@ class EngineActor:
             host=socket.gethostname(),
             url=f"{scheme}://{address.host}:{address.port}",
             slots=slots(self._model),
+            places=port,
             held=self._engine.held,
             load_seconds=self._engine.load_seconds or 0.0,
         )
@@ -120,6 +132,27 @@ class EngineActor:
         """Saves what it has read, and ends it."""
         self._stopping = True
         await self._engine.stop()
+        if self._places is not None:
+            self._places.close()
+        if self._saved is not None:
+            await self._saved.kept()
+            await self._saved.shared()
+            await asyncio.to_thread(shutil.rmtree, self._saved.path, ignore_errors=True)
+
+    async def _serve_places(self) -> int:
+        """The port; 0 if the engine saves no prompts."""
+        kept = self._engine.current_backend.kept_prompts() if self._engine.current_backend is not None else None
+        if kept is None:
+            return 0
+        live, server = kept
+        await live.know(server)
+        self._places = PlaceServer(live, server, self._key)
+        tls = self._settings.cluster.tls
+        context = None
+        if tls is not None:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+            context.load_cert_chain(tls.cert_file, tls.key_file)
+        return await self._places.start(self._host, context)
 
     def _changed(self, engine: Engine) -> None:
         if engine.state == "failed" and self._running is not None and not self._stopping:
@@ -136,9 +169,23 @@ class EngineActor:
         )
 
 
+def _saved(settings: Settings) -> SavedPrompts | None:
+    """Those of this process alone, in a folder that ends with it; removes the folders of processes that were killed."""
+    if settings.saved is None:
+        return None
+    folder = settings.state_dir / "cluster" / "prompts"
+    host = socket.gethostname()
+    for left in folder.glob(f"{host}-*"):
+        pid = left.name.removeprefix(f"{host}-")
+        if pid.isdecimal() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+    return SavedPrompts(settings.saved, folder / f"{host}-{os.getpid()}")
+
+
 async def _look(settings: Settings) -> Seen:
     needs: dict[str, Footprint] = {}
-    residency = Residency(settings.limits, state_dir=settings.state_dir)
+    saved = SavedPrompts(settings.saved, settings.state_dir) if settings.saved is not None else None
+    residency = Residency(settings.limits, state_dir=settings.state_dir, prompts=saved)
     for name, model in settings.models.items():
         if not placeable(model):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from hashlib import blake2b
@@ -15,8 +16,9 @@ from pydantic import SecretStr
 from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.backends.replicas import Replica, Replicas, parts
+from gateway.cluster.prompts import Places
 from gateway.cluster.values import EngineRow, Failed, fingerprint
-from gateway.config import Engines, Model
+from gateway.config import Config, Model
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 
 AGAIN_SECONDS = 0.25
@@ -34,14 +36,20 @@ class Engine(Replica):
         self.others: dict[str, int] = {}
         self.news: list[int] = []
         """Prompts that it has read and other gateways don't know of."""
+        self.places: Places | None = None
+
+    async def aclose(self) -> None:
+        if self.places is not None:
+            await self.places.aclose()
+        await self.backend.aclose()
 
 
 class Shared:
     """What the backends of all models share with their gateway. changed: called when there is something to tell the
     cluster; at once: somebody waits for it."""
 
-    def __init__(self, limits: Callable[[], Engines], changed: Callable[[bool], None]) -> None:
-        self.limits = limits
+    def __init__(self, config: Callable[[], Config], changed: Callable[[bool], None]) -> None:
+        self.config = config
         self.changed = changed
         self.key: SecretStr | None = None
         """Which the engines ask for; None before the store told it."""
@@ -78,7 +86,7 @@ class ClusterBackend(Replicas):
                 engine = self.engines.pop(id)
                 self._part(engine)
                 # Its answers end now with an error, if its node is gone without a word.
-                self._later(engine.backend.aclose())
+                self._later(engine.aclose())
         self._tell()
 
     def failed(self, failed: Failed) -> None:
@@ -100,6 +108,10 @@ class ClusterBackend(Replicas):
     def has_read(self, engine: Engine, prompts: Iterable[int]) -> None:
         """Another gateway sent these there."""
         self._choice.remember(engine, prompts)
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(each.places.aclose() for each in self.engines.values() if each.places is not None))
+        await super().aclose()
 
     # Requests
 
@@ -150,11 +162,11 @@ class ClusterBackend(Replicas):
                         replica.news += [prefixes[0], prefixes[-1]]
                         self._shared.changed(False)
                     return replica, found
-            deadline = deadline or time.monotonic() + self._shared.limits().queue_timeout_seconds
+            deadline = deadline or time.monotonic() + self._shared.config().engines.queue_timeout_seconds
             await self._wait(deadline)
 
     async def _wait(self, deadline: float) -> None:
-        limits = self._shared.limits()
+        limits = self._shared.config().engines
         if self.waiting >= limits.queue_length:
             raise ProviderRateLimit(
                 f"model {self.model.name!r}: {self.waiting} requests wait for an engine of the cluster already",
@@ -193,10 +205,18 @@ class ClusterBackend(Replicas):
         model = replace(self.model, api_key=self._shared.key, connect_timeout=min(2.0, self.model.connect_timeout))
         engine = Engine(row, self._type(model if tls else replace(model, ca_file=None), Address.parse(row.url)))
         self.engines[row.id] = engine
+        if row.places and self._shared.key is not None:
+            engine.places = self._places(row, self._shared.key)
+            engine.backend.ask_for_places(engine.places)
         self._failure = None
         if row.state == "ready":
             self._replicas.append(engine)
             self._choice.add(engine)
+
+    def _places(self, row: EngineRow, key: SecretStr) -> Places:
+        tls = ssl.create_default_context(cafile=self.model.ca_file) if row.url.startswith("https:") else None
+        host = Address.parse(row.url).host
+        return Places(host, row.places, tls, key.get_secret_value(), lambda: self._shared.config().prompts)
 
     def _part(self, engine: Engine) -> None:
         """No further request goes there; those in flight go on."""

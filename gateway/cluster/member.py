@@ -49,7 +49,7 @@ class Models:
         self.backends: dict[str, ClusterBackend] = {}
         self.news = asyncio.Event()
         self.urgent = False
-        self.shared = Shared(lambda: self.config.engines, self._changed)
+        self.shared = Shared(lambda: self.config, self._changed)
         self.rows: list[EngineRow] = []
 
     def __call__(self, model: Model) -> ClusterBackend | None:
@@ -253,7 +253,7 @@ class Member:
     def _settings(self) -> Settings:
         config = self._services.gateway.config
         models = {name: model for name, model in config.models.items() if placeable(model)}
-        return Settings(self._cluster, store_url(config), models, config.engines, config.state_dir)
+        return Settings(self._cluster, store_url(config), models, config.engines, config.prompts, config.state_dir)
 
 
 @asynccontextmanager

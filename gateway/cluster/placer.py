@@ -381,6 +381,7 @@ class Placer:
             running.launch,
             running.slots,
             "ready",
+            running.places,
         )
         engine.task = self._spawn(self._watch(engine))
         self._wake.set()

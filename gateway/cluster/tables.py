@@ -23,7 +23,9 @@ def key(connection: Connection) -> str:
 
 
 def engines(connection: Connection) -> list[EngineRow]:
-    rows = connection.execute(text("SELECT id, model, node, host, url, launch, slots, state FROM cluster_engines"))
+    rows = connection.execute(
+        text("SELECT id, model, node, host, url, launch, slots, state, places FROM cluster_engines")
+    )
     return [EngineRow(*row) for row in rows]
 
 
@@ -46,7 +48,7 @@ def replace_nodes(connection: Connection, rows: Iterable[NodeRow]) -> None:
 
 
 _ENGINE = text(
-    "INSERT INTO cluster_engines (id, model, node, host, url, launch, slots, state) "
-    "VALUES (:id, :model, :node, :host, :url, :launch, :slots, :state)"
+    "INSERT INTO cluster_engines (id, model, node, host, url, launch, slots, state, places) "
+    "VALUES (:id, :model, :node, :host, :url, :launch, :slots, :state, :places)"
 )
 _NODE = text("INSERT INTO cluster_nodes (id, node) VALUES (:id, :node)")

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
-from gateway.config import Engines, Model
+from gateway.config import Engines, Model, Prompts
 from gateway.config.diff import launch
 from gateway.config.values import STARTABLE, Cluster
 from gateway.engines.memory import Budget, Footprint
@@ -29,12 +29,18 @@ class Settings(Struct, frozen=True):
     store: str
     models: Mapping[str, Model]
     limits: Engines
+    prompts: Prompts
     state_dir: Path
+
+    @property
+    def saved(self) -> Prompts | None:
+        """What engines save of prompts; None if they don't: without a share it would be lost with the engine."""
+        return self.prompts if self.prompts.share is not None and self.prompts.save != "off" else None
 
 
 class EngineRow(Struct, frozen=True):
     """An engine as PostgreSQL has it. node, host: where it runs. launch: see `fingerprint`. slots: requests that it
-    answers at once."""
+    answers at once. places: the port of its `gateway.cluster.prompts.PlaceServer`; 0: it has none."""
 
     id: str
     model: str
@@ -44,6 +50,7 @@ class EngineRow(Struct, frozen=True):
     launch: str
     slots: int
     state: EngineState
+    places: int = 0
 
 
 class Node(Struct, frozen=True):

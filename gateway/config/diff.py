@@ -15,6 +15,7 @@ Effect = Literal["added", "removed", "restarts", "settings"]
 AT_START = (
     *("server.host", "server.port", "server.uds", "server.tls"),
     *("ctx.enabled", "ctx.root", "state_dir", "store", "rooms", "batches", "cluster"),
+    "prompts.share",
     *("log.traces", "log.trace_content"),
 )
 """Keys that only a restart of the gateway applies."""

@@ -400,6 +400,10 @@ class PromptsEntry(Entry):
         default=None,
         description="Most memory in which an engine keeps prompts beside its slots, as 1 GB; counted in the budget.",
     )
+    share: Annotated[str, StringConstraints(pattern=r"^(/|[a-z][a-z0-9+.-]*://)\S+$")] | None = Field(
+        default=None,
+        description="Absolute path or fsspec URL, as s3://bucket/prompts, where machines find each other's prompts.",
+    )
 
 
 class GroupEntry(Entry):

@@ -358,6 +358,8 @@ class Prompts(Struct, frozen=True, kw_only=True):
     """The shortest prompt to save."""
     cache_ram: int = 1024**3
     """Most bytes of memory in which an engine keeps prompts beside its slots; counts against the memory budget."""
+    share: str | None = None
+    """A folder, or a URL for fsspec, where machines find each other's; the same bounds hold there."""
 
 
 class Log(Struct, frozen=True, kw_only=True):

@@ -168,6 +168,7 @@ class Gateway:
             leaving.cancel()
         results = await asyncio.gather(*(route.aclose() for route in routes), return_exceptions=True)
         await self.prompts.kept()
+        await self.prompts.shared()
         self.residency.close()
         self.schemas.close()
         if self._traces is not None:

@@ -265,7 +265,7 @@ class Route:
         if answer.recording is not None and (self._request_log.bodies or run.request.recorded):
             recording = self._request_log.keep(answer.recording)  # any other is for a trace
         usage = answer.usage
-        if self.engine is not None and (turn := run.reply.turn) is not None:
+        if (turn := run.reply.turn) is not None:
             usage = turn.answered(usage, run.began, run.first)
         caller = run.caller
         if (meter := caller.meter) is not None:

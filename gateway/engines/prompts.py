@@ -15,6 +15,11 @@ from gateway.engines.recipe import Recipe
 from gateway.prompts import key
 from gateway.prompts.saved import SavedPrompts
 
+HASHES = "hashes.json"
+"""Of weights, beside the folder of the saved prompts."""
+OF_THE_MACHINE = ("CUDA_VISIBLE_DEVICES", "LLAMA_ARG_SSL_CERT_FILE", "LLAMA_ARG_SSL_KEY_FILE")
+"""Variables that differ between machines and shape no cache."""
+
 if TYPE_CHECKING:
     from gateway.prompts.live import LivePrompts
 
@@ -33,7 +38,9 @@ async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> Live
     except OSError as error:
         saved.failed(error)
         return None
-    return LivePrompts(saved, model.name, lambda: prints(model, recipe), began_with)
+    return LivePrompts(
+        saved, model.name, lambda: prints(model, recipe), began_with, lambda: anywhere(model, recipe, saved)
+    )
 
 
 def prints(model: Model, recipe: Recipe) -> list[str]:
@@ -44,6 +51,28 @@ def prints(model: Model, recipe: Recipe) -> list[str]:
         *(f"{name}={value}" for name, value in key.environment({**os.environ, **recipe.env}).items()),
         f"xllamacpp {_version('xllamacpp')}" if recipe.engine == "xllamacpp" else recipe.engine,
     ]
+
+
+def anywhere(model: Model, recipe: Recipe, saved: SavedPrompts) -> list[str]:
+    """As `prints`, but the same on every machine whose engines may read each other's files. Reads the weights whole,
+    once. Raises OSError."""
+    hashes = saved.path.parent / HASHES
+    program, *files = _files(model, recipe)
+    embedded = recipe.engine == "xllamacpp"
+    variables = key.environment({**os.environ, **recipe.env})
+    return [
+        key.contents(files, hashes),
+        *key.options((_without_folder(arg, files) for arg in recipe.argv[1:]), (*key.PLACES, *key.OF_THE_MACHINE)),
+        *(f"{name}={value}" for name, value in variables.items() if name not in OF_THE_MACHINE),
+        f"xllamacpp {_version('xllamacpp')}" if embedded else key.contents([program], hashes),
+    ]
+
+
+def _without_folder(arg: str, files: list[Path]) -> str:
+    """Where the file is differs between machines; what is in it is in its hash."""
+    for file in (*files, Path(__file__).parent):
+        arg = arg.replace(str(file), file.name)
+    return arg
 
 
 def _files(model: Model, recipe: Recipe) -> Iterator[Path]:

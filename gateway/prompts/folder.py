@@ -88,9 +88,10 @@ class Folder:
         return version_of(self.path / fresh) == version
 
     def keep(self, fresh: str, saved: Saved) -> Saved:
-        """Takes over what an engine wrote as `fresh`; returns its description with the hash.
+        """Takes over what an engine wrote as `fresh`, or another machine; returns its description with the hash.
 
-        Raises Damaged if the size isn't `saved.size`, OSError. Removes the file then.
+        Raises Damaged if the size isn't `saved.size`, or the hash another than `saved.sha256` unless that is empty;
+        OSError. Removes the file then.
         """
         path = self.path / fresh
         try:
@@ -99,7 +100,10 @@ class Folder:
                 if os.fstat(file.fileno()).st_size != saved.size:
                     raise Damaged(f"the engine wrote {os.fstat(file.fileno()).st_size} of {saved.size} bytes")
                 os.fsync(file.fileno())
-                saved = replace(saved, sha256=file_digest(file, "sha256").hexdigest())
+                digest = file_digest(file, "sha256").hexdigest()
+                if saved.sha256 not in ("", digest):
+                    raise Damaged("its contents aren't those that were saved")
+                saved = replace(saved, sha256=digest)
             kept = path.replace(self.path / (saved.name + PROMPT))
             self._checked[saved.name] = version_of(kept)
             self._describe(saved)

@@ -1,4 +1,4 @@
-"""What decides whether an engine may read a file that another one wrote. No I/O but for `fingerprint`.
+"""What decides whether an engine may read a file that another one wrote. No I/O but for `fingerprint` and `contents`.
 
 An engine reads a file of other weights of the same shape without complaint, and then writes wrong text. So the key
 holds everything that shapes the cache: weights, adapters, build, and all options.
@@ -7,9 +7,10 @@ holds everything that shapes the cache: weights, adapters, build, and all option
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,8 +19,12 @@ FORMAT = 1
 SAMPLES, SAMPLE_BYTES = 64, 64 * 1024
 """Hashing all weights would take as long as loading them. These samples, size and time tell any two files apart that
 anybody makes by accident."""
+MOST_KNOWN = 256
+"""Files whose hashes are remembered on disk."""
 PLACES = ("--port", "--host", "--alias", "-a", "--slot-save-path")
 """Options that say where the engine is and what it is called."""
+OF_THE_MACHINE = ("--threads", "--threads-batch", "-t", "-tb")
+"""Options that differ between machines and shape no cache."""
 
 
 class FileVersion(NamedTuple):
@@ -45,6 +50,38 @@ def fingerprint(paths: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
+def contents(paths: Iterable[Path], remembered: Path) -> str:
+    """Tells the contents of files apart on any machine, by their hashes.
+
+    Blocks to read all of each file, the first time and after each change. remembered: where hashes are kept. Raises
+    OSError.
+    """
+    known = _remembered(remembered)
+    found: dict[str, str] = {}
+    for path in paths:
+        name = " ".join(map(str, (path, *version_of(path))))
+        if name in known:
+            found[name] = known[name]
+            continue
+        with path.open("rb") as file:
+            found[name] = file_digest(file, "sha256").hexdigest()
+    kept = dict([*{**known, **found}.items()][-MOST_KNOWN:])
+    if kept != known:
+        fresh = remembered.with_suffix(f".{os.getpid()}")
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(json.dumps(kept), "utf-8")
+        fresh.replace(remembered)
+    return sha256("\n".join(found.values()).encode()).hexdigest()
+
+
+def _remembered(file: Path) -> dict[str, str]:
+    try:
+        known = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(value) for name, value in known.items()} if isinstance(known, dict) else {}
+
+
 def version_of(path: Path) -> FileVersion:
     """Changes with each write to the file, as long as the system runs. Raises OSError."""
     stat = path.stat()
@@ -64,16 +101,16 @@ def _samples(path: Path, version: FileVersion) -> bytes:
     return digest.digest()
 
 
-def options(argv: Iterable[str]) -> list[str]:
-    """The arguments that shape a cache: all but those in PLACES."""
+def options(argv: Iterable[str], without: Sequence[str] = PLACES) -> list[str]:
+    """The arguments that shape a cache: all but `without`."""
     kept: list[str] = []
     skip = False
     for arg in argv:
         if skip:
             skip = False
-        elif arg in PLACES:
+        elif arg in without:
             skip = True
-        elif not arg.startswith(tuple(f"{place}=" for place in PLACES if place.startswith("--"))):
+        elif not arg.startswith(tuple(f"{option}=" for option in without if option.startswith("--"))):
             kept.append(arg)
     return kept
 

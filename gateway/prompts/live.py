@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from gateway.config import Prompts
 from gateway.errors import GatewayError
 from gateway.prompts import folder
 from gateway.prompts import key as keys
@@ -49,6 +50,8 @@ LINE_SECONDS = 30.0
 """How long a request waits for a slot before it waits in the engine's own queue."""
 TOLERANCE = 8
 """Tokens by which an engine's counts may differ: the last one, drafts."""
+FAST_SECONDS_PER_TOKEN = 0.0002
+"""Until an engine has shown how fast it reads."""
 RATE_TOKENS = 64
 """As many tokens must be read to learn how long reading takes."""
 IN_VAIN = 0.5
@@ -88,6 +91,38 @@ class SlotServer(Protocol):
 
     async def recall(self, prompt: str) -> None:
         """Brings a prompt back into a slot from the engine's cache in memory."""
+        ...
+
+
+class Place(Protocol):
+    """A request's place in an engine; see `Turn`."""
+
+    chain: Chain
+    asked: tuple[bytes, bytes] | None
+
+    @property
+    def slot(self) -> int | None: ...
+
+    def leave(self) -> None: ...
+
+    def answered(self, usage: Mapping[str, Any], began: float, first: float) -> Mapping[str, Any]: ...
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
+
+
+class Placing(Protocol):
+    """Who places requests in an engine: `LivePrompts`, or whoever asks those on another machine."""
+
+    async def place(
+        self, server: SlotServer, sent: Sequence[bytes], render: Callable[[], Awaitable[str | None]], *, private: bool
+    ) -> Place | None:
+        """See `LivePrompts.place`."""
+        ...
+
+    def disturb(self) -> None:
+        """A request went to the engine that may have taken any slot."""
         ...
 
 
@@ -147,8 +182,11 @@ class Turn:
         """Around sending the request: if that raises, the engine did not take it, and its slot holds what it held."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            return
+        if kind is not None:
+            self.refused()
+
+    def refused(self) -> None:
+        """The engine did not take the request."""
         self.leave()
         slot = self._slot
         if slot is not None and self._before is not None and self.restored is None:
@@ -166,14 +204,23 @@ class Turn:
 
 
 class LivePrompts:
-    """Of one engine process. prints: what its key depends on, taken before it started and again now."""
+    """Of one engine process. prints: what its key depends on, taken before it started and again now. anywhere: the
+    same as other machines know it; None: it shares none."""
 
-    def __init__(self, saved: SavedPrompts, model: str, prints: Callable[[], list[str]], began_with: list[str]) -> None:
+    def __init__(
+        self,
+        saved: SavedPrompts,
+        model: str,
+        prints: Callable[[], list[str]],
+        began_with: list[str],
+        anywhere: Callable[[], list[str]] | None = None,
+    ) -> None:
         self.saved = saved
         self.doctor = Doctor()
         self._model = model
         self._prints = prints
         self._began_with = began_with
+        self._anywhere = anywhere
         self._key: str | None = None
         self._asked = asyncio.Lock()
         self._known = False
@@ -188,6 +235,11 @@ class LivePrompts:
         """An engine that shall save several busy slots forgets some until the next answer ends: one at a time."""
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def seconds_per_token(self) -> float:
+        """How long the engine takes to read one; 0 if it has read too few."""
+        return self._seconds_per_token
+
     # A request
 
     async def place(
@@ -198,24 +250,43 @@ class LivePrompts:
         sent: its tools and messages, in JSON. render: its prompt as the model's template makes it. private: leave
         nothing of it behind.
         """
-        settings = self.saved.settings
-        if settings.save == "off" or (self._known and self._key is None):
+        if self.saved.settings.save == "off" or (self._known and self._key is None):
             return None
         try:
-            if sum(map(len, sent)) < LEAST_BYTES_PER_TOKEN * settings.min_tokens or private:
-                await self._any_idle()
-                return self._spare(server, private=private, sent=b"" if private else b"".join(sent))
-            if not self._known:
-                await self._find_key(server)
-            prompt = await render() if self._key is not None else None
-            await self._any_idle()
-            if self._key is None or prompt is None:
-                return self._spare(server, private=True)
-            return await self._place(server, self._key, prompt)
+            if private or is_short(sent, self.saved.settings):
+                return await self.place_beside(server, b"".join(sent), private=private)
+            prompt = await render() if await self.know(server) else None
+            if prompt is None:
+                return await self.place_beside(server, b"", private=True)
+            return await self.place_long(server, prompt)
         except TROUBLE as error:
             log.debug("model %s: no place for a prompt: %s", self._model, error)
             self.freed()
             return None
+
+    async def place_beside(self, server: SlotServer, sent: bytes, *, private: bool) -> Turn | None:
+        """A place for a request that isn't saved. sent: what others that are as short may begin with, too."""
+        await self._any_idle()
+        return self._spare(server, private=private, sent=b"" if private else sent)
+
+    async def place_long(self, server: SlotServer, prompt: str) -> Turn | None:
+        """A place for a rendered prompt. Raises one of TROUBLE; call `freed` then."""
+        if not await self.know(server) or self._key is None:
+            return None
+        begins = chain(prompt)
+        await self._fetch(self._key, begins)
+        await self._any_idle()
+        return await self._place(server, self._key, prompt, begins)
+
+    async def _fetch(self, key: str, begins: Chain) -> None:
+        """Brings from the share what is neither in the engine nor on this disk, unless reading it is faster."""
+        least = worth(len(begins))
+        held = [*(slot.chain for slot in self._slots), *(hosted.chain for hosted in self._hosted)]
+        match = self.saved.best(key, begins)
+        known = max([match.blocks if match is not None else 0, *(shared(each, begins) for each in held)])
+        if len(begins) - known >= least:
+            seconds = tokens_of(len(begins) - known) * (self._seconds_per_token or FAST_SECONDS_PER_TOKEN)
+            await self.saved.fetch(key, begins, known + least - 1, seconds)
 
     async def know(self, server: SlotServer) -> bool:
         """Learns what the engine is; whether its slots can be saved and restored."""
@@ -316,8 +387,7 @@ class LivePrompts:
         self.freed()
         return turn
 
-    async def _place(self, server: SlotServer, key: str, prompt: str) -> Turn:
-        begins = chain(prompt)
+    async def _place(self, server: SlotServer, key: str, prompt: str, begins: Chain) -> Turn:
         await self.saved.kept(key)
         match = self.saved.best(key, begins)
         choice = choose(self._slots, self._hosted, begins, match, worth(len(begins)))
@@ -439,6 +509,7 @@ class LivePrompts:
         """Returns once everything that answers left to do is done."""
         await self._engine_is_done()
         await self.saved.kept()
+        await self.saved.shared()
 
     async def _engine_is_done(self) -> None:
         while self._tasks:
@@ -533,7 +604,14 @@ class LivePrompts:
                 if self.saved.supports(key):
                     self._key = key
                     self._slots = [Slot(number) for number in range(build.slots)]
+                    if self._anywhere is not None and self.saved.settings.share is not None:
+                        self._later(self._share(key, self._anywhere, build))
             self._known = True
+
+    async def _share(self, key: str, anywhere: Callable[[], list[str]], build: Build) -> None:
+        """Reads all weights, the first time."""
+        facts = await asyncio.to_thread(anywhere)
+        self.saved.shares(key, keys.key("shared", facts, build.slots, build.facts))
 
     def _later(self, work: Any) -> None:
         task = asyncio.create_task(self._quietly(work), name=f"prompts of {self._model}")
@@ -545,6 +623,11 @@ class LivePrompts:
             await work
         except TROUBLE as error:
             log.debug("model %s: its prompts: %s", self._model, error)
+
+
+def is_short(sent: Sequence[bytes], settings: Prompts) -> bool:
+    """Whether a request with these tools and messages, in JSON, has fewer tokens than are worth a file."""
+    return sum(map(len, sent)) < LEAST_BYTES_PER_TOKEN * settings.min_tokens
 
 
 def counts(usage: Mapping[str, Any]) -> tuple[int, int, int] | None:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from gateway.config import Prompts
 from gateway.prompts.blocks import Chain
-from gateway.prompts.folder import Damaged, Folder
+from gateway.prompts.folder import PROMPT, Damaged, Folder
 from gateway.prompts.index import Match, Saved, best, excess, superseded
 from gateway.prompts.key import FileVersion
+
+if TYPE_CHECKING:
+    from gateway.prompts.share import Share
 
 log = logging.getLogger("ctxgate")
 
@@ -20,6 +26,8 @@ SPARE_BYTES = 256 * 1024 * 1024
 """What a file system keeps free when prompts are saved."""
 PAUSE_SECONDS = 60.0
 """After a failure to save, such as a full disk."""
+SHARED_SECONDS = 20.0
+"""At the end, for files that other machines shall find."""
 UNSUPPORTED = "unsupported"
 """The file with the keys of engines that restore without effect, one in a line."""
 
@@ -40,6 +48,12 @@ class SavedPrompts:
         self._bytes_per_token: dict[str, float] = {}
         self._keeping: dict[asyncio.Task[None], str] = {}
         """What `keep_later` began, with the keys."""
+        self._share: Share | None = None
+        self._shared_keys: dict[str, str] = {}
+        """Keys of this machine's engines → those of the share."""
+        self._sharing: dict[asyncio.Task[None], str] = {}
+        """What is on its way to or from the share, with the name."""
+        self._one_upload = asyncio.Lock()
 
     @property
     def path(self) -> Path:
@@ -121,9 +135,11 @@ class SavedPrompts:
         saved = await asyncio.to_thread(self._folder.keep, fresh, saved)
         self._bytes_per_token[saved.key] = saved.size / saved.tokens
         self.saves += 1
-        await self._remove(superseded(self._entries.values(), saved))
+        older = superseded(self._entries.values(), saved)
+        await self._remove(older)
         self._entries[saved.name] = saved
         await self.tidy()
+        self._put(saved, older)
 
     def keep_later(self, fresh: str, saved: Saved) -> None:
         """As `keep`, while the caller goes on; `kept` waits for it. A failure is told, not raised."""
@@ -176,8 +192,10 @@ class SavedPrompts:
         return name
 
     async def drop(self, saved: Saved) -> None:
-        """Removes a saved prompt for good."""
+        """Removes a saved prompt for good, from the share, too."""
         await self._remove([saved])
+        if (key := self._shared_keys.get(saved.key)) is not None and (share := self._place()) is not None:
+            self._later(saved.name, share.run(share.remove, key, [saved.name]))
 
     def supports(self, key: str) -> bool:
         return key not in self._unsupported
@@ -187,6 +205,7 @@ class SavedPrompts:
         if key in self._unsupported:
             return
         self._unsupported.add(key)
+        self._shared_keys.pop(key, None)
         log.warning("model %s: its engine restores saved prompts without effect, so none are saved for it", model)
         await self.kept(key)
         await self._remove([entry for entry in self._entries.values() if entry.key == key])
@@ -194,6 +213,91 @@ class SavedPrompts:
             await asyncio.to_thread(self._write_unsupported)
         except OSError as error:
             self.failed(error)
+
+    # Sharing
+
+    def shares(self, key: str, shared: str) -> None:
+        """Engines with that key find each other's prompts in the share by the key `shared`."""
+        self._shared_keys[key] = shared
+
+    async def fetch(self, key: str, chain: Chain, more_than: int, seconds: float) -> None:
+        """Brings the shared prompt that has most in common with `chain` here, if that is more than `more_than` blocks.
+
+        Returns within `seconds`; what takes longer goes on for later requests. Raises nothing.
+        """
+        share, shared_key = self._place(), self._shared_keys.get(key)
+        if share is not None and shared_key is not None:
+            await asyncio.wait(
+                {self._later(key, self._fetch(share, key, shared_key, chain, more_than))}, timeout=seconds
+            )
+
+    async def shared(self) -> None:
+        """Returns once all files are in the share, or after SHARED_SECONDS. Raises nothing."""
+        if self._sharing:
+            await asyncio.wait([*self._sharing], timeout=SHARED_SECONDS)
+
+    async def _fetch(self, share: Share, key: str, shared_key: str, chain: Chain, more_than: int) -> None:
+        found = await share.run(share.list, shared_key)
+        match = best(found.values(), shared_key, chain)
+        if match is None or match.blocks <= more_than or match.saved.name in self._sharing.values():
+            return
+        saved = replace(match.saved, key=key, used=time.time())
+        if saved.name in self._entries or saved.size > min(self.settings.max_bytes, self._folder.free() - SPARE_BYTES):
+            return
+        await self._later(saved.name, self._bring(share, match.saved, saved))
+
+    async def _bring(self, share: Share, there: Saved, saved: Saved) -> None:
+        fresh = self._folder.fresh()
+        try:
+            await share.run(share.get, there, self.path / fresh)
+            saved = await asyncio.to_thread(self._folder.keep, fresh, saved)
+        except Damaged as error:
+            log.warning("removes the shared prompt %s of model %s: %s", there.name, there.model, error)
+            await share.run(share.remove, there.key, [there.name])
+            return
+        except BaseException:
+            await self.discard(fresh)
+            raise
+        self._entries[saved.name] = saved
+        await self.tidy()
+
+    def _put(self, saved: Saved, older: Iterable[Saved]) -> None:
+        share, key = self._place(), self._shared_keys.get(saved.key)
+        if share is not None and key is not None:
+            self._later(saved.name, self._share_and_tidy(share, replace(saved, key=key), [each.name for each in older]))
+
+    async def _share_and_tidy(self, share: Share, saved: Saved, older: list[str]) -> None:
+        settings = self.settings
+        async with self._one_upload:
+            # In their order, so that each removes what came before; a later turn may have made this one needless.
+            if saved.name in self._entries:
+                try:
+                    await share.run(share.put, saved, self.path / (saved.name + PROMPT))
+                except FileNotFoundError:
+                    if saved.name in self._entries:
+                        raise
+            await share.run(share.remove, saved.key, older)
+            await share.run(share.tidy, settings.max_bytes, settings.max_age_days)
+
+    def _place(self) -> Share | None:
+        if self._share is None and self.settings.share is not None:
+            from gateway.prompts.share import Share  # most gateways have none
+
+            self._share = Share(self.settings.share)
+        return self._share
+
+    def _later(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._quietly(work), name=f"shared prompt {name}")
+        self._sharing[task] = name
+        task.add_done_callback(self._sharing.pop)
+        return task
+
+    async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - each file system has its own; none may cost an answer
+            self.failures += 1
+            self._tell(f"prompts.share: {type(error).__name__}: {error}", once=f"share {type(error).__name__}")
 
     async def _remove(self, entries: Iterable[Saved]) -> None:
         names = [entry.name for entry in entries]

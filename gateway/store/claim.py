@@ -37,8 +37,12 @@ class Claim(Protocol):
 
 def claim(engine: Engine, work: Work, holder: str | None = None) -> Claim:
     """Claims the work for this process. holder: what others see as its name, on PostgreSQL up to 50 bytes; None: its
-    process and host. Raises Claimed, OSError, SQLAlchemyError."""
-    return _postgresql(engine, work, holder or _me()) if engine.dialect.name == "postgresql" else _sqlite(engine, work)
+    process and host. On PostgreSQL waits LEAVE_SECONDS for a holder that may be dead, unless the claim is for rooms of a
+    named holder: the gateways of a cluster try again themselves. Raises Claimed, OSError, SQLAlchemyError."""
+    if engine.dialect.name != "postgresql":
+        return _sqlite(engine, work)
+    patience = 0.0 if work == "rooms" and holder is not None else LEAVE_SECONDS
+    return _postgresql(engine, work, holder or _me(), patience)
 
 
 class _File:
@@ -93,7 +97,7 @@ def _sqlite(engine: Engine, work: Work) -> Claim:
     return _File(file)
 
 
-def _postgresql(engine: Engine, work: Work, me: str) -> Claim:
+def _postgresql(engine: Engine, work: Work, me: str, patience: float) -> Claim:
     """Takes an advisory lock on a connection of its own, whose application name names the holder."""
     key = {"key": _KEYS[work]}
     connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -101,7 +105,7 @@ def _postgresql(engine: Engine, work: Work, me: str) -> Claim:
         connection.detach()
         connection.execute(_NAME, {"name": f"ctxgate, {me}"})
         connection.execute(_SETTINGS)
-        deadline = time.monotonic() + LEAVE_SECONDS
+        deadline = time.monotonic() + patience
         while not connection.execute(_LOCK, key).scalar_one():
             if time.monotonic() >= deadline:
                 holder = connection.execute(_HOLDER, key).scalar() or ""

@@ -144,12 +144,12 @@ def nodes(count: int) -> Iterator[Nodes]:
         made.close()
 
 
-def config(ray: str, store: str, **model: Any) -> dict[str, Any]:
+def config(ray: str, store: str, prompts: dict[str, Any] | None = None, **model: Any) -> dict[str, Any]:
     chat = {"runtime": "llama.cpp", "path": str(MODEL), "context_window": 4096, "parallel": 2, "memory": "50 MB"}
     return {
         "active_model": "chat",
         "store": store,
         "cluster": {"ray": ray},
-        "prompts": {"save": "off"},
+        "prompts": prompts or {"save": "off"},
         "models": {"chat": {**chat, **model}},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -32,8 +33,8 @@ class Machines:
         self.store = server.database()
         self.gateways: list[Gateway] = []
 
-    def gateway(self, name: str, **model: Any) -> Gateway:
-        settings = config(self.ray.address, self.store, **{"nodes": {"part": "worker"}, **model})
+    def gateway(self, name: str, prompts: dict[str, Any] | None = None, **model: Any) -> Gateway:
+        settings = config(self.ray.address, self.store, prompts, **{"nodes": {"part": "worker"}, **model})
         made = Gateway(self.folder, name, settings)
         self.gateways.append(made)
         return made
@@ -142,46 +143,83 @@ def test_a_cluster_from_its_first_request_to_a_lost_node(machines: Machines) -> 
 
 
 KILLS = int(os.environ.get("CTXGATE_CLUSTER_KILLS", "20"))
+CACHED, WITHIN_SECONDS = 0.9, 10.0
+
+
+class Talk:
+    """A conversation that goes on for ever. cached: when each request was sent, when its answer came, and the share of
+    its prompt that was cached."""
+
+    def __init__(self, who: int, gateways: list[Gateway]) -> None:
+        self.cached: list[tuple[float, float, float]] = []
+        self.failed: list[Any] = []
+        self._who = who
+        self._gateways = gateways
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def warm_after(self, since: float) -> float | None:
+        """Seconds until an answer whose prompt was cached, to a request that was sent later; None if there is none."""
+        return next((came - since for sent, came, share in [*self.cached] if sent > since and share >= CACHED), None)
+
+    def _run(self) -> None:
+        begins = [{"role": "user", "content": f"I am number {self._who}, and this is what I know. " * 16}]
+        messages = [*begins]
+        for number in itertools.count():
+            if self._over.is_set():
+                return
+            sent = time.monotonic()
+            answer = self._gateways[(self._who + number) % 2].chat(messages)
+            if not answer or "choices" not in answer:
+                self.failed.append(answer)
+                continue
+            usage = answer["usage"]
+            share = usage["prompt_tokens_details"]["cached_tokens"] / usage["prompt_tokens"]
+            self.cached.append((sent, time.monotonic(), share))
+            messages += [answer["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+            if len(messages) > 40:
+                messages = [*begins]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_killed_nodes_cost_no_request_that_has_not_begun(machines: Machines) -> None:
-    """Two gateways, three nodes, six engines, eight conversations; a node is killed again and again under load."""
+    """Two gateways, three nodes, six engines, eight conversations; a node is killed again and again under load, and
+    what its engines had read comes from the share."""
     while len(machines.ray.workers) < 3:
         machines.ray.add()
-    gateways = [machines.gateway(name, replicas={"min": 6, "max": 6}) for name in ("third", "fourth")]
+    prompts = {"save": "each_turn", "min_tokens": 32, "share": str(machines.folder / "share")}
+    gateways = [machines.gateway(name, prompts, replicas={"min": 6, "max": 6}) for name in ("third", "fourth")]
     until(lambda: len(healthy(gateways[0])) == 6, "six engines run", 3 * PATIENCE)
-    failed: list[Any] = []
-    answered = [0] * 8
-    over = threading.Event()
-
-    def talk(who: int) -> None:
-        messages = [{"role": "user", "content": f"I am {who}. " * 20}]
-        while not over.is_set():
-            answer = gateways[answered[who] % 2].chat(messages)
-            if not answer or "choices" not in answer:
-                failed.append(answer)
-                continue
-            answered[who] += 1
-            messages += [answer["choices"][0]["message"], {"role": "user", "content": "Go on."}]
-            if len(messages) > 20:
-                del messages[1:]
-
-    threads = [threading.Thread(target=talk, args=(who,)) for who in range(8)]
-    for thread in threads:
-        thread.start()
-    for kill in range(KILLS):
-        before = [*answered]
-        until(lambda: all(now > then for now, then in zip(answered, before, strict=True)), "all go on")  # noqa: B023
-        machines.ray.kill(machines.ray.workers[0])
-        machines.ray.add(kill=str(kill))
-        print(f"kill {kill}: {sum(answered)} answered, {len(failed)} failed", flush=True)
-    until(lambda: len(healthy(gateways[0])) == 6, "six engines run again", 3 * PATIENCE)
-    over.set()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    talks = [Talk(who, gateways) for who in range(8)]
+    waits: list[float] = []
+    try:
+        until(lambda: all(len(talk.cached) > 3 for talk in talks), "all have begun")
+        for kill in range(KILLS):
+            victim = machines.ray.workers[0]
+            killed = time.monotonic()
+            machines.ray.kill(victim)
+            machines.ray.add(kill=str(kill))
+            until(lambda: all(talk.warm_after(killed) is not None for talk in talks), "all are cached again")  # noqa: B023
+            waits += [talk.warm_after(killed) or 0.0 for talk in talks]
+            failed = sum(len(talk.failed) for talk in talks)
+            answered = sum(len(talk.cached) for talk in talks)
+            print(
+                f"kill {kill}: {answered} answered, {failed} failed, cached after {max(waits[-8:]):.1f} s", flush=True
+            )
+            until(lambda: len(healthy(gateways[0])) == 6, "six engines run again", 3 * PATIENCE)
+    finally:
+        for talk in talks:
+            talk.end()
+    assert [answer for talk in talks for answer in talk.failed] == []
+    late = [wait for wait in waits if wait > WITHIN_SECONDS]
+    print(f"{KILLS} kills: {len(late)} of {len(waits)} conversations cached again after {WITHIN_SECONDS:.0f} s: {late}")
+    assert len(late) <= len(waits) // 10
 
 
 def placer_pid() -> Any:
