@@ -6,6 +6,8 @@ as any program can.
 
 from __future__ import annotations
 
+import gzip
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -42,19 +44,31 @@ HEADERS: Headers = (
 )
 
 
+@dataclass(frozen=True)
+class File:
+    """compressed: its content by gzip, which every browser takes."""
+
+    kind: bytes
+    tag: bytes
+    content: bytes
+    compressed: bytes
+
+
 @cache
-def files() -> dict[str, tuple[bytes, bytes, bytes]]:
-    """Name → content type, ETag, content. Read once: an update of the package comes with a restart."""
+def files() -> dict[str, File]:
+    """By name. Read once: an update of the package comes with a restart."""
     found = {}
     for path in FOLDER.iterdir():
         if (kind := TYPES.get(path.suffix)) is not None:
             content = path.read_bytes()
-            found[path.name] = kind, b'"%b"' % sha256(content).hexdigest()[:32].encode(), content
+            tag = sha256(content).hexdigest()[:32].encode()
+            found[path.name] = File(kind, tag, content, gzip.compress(content, mtime=0))
     return found
 
 
 async def index(headers: Headers, send: Send) -> None:
-    status, head, body = _answer(INDEX, next((value for name, value in headers if name == b"if-none-match"), b""))
+    known = next((value for name, value in headers if name == b"if-none-match"), b"")
+    status, head, body = _answer(INDEX, known, b"")  # it is small
     await ASGIClient(send).whole(status, (*head, (b"vary", b"Accept")), body)
 
 
@@ -62,14 +76,23 @@ async def file(request: Request) -> ASGIApp:
     name = request.path_params["file"]
     if not request.gateway.config.server.page or name not in files():
         raise ProviderInvalidRequest(f"the page has no file {name[:100]!r}", code="not_found", status=404)
-    status, head, body = _answer(name, request.headers.get("if-none-match", "").encode("latin-1"))
+    asked = (request.headers.get(header, "").encode("latin-1") for header in ("if-none-match", "accept-encoding"))
+    status, head, body = _answer(name, *asked)
     response = Response(body, status)
-    response.raw_headers = [*head, *((name, value) for name, value in response.raw_headers if name != b"content-type")]
+    others = ((name, value) for name, value in response.raw_headers if name != b"content-type")
+    response.raw_headers = [*head, (b"vary", b"Accept-Encoding"), *others]
     return response
 
 
-def _answer(name: str, known: bytes) -> tuple[int, Headers, bytes]:
-    """known: the value of If-None-Match."""
-    kind, tag, content = files()[name]
-    head = ((b"content-type", kind), (b"etag", tag), *HEADERS)
-    return (304, head, b"") if tag in known else (200, head, content)
+def _answer(name: str, known: bytes, encodings: bytes) -> tuple[int, Headers, bytes]:
+    """known, encodings: the values of If-None-Match and Accept-Encoding."""
+    found = files()[name]
+    compressed = b"gzip" in {one.strip().lower() for one in encodings.split(b",")}
+    # Each form has a tag of its own.
+    tag = b'"%b%b"' % (found.tag, b"-gzip" if compressed else b"")
+    head: Headers = ((b"content-type", found.kind), (b"etag", tag), *HEADERS)
+    if compressed:
+        head = (*head, (b"content-encoding", b"gzip"))
+    if tag in known:
+        return 304, head, b""
+    return 200, head, found.compressed if compressed else found.content

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,6 +32,7 @@ from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, b
 from gateway.wire.engine import Notation, RawText
 
 if TYPE_CHECKING:
+    from gateway.upstream import Response
     from gateway.wire.completions import PromptLogprobs
 
 _needs_edit = messages.needs(messages.EMPTY_ARGUMENTS, messages.REFUSAL)
@@ -195,7 +197,7 @@ class LlamaCppBackend(OpenAIBackend):
         asked |= {name: value for name, value in fields.items() if name == "id_slot"}
         with turn or NOWHERE:
             response = await self.accepted(self._completion_head, asked)
-        reply = completion.CompletionReply(
+        reply = _completion_kind(asked)(
             response,
             usage=request.include_usage or not request.stream,
             reasoning_open=pair is not None,
@@ -204,6 +206,13 @@ class LlamaCppBackend(OpenAIBackend):
         reply.turn = turn
         reply.progress, reply.collects = progress, not request.stream
         return reply
+
+    def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
+        if not _has_choices(fields):
+            return HTTPReply(response)
+        from gateway.backends.llamacpp_choices import ChoicesReply
+
+        return ChoicesReply(response, decode(fields["n"]))
 
     def _weigh_adapters(self, name: object, fields: dict[str, Raw]) -> None:
         """Adds the adapters that the name stands for. What a request says itself wins, and costs its cache."""
@@ -261,7 +270,7 @@ class LlamaCppBackend(OpenAIBackend):
         places, slots = self._places, self._slots
         if places is None or slots is None:
             return None
-        if "n" in fields and bytes(fields["n"]) not in (b"1", b"null"):
+        if _has_choices(fields):
             # Each choice takes a slot.
             places.disturb()
             return None
@@ -584,6 +593,19 @@ def _end(prompt: Prompt) -> str:
 
 def _with_end(prompt: Prompt, end: str) -> Prompt:
     return end if isinstance(prompt, str) else [*prompt[:-1], end]
+
+
+def _has_choices(fields: dict[str, Raw]) -> bool:
+    """Whether more than one choice is asked for."""
+    return "n" in fields and bytes(fields["n"]) not in (b"1", b"null")
+
+
+def _completion_kind(fields: dict[str, Raw]) -> Callable[..., completion.CompletionReply]:
+    if not _has_choices(fields):
+        return completion.CompletionReply
+    from gateway.backends.llamacpp_choices import ChoicesCompletionReply
+
+    return partial(ChoicesCompletionReply, choices=decode(fields["n"]))
 
 
 def _needs_chat_endpoint(fields: dict[str, Raw]) -> bool:

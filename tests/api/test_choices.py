@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from openai import OpenAI
 
@@ -67,6 +68,45 @@ def test_choices_begin_in_order_with_the_real_engine(client: OpenAI) -> None:
         final = stream.get_final_completion()
     assert [choice.index for choice in final.choices] == [0, 1]
     assert all(choice.message.content for choice in final.choices)
+
+
+DIFFERENT: Any = {"temperature": 1.5, "seed": 5, "max_tokens": 12, "n": 2}
+TOOL: Any = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("more", [{}, {"tools": [TOOL]}], ids=["chat", "raw text"])
+def test_the_usage_adds_up(client: OpenAI, more: Any) -> None:
+    """Over the choices: with the tokens that each has, as their log-probabilities tell. The prompt counts once."""
+    asked: Any = {"model": "tiny", "messages": HELLO, **DIFFERENT, **more}
+    measured = client.chat.completions.create(**asked, logprobs=True)
+    written = sum(len(choice.logprobs.content or ()) for choice in measured.choices if choice.logprobs)
+    if not more:
+        # A stream, from which the gateway collects this answer, has none for the token that ends it.
+        written += sum(choice.finish_reason == "stop" for choice in measured.choices)
+    alone = client.chat.completions.create(**{**asked, "n": 1})
+    whole = client.chat.completions.create(**asked)
+    *_, last = client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    for usage in (measured.usage, whole.usage, last.usage):
+        assert usage is not None
+        assert usage.completion_tokens == written
+        assert usage.prompt_tokens == alone.usage.prompt_tokens
+        assert usage.total_tokens == usage.prompt_tokens + written
+    assert last.choices == []
+
+
+@pytest.mark.parametrize("more", [{}, {"tools": [TOOL]}], ids=["chat", "raw text"])
+@pytest.mark.parametrize("usage", [False, True])
+def test_a_stream_has_one_usage_and_the_log_has_it_too(client: OpenAI, more: Any, usage: bool) -> None:
+    asked: Any = {"model": "tiny", "messages": HELLO, **DIFFERENT, **more}
+    whole = client.chat.completions.create(**asked)
+    options: Any = {"stream_options": {"include_usage": True}} if usage else {}
+    chunks = [*client.chat.completions.create(**asked, stream=True, **options)]
+    assert len([chunk for chunk in chunks if not chunk.choices]) == int(usage)
+    assert len([chunk for chunk in chunks if chunk.usage is not None]) == int(usage)
+    base = str(client.base_url).removesuffix("v1/")
+    logged = httpx.get(f"{base}-/requests", params={"limit": 1}, timeout=PATIENCE).json()["requests"][0]
+    assert logged["completion_tokens"] == whole.usage.completion_tokens
+    assert logged["prompt_tokens"] == whole.usage.prompt_tokens
 
 
 def test_logprobs_of_the_real_engine(client: OpenAI) -> None:

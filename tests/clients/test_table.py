@@ -12,8 +12,8 @@ from tests.clients import place, table
 from tests.clients.place import CELLS, Place
 from tests.clients.table import CLIENTS, Client
 
-LARGE = ("crewai", "lm-eval")
-"""Environments of a gigabyte, which only `scripts/clients table` installs."""
+LARGE = ("crewai",)
+"""Environments of a gigabyte that one test alone would use, which only `scripts/clients table` installs."""
 LIBRARIES = [client for client in CLIENTS if client.program and client.environment not in LARGE]
 LOADED = 5
 """How much longer an error may take to be seen on a machine with other work."""

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,6 +54,29 @@ def served(config: Mapping[str, object], folder: Path, **environment: str) -> It
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
+
+
+@contextmanager
+def bare(*argv: str | Path) -> Iterator[str]:
+    """The base URL of an engine's server, started by hand. argv: without its port."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with subprocess.Popen(
+        [*argv, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            deadline = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    urllib.request.urlopen(f"{url}/health", timeout=PATIENCE).close()
+                    break
+                except OSError:  # urllib's own among them
+                    assert process.poll() is None, "the server ended"
+                    assert time.monotonic() < deadline, "the server did not come up"
+                    time.sleep(0.05)
+            yield url
+        finally:
+            process.kill()
 
 
 def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -7,11 +7,8 @@ import json
 import os
 import subprocess
 import sys
-import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -29,13 +26,13 @@ from gateway.request import grammars
 from normalizers import FormatSpec, registry
 from tests.backends.ollama_double import OllamaDouble
 from tests.conftest import ROOT
+from tests.engines.served import bare
 from tests.formats import asking
 from tests.formats.asking import ASK, WEATHER, Json, Said, chat_request, from_stream, tool
 from tests.formats.conftest import config
 from tests.formats.schemas import random_tool
 from tests.gateway.double import Double, Exchange, answers, chunk, completion, streams
 from tests.patience import PATIENCE
-from tests.ports import free_port
 
 ANSWERS = int(os.environ.get("CTXGATE_GUARDED_ANSWERS", "24"))
 """Answers at temperature 1.5 of each engine; the whole is 1000."""
@@ -59,35 +56,12 @@ GUARDED = (registry.define({"like": "pythonic", "bare": []}), *FORMATS[1:])
 """No grammar sees a call begin that has no mark, so what only looks like one may stay unfinished."""
 
 
-@contextmanager
-def running(*argv: str) -> Iterator[str]:
-    """The base URL of an engine's server."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    with subprocess.Popen(
-        [*argv, "--port", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        try:
-            deadline = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    urllib.request.urlopen(f"{url}/health", timeout=PATIENCE).close()
-                    break
-                except OSError:  # urllib's own among them
-                    assert process.poll() is None, "the server ended"
-                    assert time.monotonic() < deadline, "the server did not come up"
-                    time.sleep(0.05)
-            yield url
-        finally:
-            process.kill()
-
-
 @pytest.fixture
 def llama_cpp(test_model: Path) -> Iterator[str]:
     pytest.importorskip("xllamacpp")
     script = str(ROOT / "gateway/engines/xllamacpp_server.py")
     slots = ("--ctx-size", "4096", "--parallel", str(TOGETHER), "--threads", "1")
-    with running(sys.executable, "-P", script, "--model", str(test_model), "--alias", "m", *slots) as url:
+    with bare(sys.executable, "-P", script, "--model", str(test_model), "--alias", "m", *slots) as url:
         yield url
 
 
@@ -98,7 +72,7 @@ def mlx(mlx_python: str, mlx_model: Path) -> Iterator[str]:
         pytest.skip("the Python that has mlx-lm has no llguidance")
     script = str(ROOT / "gateway/engines/mlx_server.py")
     options = ("--context-window", "1024", "--decode-concurrency", str(TOGETHER), "--log-level", "WARNING")
-    with running(mlx_python, "-P", script, "--model", str(mlx_model), *options) as url:
+    with bare(mlx_python, "-P", script, "--model", str(mlx_model), *options) as url:
         yield url
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import threading
 import time
@@ -49,6 +50,24 @@ def test_what_a_browser_has_already_is_not_sent_again(path: str, gateway: Gatewa
     assert first.headers["x-content-type-options"] == "nosniff"
     again = gateway.ask("GET", path, headers={**HTML, "If-None-Match": first.headers["etag"]})
     assert (first.status, again.status, again.body) == (200, 304, b"")
+
+
+@pytest.mark.parametrize(
+    ("encodings", "compressed"),
+    [("gzip, deflate, br", True), ("br, GZIP", True), ("gzip;q=0", False), ("identity", False)],
+)
+def test_files_are_compressed_for_browsers(encodings: str, compressed: bool, gateway: Gateway) -> None:
+    answer = gateway.ask("GET", "/ui/app.js", headers={"Accept-Encoding": encodings})
+    plain = gateway.ask("GET", "/ui/app.js")
+    assert plain.body == (FOLDER / "app.js").read_bytes()
+    assert answer.headers.get("content-encoding") == ("gzip" if compressed else None)
+    assert (gzip.decompress(answer.body) if compressed else answer.body) == plain.body
+    assert answer.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+    assert (answer.headers["etag"] == plain.headers["etag"]) is not compressed
+    again = gateway.ask(
+        "GET", "/ui/app.js", headers={"Accept-Encoding": encodings, "If-None-Match": answer.headers["etag"]}
+    )
+    assert (again.status, again.body) == (304, b"")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.page import FOLDER, TYPES
+from gateway.api.page import FOLDER, INDEX, TYPES, files
 from tests.conftest import ROOT
 
 SERVED = sorted(path for path in FOLDER.iterdir() if path.suffix in TYPES)
@@ -18,12 +18,19 @@ LATER = {"models.js", "playground.js", "rooms.js", "evaluations.js"}
 """Views that are loaded when somebody opens them."""
 FIRST_BYTES, ALL_BYTES = 80_000, 110_000
 """Of what Live and an opened request load, and of all."""
+OPENED = LATER | {"detail.js"}
+"""What Live loads only when a request is opened, too."""
+FIRST_COMPRESSED = 25_000
+"""Of what Live loads at first, as it is sent to a browser."""
 
 
 def test_they_are_small() -> None:
     sizes = {path.name: path.stat().st_size for path in SERVED}
     assert sum(size for name, size in sizes.items() if name not in LATER) <= FIRST_BYTES, sizes
     assert sum(sizes.values()) <= ALL_BYTES, sizes
+    first = {name: found for name, found in files().items() if name not in OPENED}
+    sent = {name: len(found.content if name == INDEX else found.compressed) for name, found in first.items()}
+    assert sum(sent.values()) <= FIRST_COMPRESSED, sent
 
 
 def test_the_vendored_file_is_that_of_the_package() -> None:
