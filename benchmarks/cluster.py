@@ -38,8 +38,7 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.cluster import tables
 from gateway.cluster.backend import ClusterBackend, Engine, Shared
 from gateway.cluster.values import EngineRow, fingerprint
-from gateway.config import load
-from gateway.config.values import Engines, Model
+from gateway.config import Config, Model, load
 from tests.store.postgresql import start
 
 WEIGHTS = Path(__file__).parents[1] / "_models/test/ctxgate-test-tools.gguf"
@@ -70,7 +69,9 @@ def routing(engines: int) -> tuple[float, float]:
     """µs of the processor for a choice, and the part of the turns that met the engine of the turn before."""
     from pydantic import SecretStr
 
-    shared = Shared(Engines, lambda urgent: None)
+    model = Model(name="m", runtime="openai")
+    config = Config(source=Path("config.yaml"), active_model="m", models={"m": model})
+    shared = Shared(lambda: config, lambda urgent: None)
     shared.key = SecretStr("k" * 43)
     backend = ClusterBackend(Model(name="m", runtime="openai"), shared)
     choice: Choice[Server] = Choice()
