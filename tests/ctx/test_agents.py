@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gateway.ctx.temporary import MAX_SESSIONS
 from tests.ctx.served import Client, Tree, tree, types
 from tests.ctx.test_runner import until
 from tests.patience import PATIENCE
@@ -235,6 +236,17 @@ def test_a_temporary_session_ends_with_its_connection(made: Tree, work: Path) ->
     with connect(made) as client:
         client.ask(op="resume", session="t")
         assert client.frame()["code"] == "ENOENT"
+
+
+def test_a_connection_has_few_temporary_sessions(made: Tree, work: Path) -> None:
+    with connect(made) as client:
+        for number in range(MAX_SESSIONS):
+            client.ask(op="send", id=f"m{number}", session=f"t{number}", scope="temp", cwd=str(work), input="Hi")
+            assert client.until()[-1]["status"] == "ok"
+        client.ask(op="send", id="one more", session="more", scope="temp", cwd=str(work), input="Hi")
+        assert client.frame()["code"] == "EMSGSIZE"
+        client.ask(op="send", id="again", session="t0", scope="temp", cwd=str(work), input="Hi")
+        assert client.until()[-1]["status"] == "ok"
 
 
 def test_a_run_is_cancelled_from_another_connection(made: Tree, work: Path) -> None:

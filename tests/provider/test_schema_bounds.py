@@ -48,7 +48,7 @@ def test_a_check_that_would_take_long_is_given_up(name: str) -> None:
 
 def test_a_schema_that_takes_long_to_compile_is_given_up() -> None:
     properties = {f"p{n}": {"type": "string", "enum": ["a", "b"], "description": "x"} for n in range(40_000)}
-    with pytest.raises(Unchecked, match="longer than 2 s"):
+    with pytest.raises(Unchecked, match=r"longer than 2 s|no result within 10 s"):
         Schema(json.dumps({"properties": properties}))
 
 

@@ -15,14 +15,15 @@ from gateway.ctx.agents.execution import task_of
 from gateway.ctx.agents.rooms import AgentRooms, Sent
 from gateway.ctx.agents.translate import LAST, Translation, cursor, run_id
 from gateway.ctx.connection import BaseConnection, Wire
-from gateway.ctx.errors import NotFound
+from gateway.ctx.errors import NotFound, TooLong
 from gateway.ctx.execution import Ended
 from gateway.ctx.frames import Cancel, Resume, Send
 from gateway.ctx.journal import EVERYONE
 from gateway.ctx.objects import Triple
+from gateway.ctx.temporary import MAX_SESSIONS
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.services import Services
-from gateway.wire.events import Done, Event, line
+from gateway.wire.events import Done, line
 
 log = logging.getLogger("ctxgate")
 
@@ -37,7 +38,7 @@ class AgentConnection(BaseConnection):
         self._temporary: dict[str, str] = {}
         """Name of a temporary session → its room."""
         self._runs: dict[str, tuple[str, str]] = {}
-        """Run or client id → room and message."""
+        """Run or client id → room and message, until the run is done."""
 
     async def serve(self) -> None:
         try:
@@ -53,6 +54,8 @@ class AgentConnection(BaseConnection):
             raise ProviderInvalidRequest("an agent runs its own tools: tools and tool_results are for models")
         self.check_following()
         if request.scope == "temp":
+            if request.session not in self._temporary and len(self._temporary) >= MAX_SESSIONS:
+                raise TooLong(f"a connection has at most {MAX_SESSIONS} temporary sessions")
             room = self._temporary.setdefault(request.session, str(uuid.uuid4()))
         else:
             owner = EVERYONE if request.scope == "shared" else self.user
@@ -74,18 +77,24 @@ class AgentConnection(BaseConnection):
             for _, event in translation.feed(recorded)
         ]
         if events:
-            await self.wire.write([line(events[-1] if isinstance(events[-1], Done) else events[0])])
+            last = events[-1]
+            if isinstance(last, Done):
+                self._forget(sent, client)
+            await self.wire.write([line(last if isinstance(last, Done) else events[0])])
 
     async def _answer(self, sent: Sent, request: Send) -> AsyncGenerator[list[bytes], None]:
         async with aclosing(self._rooms.answer(sent, {sent.message.id: request.id})) as batches:
             async for events in batches:
                 yield [line(event) for event in events]
-                self._log(events, request.session)
+                last = events[-1]
+                if isinstance(last, Done) and isinstance(last.run, str):
+                    self._forget(sent, request.id)
+                    self._ended(self.triple, request.session, last.run, last.status)
 
-    def _log(self, events: list[Event], session: str) -> None:
-        last = events[-1]
-        if isinstance(last, Done) and isinstance(last.run, str):
-            self._ended(self.triple, session, last.run, last.status)
+    def _forget(self, sent: Sent, client: str) -> None:
+        """Its run is done."""
+        for id in (client, run_id(sent.message.id)):
+            self._runs.pop(id, None)
 
     async def resume(self, request: Resume) -> None:
         self.check_following()
@@ -113,12 +122,15 @@ class AgentConnection(BaseConnection):
 
     async def _coming(self, room: str, place: tuple[int, int]) -> AsyncGenerator[list[bytes], None]:
         """The events after a place, of any message, until the room sleeps or the client says no more."""
-        asyncio.create_task(self._leave_when_said_all(room), name="leave a session")  # noqa: RUF006 - ends with the connection
-        async with aclosing(self._rooms.events(room, place, follow=True)) as batches:
-            async for batch in batches:
-                yield [line(event) for _, event in batch]
-                if self.said_all.is_set() and isinstance(batch[-1][1], Done) and not await self._rooms.busy(room):
-                    return
+        leaving = asyncio.create_task(self._leave_when_said_all(room), name="leave a session")
+        try:
+            async with aclosing(self._rooms.events(room, place, follow=True)) as batches:
+                async for batch in batches:
+                    yield [line(event) for _, event in batch]
+                    if self.said_all.is_set() and isinstance(batch[-1][1], Done) and not await self._rooms.busy(room):
+                        return
+        finally:
+            leaving.cancel()
 
     async def _leave_when_said_all(self, room: str) -> None:
         await self.said_all.wait()
