@@ -24,6 +24,8 @@ from benchmarks.harness.answers import (
 )
 
 CpuClock = Callable[[], float]
+KEY = "bench"
+"""The API key that is sent to servers that need none."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +45,17 @@ class Client(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self) -> None:
+    def __init__(self, key: str = KEY) -> None:
+        self._key = key
         self._parser = httptools.HttpResponseParser(self)
         self._answer: asyncio.Future[bytes] | None = None
         self._parts: list[bytes] = []
         self.on_part: Callable[[bytes], None] = lambda part: None
 
     @classmethod
-    async def connect(cls, port: int) -> "Client":
+    async def connect(cls, port: int, key: str = KEY) -> "Client":
         loop = asyncio.get_running_loop()
-        _, client = await loop.create_connection(cls, "127.0.0.1", port)
+        _, client = await loop.create_connection(lambda: cls(key), "127.0.0.1", port)
         return client
 
     def send(self, body: bytes, path: str = "/v1/chat/completions") -> asyncio.Future[bytes]:
@@ -61,7 +64,7 @@ class Client(asyncio.Protocol):
         self._parts = []
         head = (
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-            "Authorization: Bearer bench\r\n"
+            f"Authorization: Bearer {self._key}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
@@ -103,12 +106,22 @@ async def check(port: int) -> None:
     client.close()
 
 
-async def in_turn(port: int, count: int) -> None:
+async def in_turn(port: int, count: int, key: str = KEY) -> None:
     """`count` whole answers, one after another."""
-    client = await Client.connect(port)
+    client = await Client.connect(port, key)
     for _ in range(count):
         check_whole(await client.send(request_body(None)))
     client.close()
+
+
+async def get(port: int, path: str, key: str) -> None:
+    """Asks for one page. Raises `BadAnswer` unless it comes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key}\r\nConnection: close\r\n\r\n"
+    writer.write(head.encode())
+    if not (answer := await reader.read()).startswith(b"HTTP/1.1 200"):
+        raise BadAnswer(f"{path}: {answer[:300]!r}")
+    writer.close()
 
 
 async def requests(port: int, cpu: CpuClock, *, connections: int, seconds: float, warm_up: float = 0.3) -> Cost:

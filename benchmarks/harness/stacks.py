@@ -17,6 +17,8 @@ from benchmarks.harness.answers import MODEL
 from benchmarks.harness.proc import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+STATE = "state"
+"""The gateway's state folder, in that of its `Place`."""
 
 
 class Unavailable(Exception):
@@ -108,6 +110,7 @@ def _ctxgate(place: Place) -> list[str]:
     config = f"""
 active_model: {MODEL}
 log: {{usage_days: 0}}
+state_dir: {place.folder / STATE}
 models:
   {MODEL}:
     runtime: openai

@@ -2,11 +2,15 @@
 
     python -m benchmarks.instructions            # compare with benchmarks/instructions.json
     python -m benchmarks.instructions --update   # record
+    python -m benchmarks.instructions --only request keyed limited
 
 Counts repeat within a fraction of a percent on a busy machine, so they make a gate where times
 can't. They differ between builds of the interpreter and of the libraries below it: the record is
 kept by these, and where there is none for this one, only the goals are held. Exit code 1 when a
 goal is missed or a count is more than 5 % above its record; 2 when nothing could be counted.
+
+The last two kinds of work send API keys, of which one has every limit on requests and tokens: what
+that costs has a goal of its own.
 """
 
 import argparse
@@ -19,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -28,34 +32,48 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # so that it runs 
 
 from benchmarks.harness import load, proc
 from benchmarks.harness.answers import BadAnswer, Script
-from benchmarks.harness.stacks import REPOSITORY, STACKS, Place
+from benchmarks.harness.stacks import REPOSITORY, STACKS, STATE, Place
+from gateway.server.keys import FILE, KeyFile
+from gateway.server.principal import Limits
 
 RECORD = Path(__file__).resolve().parents[1] / "instructions.json"
 MARGIN = 0.05
+LIMITS_SHARE = 0.06
+"""What limits may add to a request of a key without them. The goal is 0.03; they added 0.28 at first, then 0.051."""
+LIMITS = Limits(requests_per_minute=10**6, tokens_per_minute=10**9, tokens_per_day=10**12, parallel=100)
 LIBRARIES = ("uvicorn", "httptools", "uvloop", "msgspec")
-Work = Callable[[int, int, int], Awaitable[None]]
-"""Does the n-fold of one kind of work: gateway's port, upstream's port, n."""
+Work = Callable[[int, int, int, str], Awaitable[None]]
+"""Does the n-fold of one kind of work: gateway's port, upstream's port, n, API key."""
 
 
 @dataclass(frozen=True)
 class Kind:
+    """limits: of the API key that is sent; None: no server that the work reaches needs one."""
+
     key: str
     title: str
     goal: int | None
     few: int
     many: int
     work: Work
+    limits: Limits | None = None
 
 
-async def _requests(port: int, upstream: int, count: int) -> None:
-    await load.in_turn(port, count)
+async def _requests(port: int, upstream: int, count: int, key: str) -> None:
+    await load.in_turn(port, count, key)
 
 
-async def _chunks(port: int, upstream: int, count: int) -> None:
+async def _counted_requests(port: int, upstream: int, count: int, key: str) -> None:
+    """With what the gateway does for its books, which it else leaves for later."""
+    await load.in_turn(port, count, key)
+    await load.get(port, "/metrics", key)
+
+
+async def _chunks(port: int, upstream: int, count: int, key: str) -> None:
     await load.one_by_one(port, upstream, Script(count))
 
 
-async def _call_chunks(port: int, upstream: int, count: int) -> None:
+async def _call_chunks(port: int, upstream: int, count: int, key: str) -> None:
     await load.one_by_one(port, upstream, Script(count, tool_call=True))
 
 
@@ -63,7 +81,10 @@ KINDS = (
     Kind("request", "a whole answer", 260_000, 20, 220, _requests),
     Kind("chunk", "a chunk of text through the pythonic normaliser", 75_000, 20, 420, _chunks),
     Kind("call_chunk", "a chunk within a tool call's argument", None, 20, 420, _call_chunks),
+    Kind("keyed", "a whole answer for an API key, with the books", None, 20, 220, _counted_requests, Limits()),
+    Kind("limited", "the same for a key with limits", None, 20, 220, _counted_requests, LIMITS),
 )
+"""Those with keys come last: once there is one, every request needs one."""
 
 
 class Counted:
@@ -90,9 +111,10 @@ class Counted:
         took = time.monotonic() - begun
         return parse_total(self._dump()) - round(self._idle_per_second * took)
 
-    def per_unit(self, kind: Kind, upstream: int) -> float:
-        """The slope between few and many, free of what a connection or a stream costs once."""
-        few, many = (self.count(kind.work(self._server.port, upstream, n)) for n in (kind.few, kind.many))
+    def per_unit(self, kind: Kind, upstream: int, key: str) -> float:
+        """The slope between few and many, free of what a connection or a stream costs once, and a first one."""
+        self.count(kind.work(self._server.port, upstream, kind.few, key))
+        few, many = (self.count(kind.work(self._server.port, upstream, n, key)) for n in (kind.few, kind.many))
         return (many - few) / (kind.many - kind.few)
 
     def _dump(self) -> str:
@@ -118,7 +140,7 @@ def build() -> str:
     return f"{python}, {platform.machine()}, {libraries}"
 
 
-def measure() -> dict[str, int]:
+def measure(kinds: Collection[Kind]) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         upstream_port = proc.free_port()
@@ -132,22 +154,31 @@ def measure() -> dict[str, int]:
             environment = {**stack.env, "PYTHONHASHSEED": "0"}
             server = proc.Server.start(command, place.port, folder / "log", env=environment, cwd=folder)
             try:
-                server.wait_ready(stack.ready, 120.0)
-                server.wait_idle(120.0)
-                counted = Counted(server, out)
-                for kind in KINDS:  # what happens only once
-                    counted.count(kind.work(place.port, upstream_port, kind.few))
-                return {kind.key: round(counted.per_unit(kind, upstream_port)) for kind in KINDS}
+                server.wait_ready(stack.ready, 300.0)
+                server.wait_idle(300.0)
+                counted, found = Counted(server, out), dict[str, int]()
+                for kind in kinds:
+                    key = _key(folder, kind.limits) if kind.limits is not None else load.KEY
+                    found[kind.key] = round(counted.per_unit(kind, upstream_port, key))
+                return found
             finally:
                 server.stop()
         finally:
             upstream.stop()
 
 
+def _key(folder: Path, limits: Limits) -> str:
+    """A new API key of the gateway."""
+    given = limits if limits != Limits() else None
+    return KeyFile(folder / STATE / FILE).add(scopes=("models", "operations:read"), limits=given)[1]
+
+
 def judge(counts: dict[str, int], recorded: dict[str, int] | None) -> tuple[list[str], bool]:
     """Lines of a table, and whether every count holds its goal and its record."""
     lines, good = [f"{'instructions for':<50}{'now':>10}{'goal':>10}{'recorded':>10}{'change':>9}"], True
     for kind in KINDS:
+        if kind.key not in counts:
+            continue
         now, before = counts[kind.key], (recorded or {}).get(kind.key)
         verdict = ""
         if kind.goal is not None and now > kind.goal:
@@ -158,18 +189,28 @@ def judge(counts: dict[str, int], recorded: dict[str, int] | None) -> tuple[list
         change = "" if before is None else f"{now / before - 1:+.1%}"
         goal, record = (f"{n:,}" if n is not None else "" for n in (kind.goal, before))
         lines.append(f"{kind.title:<50}{now:>10,}{goal:>10}{record:>10}{change:>9}{verdict}")
+    if "keyed" in counts and "limited" in counts:
+        share = counts["limited"] / counts["keyed"] - 1
+        cheap = share <= LIMITS_SHARE
+        verdict = "" if cheap else "  over the goal"
+        lines.append(f"{'what limits add':<50}{share:>10.1%}{LIMITS_SHARE:>10.1%}{verdict}")
+        good = good and cheap
     return lines, good
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="record these counts for this build")
-    update = parser.parse_args().update
+    parser.add_argument("--only", nargs="+", choices=[kind.key for kind in KINDS], help="count these kinds of work")
+    wanted = parser.parse_args()
+    kinds = [kind for kind in KINDS if wanted.only is None or kind.key in wanted.only]
+    if wanted.update and len(kinds) < len(KINDS):
+        parser.error("--update records all kinds: leave --only out")
     if missing := [tool for tool in ("valgrind", "callgrind_control") if shutil.which(tool) is None]:
         print(f"{missing[0]} is missing: apt-get install valgrind", file=sys.stderr)
         return 2
     try:
-        counts = measure()
+        counts = measure(kinds)
     except (proc.Failed, BadAnswer, TimeoutError) as failure:
         print(f"nothing counted: {failure}", file=sys.stderr)
         return 2
@@ -177,7 +218,7 @@ def main() -> int:
     recorded = records.get(build())
     lines, good = judge(counts, recorded)
     print("\n".join(lines))
-    if update:
+    if wanted.update:
         RECORD.write_text(json.dumps({**records, build(): counts}, indent=2, sort_keys=True) + "\n")
         print(f"recorded for {build()}")
     elif recorded is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,10 @@ from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient
 from gateway.server.keys import KeyFile, Keyring
 from gateway.server.principal import ANYBODY, CALLER_KEY, LOCAL, SCOPE_KEY, Callers, Principal
 from gateway.services import Services
-from gateway.wire.chat import encode
+from gateway.wire.chat import Caller, Meter, encode
 
 if TYPE_CHECKING:
-    from gateway.server.limits import KeyMeter, Limiter
+    from gateway.server.limits import Limiter
     from gateway.wire.limits import Standing
 
 LEFT_KEY = "ctxgate.left"
@@ -137,35 +137,37 @@ class API:
         Raises GatewayError.
         """
         scope[SCOPE_KEY] = principal
-        if principal.limits is None:
-            scope[CALLER_KEY] = self.callers.of(agent, principal)
+        caller = scope[CALLER_KEY] = await self.caller(agent, principal)
+        if caller.meter is None:
             await self._dispatched(scope, receive, send)
         else:
-            await self._limited(principal, agent, scope, receive, send)
+            await self._limited(caller.meter, scope, receive, send)
 
-    async def _limited(self, principal: Principal, agent: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _limited(self, meter: Meter, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises LimitReached. Only what makes models work counts as a request."""
         path = scope["path"]
-        counts = scope["method"] == "POST" and (path == RECORDED or keys.wanted("POST", path) == "models")
-        meter = await self.meter(principal)
-        scope[CALLER_KEY] = self.callers.of(agent, principal, meter)
-        if not counts:
+        if scope["method"] != "POST" or (path != RECORDED and keys.wanted("POST", path) != "models"):
             await self._dispatched(scope, receive, send)
             return
         headers: Callable[[Standing, float], Headers] = import_from_string(routes.api_of(path).limits)
-        scope[LEFT_KEY] = left = headers(meter.enter(headers), time())
+        meter.enter(headers)
+        scope[LEFT_KEY] = left = headers(meter.standing(), time())
         try:
             await self._dispatched(scope, receive, _with_headers(send, left))
         finally:
             meter.leave()
 
-    def meter(self, principal: Principal) -> Awaitable[KeyMeter]:
-        """The meter of a principal with limits. Awaiting it raises what `Limiter.meter` raises."""
+    async def caller(self, agent: bytes, principal: Principal) -> Caller:
+        """Raises what `Limiter.meter` raises."""
+        if (known := self.callers.known(agent, principal)) is not None:
+            return known
+        if principal.limits is None:
+            return self.callers.add(agent, principal)
         if self._limiter is None:
             from gateway.server.limits import Limiter
 
             self._limiter = Limiter(self._services.tokens_today)
-        return self._limiter.meter(principal)
+        return self.callers.add(agent, principal, await self._limiter.meter(principal))
 
     async def _dispatched(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
@@ -203,8 +205,7 @@ class API:
         except GatewayError as error:
             await _send_error(_before_handshake(send), error, path)
             return
-        meter = None if principal.limits is None else await self.meter(principal)
-        scope[CALLER_KEY] = self.callers.of(agent, principal, meter)
+        scope[CALLER_KEY] = await self.caller(agent, principal)
         serve = import_from_string(self._websockets[path])
         await serve(self._services, self.bodies, scope, receive, send)
 

@@ -145,8 +145,10 @@ class Gateway:
         route = self._asked.get(request.model)
         if route is None:
             route = self._asked[request.model] = self.route(request.model, "chat")
-        if route.plain and request.tier is None and request.caller.meter is None:
-            return route.open(request)
+        if route.plain and request.tier is None:
+            meter = request.caller.meter
+            if meter is None or not meter.restricted:
+                return route.open(request)
         model = route.model
         route.check(request.caller)
         request.tier = route.tier(request.caller, request.model, request.tier)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from gateway.backends import Backend, Reply
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
-from gateway.observe.request_log import Outcome, Row, tokens_of
+from gateway.observe.request_log import Outcome, Row, spent
 from gateway.wire.chat import NOBODY, ApiName, Caller, Tier
 from gateway.wire.sse import Sink
 
@@ -40,7 +40,7 @@ class RequestMeter:
     def end(self, outcome: Outcome) -> None:
         times = self._began, monotonic(), self.first
         if self._caller.meter is not None:
-            self._caller.meter.spend(tokens_of(self.usage))
+            self._caller.meter.spend(spent(self.usage))
         self._book((*self._asked, outcome, *times, self.usage, self.chunks, None, None, self._api, self._caller))
 
 

@@ -25,7 +25,7 @@ from gateway.engines import Engine
 from gateway.engines.admission import rank_of
 from gateway.engines.seat import EngineSeat
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
-from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs, tokens_of
+from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs, spent
 from gateway.request.escaped import may_need_escape
 from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
 from gateway.request.repair_history import NOTHING
@@ -270,7 +270,7 @@ class Route:
         caller = run.caller
         if (meter := caller.meter) is not None:
             usage = usage or run.guessed_usage()
-            meter.spend(tokens_of(usage))
+            meter.spend(spent(usage))
         # fmt: off
         self._book((
             self.model.name, run.stream, run.outcome, run.began, monotonic(), run.first,

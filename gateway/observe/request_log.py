@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import add, itemgetter, sub
 from time import gmtime, monotonic, strftime, time
 from typing import Any, NamedTuple
@@ -152,15 +151,18 @@ class Histogram:
         self.counts = [0] * (len(BOUNDS) + 1)
         self.sum = 0.0
 
-    def observe(self, durations: Iterable[float]) -> None:
+    def observe(self, durations: Iterable[float]) -> float:
+        """Returns the sum of the durations."""
         ordered = sorted(durations)
-        self.sum += sum(ordered)
+        total = sum(ordered)
+        self.sum += total
         below = 0
         for bucket, bound in enumerate(BOUNDS):
             upto = bisect_right(ordered, bound)
             self.counts[bucket] += upto - below
             below = upto
         self.counts[-1] += len(ordered) - below
+        return total
 
 
 class Stats:
@@ -187,21 +189,24 @@ class Stats:
         self.healed: Counter[str] = Counter()
         self.warnings: Counter[str] = Counter()
 
-    def add(self, rows: list[Row]) -> None:
+    def add(self, rows: Sequence[Row]) -> Total:
+        """Returns what the rows add to the usage."""
         # Column by column: most of the work then runs in C.
         _, streams, outcomes, began, ends, firsts, usages, chunks, mendings, _, apis, _ = zip(*rows, strict=True)
         self.requests.update(zip(apis, outcomes, strict=True))
-        self.duration.observe(map(sub, ends, began))
+        seconds = self.duration.observe(map(sub, ends, began))
         if any(firsts):
             self.first.observe([first - begin for first, begin in zip(firsts, began, strict=True) if first])
         self.chunks += sum(chunks)
         counted = [*filter(None, usages)]
         whole = [usage for usage, stream in zip(usages, streams, strict=True) if usage and not stream]
         self.generated += sum(chunks) + _sum(whole, "completion_tokens")
-        self.prompt_tokens += _sum(counted, "prompt_tokens")
-        self.completion_tokens += _sum(counted, "completion_tokens")
+        prompt, completion = _sum(counted, "prompt_tokens"), _sum(counted, "completion_tokens")
         details = [usage["prompt_tokens_details"] for usage in counted if "prompt_tokens_details" in usage]
-        self.cached_tokens += _sum(details, "cached_tokens")
+        cached = _sum(details, "cached_tokens")
+        self.prompt_tokens += prompt
+        self.completion_tokens += completion
+        self.cached_tokens += cached
         restored = [usage for usage in counted if "restored_tokens" in usage]
         self.restored_tokens += _sum(restored, "restored_tokens")
         self.seconds_saved += sum(usage["seconds_saved"] for usage in restored)
@@ -210,6 +215,10 @@ class Stats:
             self.warnings.update(repair.warnings)
             if repair.mended != "none":
                 self.mended[repair.mended] += 1
+        if len(counted) < len(rows):  # of a stream without counts, a chunk is about a token
+            completion += sum(row[7] for row in rows if row[1] and not row[6])
+        errors = len(rows) - outcomes.count(OK) - outcomes.count(LEFT)
+        return Total(len(rows), errors, prompt, cached, completion, seconds)
 
     @property
     def outcomes(self) -> Counter[Outcome]:
@@ -242,31 +251,11 @@ class Usage:
     def __init__(self) -> None:
         self._totals: dict[Party, Total] = {}
 
-    def add(self, rows: Iterable[Row], clock: float) -> None:
-        """clock: seconds since 1970 minus time.monotonic()."""
-        known: dict[tuple[float, Caller, str, ApiName], Total] = {}
-        for model, stream, outcome, began, end, _, usage, chunks, _, _, api, caller in rows:
-            who = (clock + end) // DAY_SECONDS, caller, model, api
-            total = known.get(who)
-            if total is None:
-                total = known[who] = self._total(*who)
-            total.requests += 1
-            total.seconds += end - began
-            if outcome not in _NO_ERRORS:
-                total.errors += 1
-            if usage:
-                prompt, cached, completion = tokens_of(usage)
-                total.prompt_tokens += prompt
-                total.cached_tokens += cached
-                total.completion_tokens += completion
-            elif stream:
-                total.completion_tokens += chunks  # about a token each
-
-    def _total(self, day: float, caller: Caller, model: str, api: ApiName) -> Total:
-        """The total of a party, new or not. day: since 1970."""
+    def add(self, day: float, model: str, api: ApiName, caller: Caller, more: Total) -> None:
+        """day: since 1970."""
         date = strftime("%Y-%m-%d", gmtime(day * DAY_SECONDS))
         client = caller.client or (api if api in _INTERNAL else "")
-        return self._totals.setdefault((date, caller.key, model, client), Total())
+        self._add((date, caller.key, model, client), more)
 
     def take(self) -> dict[Party, Total]:
         """The totals since the last call."""
@@ -276,8 +265,11 @@ class Usage:
     def put_back(self, totals: Mapping[Party, Total]) -> None:
         """The store didn't take them."""
         for party, old in totals.items():
-            new = self._totals.get(party, Total())
-            self._totals[party] = Total(*map(add, astuple(old), astuple(new)))
+            self._add(party, old)
+
+    def _add(self, party: Party, more: Total) -> None:
+        before = self._totals.get(party, Total())
+        self._totals[party] = Total(*map(add, astuple(before), astuple(more)))
 
 
 _INTERNAL: tuple[ApiName, ...] = ("rooms", "ctx")
@@ -294,6 +286,14 @@ def tokens_of(usage: Mapping[str, Any]) -> tuple[int, int, int]:
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
     return _count(prompt), _count(cached), _count(completion)
+
+
+def spent(usage: Mapping[str, Any]) -> int:
+    """Prompt and completion tokens together."""
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0:
+        return prompt + completion
+    return _count(prompt) + _count(completion)
 
 
 def _count(value: Any) -> int:
@@ -324,11 +324,16 @@ class RequestLog:
     def settle(self) -> None:
         """Moves `rows` into the log and the counters."""
         rows, self.rows = self.rows, []
+        self.add(rows, time() - monotonic())
+
+    def add(self, rows: Sequence[Row], clock: float) -> None:
+        """clock: seconds since 1970 minus time.monotonic()."""
         self._total += len(rows)
         self._last.extend(rows)
-        self.usage.add(rows, time() - monotonic())
-        for model, group in groupby(sorted(rows, key=_MODEL), key=_MODEL):
-            self._stats.setdefault(model, Stats()).add([*group])
+        for day, of_day in _by_day(rows, clock):
+            for (model, api, caller), group in _by_party(of_day):
+                more = self._stats.setdefault(model, Stats()).add(group)
+                self.usage.add(day, model, api, caller, more)
 
     def stats(self, model: str) -> Stats:
         """The counters of a model, also of one that was removed from config.yaml."""
@@ -395,7 +400,25 @@ class RequestLog:
             yield _entry(self._total - behind, ended, clock, recorded=recording is not None), recording
 
 
-_MODEL = itemgetter(0)
+_PARTY, _END = itemgetter(0, 10, 11), itemgetter(4)
+
+
+def _by_day(rows: Sequence[Row], clock: float) -> Iterable[tuple[float, Sequence[Row]]]:
+    """The days of the rows' ends, since 1970."""
+    days = {(clock + end) // DAY_SECONDS for end in (min(map(_END, rows)), max(map(_END, rows)))} if rows else ()
+    if len(days) == 1:
+        return [(day, rows) for day in days]
+    return [(day, [row for row in rows if (clock + row[4]) // DAY_SECONDS == day]) for day in days]
+
+
+def _by_party(rows: Sequence[Row]) -> Iterable[tuple[tuple[str, ApiName, Caller], list[Row]]]:
+    """By model, API and caller."""
+    found: dict[tuple[str, ApiName, Caller], list[Row]] = {}
+    for party, row in zip(map(_PARTY, rows), rows, strict=True):
+        if (group := found.get(party)) is None:
+            group = found[party] = []
+        group.append(row)
+    return found.items()
 
 
 def error_of(outcome: Outcome) -> Mapping[str, Any] | None:

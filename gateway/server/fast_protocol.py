@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
@@ -29,11 +29,8 @@ from gateway.server.client import JSON_TYPE, Client, respond_error
 from gateway.server.connections import has_left, make_room
 from gateway.server.keys import Keyring
 from gateway.server.principal import Callers, Principal
-from gateway.wire import limits
-from gateway.wire.chat import Caller, encode
-
-if TYPE_CHECKING:
-    from gateway.server.limits import KeyMeter
+from gateway.wire.chat import Caller, Meter, encode
+from gateway.wire.limits import openai_headers
 
 log = logging.getLogger("ctxgate")
 
@@ -94,8 +91,8 @@ class HotApp(Protocol):
         in."""
         ...
 
-    def meter(self, principal: Principal) -> Awaitable[KeyMeter]:
-        """The meter of a principal with limits."""
+    async def caller(self, agent: bytes, principal: Principal) -> Caller:
+        """One that `callers` may not know yet. Raises what `gateway.server.limits.Limiter.meter` raises."""
         ...
 
     async def answer_hot(self, body: bytes, headers: Headers, client: Client, caller: Caller) -> None:
@@ -564,7 +561,7 @@ class ChatCycle:
         """Headers for the web page that asks."""
         self._left = b""
         """Lines of the answer's head that tell what is left of the key's limits."""
-        self._meter: KeyMeter | None = None
+        self._meter: Meter | None = None
         """Of the key's limits, once it has counted the request in."""
         self._headers: Headers = protocol.headers
         self._protocol = protocol
@@ -594,13 +591,10 @@ class ChatCycle:
             self._granted = access.admit(self._headers, not self._chunked)
             agent = access.agent
             principal = app.keyring.anybody() or app.authenticate(self._headers)
-            if principal.limits is None:
-                caller = app.callers.of(agent, principal)
-            else:
-                meter = await app.meter(principal)
-                standing = meter.enter(limits.openai_headers)
-                self._meter, self._left = meter, limits.openai_lines(standing)
-                caller = app.callers.of(agent, principal, meter)
+            caller = app.callers.known(agent, principal) or await app.caller(agent, principal)
+            if (meter := caller.meter) is not None:
+                meter.enter(openai_headers)
+                self._meter, self._left = meter, meter.lines()
             if self.more_body or len(self.body) > app.max_body or self._protocol.flow.read_paused:
                 await self._answer_large(app, caller)
             else:

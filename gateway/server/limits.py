@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from math import ceil
+from math import ceil, floor
 from time import monotonic, time
 
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderRateLimit
 from gateway.server.principal import Limits, Principal
 from gateway.wire.chat import TIERS, Tier
-from gateway.wire.limits import Headers, Left, Standing
+from gateway.wire.limits import FULL, Headers, Left, Standing, duration, openai_lines
 
 MINUTE, DAY = 60, 86400
 MOST = 10**12
@@ -86,7 +86,10 @@ class Window:
 
 
 class KeyMeter:
-    """Counts what one key uses; a `gateway.wire.chat.Meter`."""
+    """Counts what one key uses; a `gateway.wire.chat.Meter`.
+
+    Within a second it only counts down plain integers: what windows and days say is looked up once a second.
+    """
 
     def __init__(
         self, key: str, limits: Limits, now: Callable[[], float] = monotonic, clock: Callable[[], float] = time
@@ -99,11 +102,22 @@ class KeyMeter:
         self._clock = clock
         self._day = clock() // DAY
         self._day_tokens = 0
+        self._until = 0.0
+        """When to look again: the end of the second in which `_look` was called last, by `now`. What is used until then
+        counts in that second."""
+        self._requests_seen = self._requests_left = self._tokens_seen = self._tokens_left = MOST
+        """What was left at that look, and what is left now."""
+        self._reset = self._reset_if_used = FULL
+        """The `reset` of the tokens, now and once more of them are used."""
         self.change(limits)
 
     def change(self, limits: Limits) -> None:
         """Other limits; those of a minute count anew."""
+        self._book()
+        self._until = 0.0
         self.limits = limits
+        self.restricted = bool(limits.models or limits.tiers or limits.tier)
+        self._lines = openai_lines(limits.requests_per_minute, limits.tokens_per_minute or limits.tokens_per_day)
         self._models = frozenset(limits.models)
         self._most = limits.parallel if limits.parallel is not None else MOST
         self._requests = Window(limits.requests_per_minute) if limits.requests_per_minute is not None else None
@@ -111,34 +125,38 @@ class KeyMeter:
 
     def remember(self, tokens: int) -> None:
         """tokens: of today, in the store."""
+        self._book()
         self._roll(self._clock())
         self._day_tokens = tokens
+        self._until = 0.0
         self.remembers = True
 
-    def enter(self, headers: Callable[[Standing, float], Headers]) -> Standing:
-        """Counts a request in and returns what is left; `leave` counts it out.
-
-        Raises LimitReached, whose headers are those of `headers`.
-        """
-        now, clock = self._now(), self._clock()
-        if self.running >= self._most or (wait := self._wait(now, clock)) > 0:
-            wait = wait if self.running < self._most else 1.0
-            more = headers(self._standing(now, clock), clock)
-            raise LimitReached(f"key {self.key}: {self._why(now)}; try again in {max(1, ceil(wait))} s", wait, more)
-        if self._requests is not None:
-            self._requests.add(1, now)
+    def enter(self, headers: Callable[[Standing, float], Headers]) -> None:
+        """See `gateway.wire.chat.Meter`. Raises LimitReached."""
+        now = self._now()
+        if now >= self._until:
+            self._look(now)
+        if self._requests_left <= 0 or self._tokens_left <= 0 or self.running >= self._most:
+            self._refuse(now, headers)
+        self._requests_left -= 1
         self.running += 1
-        return self._standing(now, clock)
 
     def leave(self) -> None:
         self.running -= 1
 
-    def spend(self, tokens: tuple[int, int, int]) -> None:
-        prompt, _, completion = tokens
-        self._roll(self._clock())
-        self._day_tokens += prompt + completion
-        if self._tokens is not None:
-            self._tokens.add(prompt + completion, self._now())
+    def standing(self) -> Standing:
+        return self._look(self._now())
+
+    def lines(self) -> bytes:
+        tokens = self._tokens_left
+        return self._lines % (self._requests_left, tokens if tokens > 0 else 0, self._reset)
+
+    def spend(self, tokens: int) -> None:
+        now = self._now()
+        if now >= self._until:
+            self._look(now)
+        self._tokens_left -= tokens
+        self._reset = self._reset_if_used
 
     def check(self, *names: str) -> None:
         """names: the model's name and aliases."""
@@ -160,36 +178,54 @@ class KeyMeter:
             return default
         return limits.tier or (allowed[-1] if allowed and "default" not in allowed else None)
 
-    def _wait(self, now: float, clock: float) -> float:
-        """Seconds until a request may come, however many run."""
-        for window in (self._requests, self._tokens):
-            if window is not None and (wait := window.wait(now)) > 0:
-                return wait
-        if (most := self.limits.tokens_per_day) is not None:
-            self._roll(clock)
-            if self._day_tokens >= most:
-                return DAY - clock % DAY
-        return 0.0
+    def _refuse(self, now: float, headers: Callable[[Standing, float], Headers]) -> None:
+        """Raises LimitReached, unless the day has ended since the last look."""
+        standing, clock = self._look(now), self._clock()
+        if (reached := self._reached(now, clock)) is not None:
+            why, wait = reached
+            message = f"key {self.key}: {why} are its limit; try again in {max(1, ceil(wait))} s"
+            raise LimitReached(message, wait, headers(standing, clock))
 
-    def _why(self, now: float) -> str:
-        """Which limit the key has reached."""
+    def _reached(self, now: float, clock: float) -> tuple[str, float] | None:
+        """The limit that the key has reached, and the seconds until a request may come."""
         if self.running >= self._most:
-            return f"{self.running} requests at a time are its limit"
+            return f"{self.running} requests at a time", 1.0
         for what, window in (("requests", self._requests), ("tokens", self._tokens)):
-            if window is not None and window.wait(now) > 0:
-                return f"{window.limit} {what} a minute are its limit"
-        return f"{self.limits.tokens_per_day} tokens a day are its limit"
+            if window is not None and (wait := window.wait(now)) > 0:
+                return f"{window.limit} {what} a minute", wait
+        if (most := self.limits.tokens_per_day) is not None and self._day_tokens >= most:
+            return f"{most} tokens a day", DAY - clock % DAY
+        return None
 
-    def _standing(self, now: float, clock: float) -> Standing:
-        """Of two limits on tokens, the one of which less is left."""
+    def _look(self, now: float) -> Standing:
+        """Works out what is left. Of two limits on tokens, it is that of which less is left."""
+        self._book()
+        clock = self._clock()
+        self._roll(clock)
+        self._until = floor(now) + 1.0
         requests = self._requests.left(now) if self._requests is not None else None
         tokens = self._tokens.left(now) if self._tokens is not None else None
+        used = FULL
         if (most := self.limits.tokens_per_day) is not None:
-            self._roll(clock)
             remaining = most - self._day_tokens
             if tokens is None or remaining < tokens.remaining:
                 tokens = Left(most, remaining if remaining > 0 else 0, DAY - clock % DAY)
+                used = duration(tokens.reset).encode()
+        self._requests_seen = self._requests_left = requests.remaining if requests is not None else MOST
+        self._tokens_seen = self._tokens_left = tokens.remaining if tokens is not None else MOST
+        self._reset = duration(tokens.reset).encode() if tokens is not None else FULL
+        self._reset_if_used = used
         return Standing(requests, tokens)
+
+    def _book(self) -> None:
+        """Counts what has been used since the last look."""
+        requests, tokens = self._requests_seen - self._requests_left, self._tokens_seen - self._tokens_left
+        self._requests_seen, self._tokens_seen = self._requests_left, self._tokens_left
+        self._day_tokens += tokens
+        if requests and self._requests is not None:
+            self._requests.add(requests, self._until)
+        if tokens and self._tokens is not None:
+            self._tokens.add(tokens, self._until)
 
     def _roll(self, clock: float) -> None:
         if (today := clock // DAY) != self._day:

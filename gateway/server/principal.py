@@ -72,26 +72,30 @@ class Callers:
     """The `Caller` of each request, made once for each key and User-Agent."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, bytes], Caller] = {}
+        self._known: dict[tuple[str, bytes], tuple[Principal, Caller]] = {}
         self._names: set[str] = set()
         self._agent: bytes | None = None
         self._principal: Principal | None = None
         self._last = NOBODY
         """The caller with these: comparing costs less than a look into the table."""
 
-    def of(self, agent: bytes, principal: Principal, meter: Meter | None = None) -> Caller:
-        """agent: the User-Agent, b"" for none. meter: of the principal's limits."""
-        if agent == self._agent and principal is self._principal and meter is None:
+    def known(self, agent: bytes, principal: Principal) -> Caller | None:
+        """agent: the User-Agent, b"" for none. None for one that `add` has yet to make."""
+        if agent == self._agent and principal is self._principal:
             return self._last
-        key = principal.key, agent
-        found = self._known.get(key)
-        if found is None or found.meter is not meter:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            found = self._known[key] = Caller(principal.key, self._name(agent), meter)
-        if meter is None:
-            self._agent, self._principal, self._last = agent, principal, found
+        owner, found = self._known.get((principal.key, agent), (None, NOBODY))
+        if owner is not principal:
+            return None
+        self._agent, self._principal, self._last = agent, principal, found
         return found
+
+    def add(self, agent: bytes, principal: Principal, meter: Meter | None = None) -> Caller:
+        """meter: of the principal's limits."""
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        made = Caller(principal.key, self._name(agent), meter)
+        self._known[principal.key, agent] = principal, made
+        return made
 
     def _name(self, agent: bytes) -> str:
         name = client_name(agent)

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.wire.limits import Headers, Standing
 
 
 class _Message(Struct, gc=False):
@@ -169,7 +170,21 @@ Wanted = Tier | Literal["auto"]
 
 
 class Meter(Protocol):
-    """The limits of a caller's key, as the gateway's core sees them."""
+    """The limits of a caller's key. restricted: they name models or tiers."""
+
+    restricted: bool
+
+    def enter(self, headers: Callable[[Standing, float], Headers]) -> None:
+        """Counts a request in; `leave` counts it out. Raises ProviderRateLimit, with the headers of `headers`."""
+        ...
+
+    def leave(self) -> None: ...
+
+    def standing(self) -> Standing: ...
+
+    def lines(self) -> bytes:
+        """What is left for the key of a request that was just counted in, as lines of the answer's head."""
+        ...
 
     def check(self, *names: str) -> None:
         """Raises ProviderAuthentication (403) for a model that the key may not use. names: its name and aliases."""
@@ -182,8 +197,8 @@ class Meter(Protocol):
         """
         ...
 
-    def spend(self, tokens: tuple[int, int, int]) -> None:
-        """An answer has ended that took these tokens of the prompt, cached ones among them, and of its own."""
+    def spend(self, tokens: int) -> None:
+        """An answer has ended that took these tokens, of the prompt and of its own."""
         ...
 
 

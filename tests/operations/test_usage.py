@@ -20,7 +20,7 @@ from gateway.app import _wired, build
 from gateway.config import Config, Model
 from gateway.config.values import Log
 from gateway.errors import ProviderUnavailable
-from gateway.observe.request_log import LEFT, RequestLog, Total, Usage
+from gateway.observe.request_log import LEFT, RequestLog, Total
 from gateway.server.access import Access
 from gateway.server.principal import LOCAL, MOST_CLIENTS, Callers, Principal, client_name
 from gateway.services import Services
@@ -40,7 +40,7 @@ ANN = Caller("1a2b", "OpenAI/Python")
 
 
 def test_rows_become_totals_by_day_key_model_and_client() -> None:
-    found = Usage()
+    log = RequestLog()
     midnight = 20_000 * 86400.0 - 100.1  # the rows begin at 100.0
     rows = [
         row(caller=ANN, usage=TOKENS, seconds=0.05),
@@ -50,8 +50,8 @@ def test_rows_become_totals_by_day_key_model_and_client() -> None:
         row("n", caller=NOBODY, api="rooms", seconds=0.05),
         row("n", caller=NOBODY, seconds=0.05),
     ]
-    found.add(rows, midnight)
-    totals = found.take()
+    log.add(rows, midnight)
+    totals = log.usage.take()
     assert set(totals) == {
         ("2024-10-03", "1a2b", "m", "OpenAI/Python"),
         ("2024-10-04", "1a2b", "m", "OpenAI/Python"),
@@ -61,20 +61,20 @@ def test_rows_become_totals_by_day_key_model_and_client() -> None:
     first = totals["2024-10-03", "1a2b", "m", "OpenAI/Python"]
     assert first == Total(3, 1, 14, 6, 8, first.seconds)
     assert first.seconds == pytest.approx(0.15)
-    assert found.take() == {}
+    assert log.usage.take() == {}
 
 
 @given(st.lists(st.lists(st.sampled_from(["m", "n"]), max_size=5), max_size=5), st.lists(st.booleans(), max_size=5))
 def test_nothing_is_lost_or_counted_twice_if_the_store_fails(batches: list[list[str]], fails: list[bool]) -> None:
-    found, saved = Usage(), 0
+    log, saved = RequestLog(), 0
     for batch, failed in zip(batches, [*fails, *[False] * 5], strict=False):
-        found.add([row(model) for model in batch], 0.0)
-        totals = found.take()
+        log.add([row(model) for model in batch], 0.0)
+        totals = log.usage.take()
         if failed:
-            found.put_back(totals)
+            log.usage.put_back(totals)
         else:
             saved += sum(total.requests for total in totals.values())
-    saved += sum(total.requests for total in found.take().values())
+    saved += sum(total.requests for total in log.usage.take().values())
     assert saved == sum(map(len, batches))
 
 
@@ -105,13 +105,15 @@ def test_the_name_of_a_program(agent: bytes, name: str) -> None:
 
 
 def test_callers_are_made_once_and_their_names_are_bounded() -> None:
-    callers = Callers()
-    for agent in (b"curl/8", b"", b"curl/9", b"curl/8"):
-        assert callers.of(agent, LOCAL).client == ("curl" if agent else "")
-    assert callers.of(b"curl/8", LOCAL) is callers.of(b"curl/8", LOCAL)
-    keyed = callers.of(b"curl/8", Principal(key="k"))
-    assert (keyed.key, callers.of(b"curl/8", LOCAL).key) == ("k", "")
-    names = {callers.of(b"x%d" % at, LOCAL).client for at in range(3000)}
+    callers, key = Callers(), Principal(key="k")
+    made = {agent: callers.add(agent, LOCAL) for agent in (b"curl/8", b"", b"curl/9")}
+    assert [caller.client for caller in made.values()] == ["curl", "", "curl"]
+    for agent in (b"curl/8", b"curl/8", b"", b"curl/9", b"curl/8"):
+        assert callers.known(agent, LOCAL) is made[agent]
+    assert callers.known(b"curl/8", key) is callers.known(b"wget/1", LOCAL) is None
+    assert (callers.add(b"curl/8", key).key, made[b"curl/8"].key) == ("k", "")
+    assert callers.known(b"curl/8", Principal(key="k")) is None  # its limits may be others
+    names = {callers.add(b"x%d" % at, LOCAL).client for at in range(3000)}
     assert len(names) <= MOST_CLIENTS + 1
     assert "other" in names
 

@@ -19,11 +19,10 @@ from gateway.server.asgi import Headers, Message, Receive, Scope, Send
 from gateway.server.bodies import Bodies, Body
 from gateway.server.client import INTERNAL
 from gateway.server.http import Request
-from gateway.server.limits import KeyMeter
 from gateway.server.principal import CALLER_KEY
 from gateway.server.websocket import SCOPE_KEY, WebSocket
 from gateway.services import Services
-from gateway.wire.chat import encode
+from gateway.wire.chat import Meter, encode
 from gateway.wire.limits import openai_headers
 from gateway.wire.responses.request import CreateResponse, Item
 
@@ -178,7 +177,7 @@ class _Connection:
 
 
 @contextmanager
-def _counted(meter: KeyMeter) -> Iterator[None]:
+def _counted(meter: Meter) -> Iterator[None]:
     """Counts one request of a key with limits. Raises LimitReached."""
     meter.enter(openai_headers)
     try:
