@@ -82,7 +82,15 @@ class Evaluation:
     def run(self, url: str, out: Path, *names: str) -> tuple[Json, dict[str, list[Json]]]:
         """The figures of each task, and what came of each document, in order."""
         asked = f"model=tiny,base_url={url}/v1/completions,tokenizer={self.tokenizer},max_length=512,max_retries=1"
-        command = [self.python, "-m", "lm_eval", "--model", "local-completions", "--model_args", asked]
+        command: list[str | Path] = [
+            self.python,
+            "-m",
+            "lm_eval",
+            "--model",
+            "local-completions",
+            "--model_args",
+            asked,
+        ]
         command += ["--include_path", self.tasks, "--tasks", ",".join(names), "--output_path", out, "--log_samples"]
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -109,7 +117,7 @@ def evaluation(clients: Path, environment: dict[str, str], test_model: Path, tmp
         pytest.skip("lm-eval is not installed: scripts/clients does it")
     pytest.importorskip("gguf")
     tokenizer, tasks = tmp_path / "tokenizer", tmp_path / "tasks"
-    export = [sys.executable, ROOT / "scripts/tiny_model/export_mlx.py", test_model, tokenizer]
+    export: list[str | Path] = [sys.executable, ROOT / "scripts/tiny_model/export_mlx.py", test_model, tokenizer]
     subprocess.run(export, check=True, timeout=PATIENCE)
     tasks.mkdir()
     documents = tasks / "documents.jsonl"
