@@ -39,7 +39,7 @@ from typing import Any
 import httpx
 
 from benchmarks.harness import proc, report
-from benchmarks.harness.stacks import Unavailable, install
+from benchmarks.harness.stacks import Unavailable, compile_gateway, install
 from tests.engines.served import Served, served
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -459,6 +459,7 @@ def main() -> int:
     asked = parser.parse_args()
     if not SMOLLM2.exists():
         sys.exit(f"there is no {SMOLLM2}: ctxgate pull smollm2-135m-instruct")
+    compile_gateway()
     if asked.first_token:
         verdicts = [*after_swaps(asked.bytes)]
         print("\n".join(map(str, verdicts)))

@@ -67,7 +67,16 @@ class Stack:
         venv = cache / self.name
         if self.packages:
             install(venv, self.packages, overrides=self.overrides)
+        if self.name == "ctxgate":
+            compile_gateway()
         return venv
+
+
+def compile_gateway() -> None:
+    """Writes the bytecode that an installed gateway has. Where PYTHONDONTWRITEBYTECODE is set, each start would compile
+    the source anew."""
+    folders = [REPOSITORY / "gateway", REPOSITORY / "normalizers"]
+    subprocess.run([sys.executable, "-m", "compileall", "-q", *folders], check=True)
 
 
 def _nginx(place: Place) -> list[str]:
