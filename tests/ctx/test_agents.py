@@ -243,7 +243,7 @@ def test_a_connection_has_few_temporary_sessions(made: Tree, work: Path) -> None
         for number in range(MAX_SESSIONS):
             client.ask(op="send", id=f"m{number}", session=f"t{number}", scope="temp", cwd=str(work), input="Hi")
             assert client.until()[-1]["status"] == "ok"
-        client.ask(op="send", id="one more", session="more", scope="temp", cwd=str(work), input="Hi")
+        client.ask(op="send", id="more", session="more", scope="temp", cwd=str(work), input="Hi")
         assert client.frame()["code"] == "EMSGSIZE"
         client.ask(op="send", id="again", session="t0", scope="temp", cwd=str(work), input="Hi")
         assert client.until()[-1]["status"] == "ok"

@@ -148,7 +148,21 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
         1,
         "llama-server",
         Address(port=1),
-        {"--spec-type": "ngram-simple", "--spec-ngram-simple-size-m": "16", "--fit": "on"},
+        {
+            "--spec-type": "ngram-simple",
+            "--spec-ngram-simple-size-n": "8",
+            "--spec-ngram-simple-size-m": "16",
+            "--fit": "on",
+        },
+    ),
+    "few n-grams": (
+        model(engine=Runtime(draft=Draft(ngram=True, tokens=4))),
+        FULL,
+        1,
+        "llama-server",
+        Address(port=1),
+        # A proposal of fewer tokens than must come before is never made.
+        {"--spec-type": "ngram-simple", "--spec-ngram-simple-size-n": "4", "--spec-ngram-simple-size-m": "4"},
     ),
     "no speculation": (
         model(engine=Runtime(draft=Draft(ngram=False))),
