@@ -16,8 +16,14 @@ from tests.llama_server import CURE, Found, find, launcher
 
 ROOT = Path(__file__).parents[1]
 
-# How long an example takes is the machine's affair.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes is the machine's affair. The same examples each time: whoever breaks one has changed the
+# code. CTXGATE_TEST_RANDOM=1 draws others.
+settings.register_profile(
+    "untimed",
+    deadline=None,
+    derandomize="CTXGATE_TEST_RANDOM" not in os.environ,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("untimed")
 
 
