@@ -142,7 +142,10 @@ def browser() -> Iterator[Page]:
         command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             try:
-                with connect(_tab(Path(profile)), max_size=None, open_timeout=PATIENCE, compression=None) as connection:
+                # No pings: between two commands nobody reads the answers, and on a busy machine they are late.
+                with connect(
+                    _tab(Path(profile)), max_size=None, open_timeout=PATIENCE, ping_interval=None, compression=None
+                ) as connection:
                     yield Page(connection)
             finally:
                 process.terminate()
