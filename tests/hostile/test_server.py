@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
 import signal
 import socket
 import threading
@@ -18,6 +19,7 @@ import psutil
 import pytest
 
 from gateway.errors import LASTING_STATUS
+from gateway.server.end_guard import DOUBLED_SECONDS
 from tests.gateway.double import Exchange, chunk
 from tests.hostile.conftest import Unharmed
 from tests.hostile.running import Gateway, Upstream, configuration, started, warm
@@ -366,18 +368,19 @@ def test_all_bodies_together_are_bounded(
                 one.sendall(HEAD.replace(b"/v1/chat/completions", paths[at % 2]) + b"Content-Length: 2000000\r\n\r\n")
                 one.sendall(b" " * 1_000_000)
                 open_.append(one)
-            refused = 0
-            for one in open_:
-                one.settimeout(0.2)
-                try:
-                    answer = one.recv(65536)
-                except TimeoutError:
-                    continue
-                assert answer.startswith(b"HTTP/1.1 503 ")
-                assert b"too_many_bodies" in answer
-                assert b"retry-after: 1\r\n" in answer
-                refused += 1
-            assert refused >= 26
+            waiting, refused = set(open_), 0
+            while refused < 26:
+                answered = select.select(waiting, [], [], PATIENCE)[0]
+                assert answered, refused
+                for one in answered:
+                    answer = b""
+                    while b"too_many_bodies" not in answer and (more := one.recv(65536)):
+                        answer += more
+                    assert answer.startswith(b"HTTP/1.1 503 ")
+                    assert b"too_many_bodies" in answer
+                    assert b"retry-after: 1\r\n" in answer
+                    refused += 1
+                waiting.difference_update(answered)
             assert gateway.chat().status == 200, "small ones have room"
         for one in open_:
             one.close()
@@ -449,9 +452,17 @@ async def hanging(self, sockets=None):
     for _ in range({threads}):
         loop.run_in_executor(None, time.sleep, 600)
     if {loop}:
-        loop.call_later(1, time.sleep, 600)
+        loop.call_later(1, hang)
     if {lock}:
         threading.Thread(target=keep_lock, args=(self._end_guard,), daemon=True).start()
+
+def hang():
+    print("now the loop hangs", file=sys.stderr, flush=True)
+    time.sleep(600)
+
+def told_to_end(self, end_at_last=gateway.app._Server._end_at_last):
+    end_at_last(self)
+    print("told to end", file=sys.stderr, flush=True)
 
 def keep_lock(guard):
     while not guard.started:
@@ -460,6 +471,7 @@ def keep_lock(guard):
     ctypes.PyDLL(None).sleep(600)
 
 gateway.app._Server.startup = hanging
+gateway.app._Server._end_at_last = told_to_end
 gateway.app.END_SECONDS = {end}
 """
 """Makes the gateway's threads, or its event loop, hang, or C code keep Python's lock: no request does that any more."""
@@ -483,6 +495,14 @@ def hanging(upstream: Upstream, folder: Path, test_model: Path, **how: Any) -> I
         yield gateway
 
 
+def logged(gateway: Gateway, words: str) -> None:
+    """Waits until the gateway's log has the words."""
+    deadline = time.monotonic() + PATIENCE
+    while words not in gateway.log():
+        assert time.monotonic() < deadline, gateway.log()
+        time.sleep(0.05)
+
+
 def test_health_tells_that_all_threads_are_taken(upstream: Upstream, tmp_path: Path, test_model: Path) -> None:
     with hanging(upstream, tmp_path, test_model, threads=50) as gateway:
         deadline = time.monotonic() + PATIENCE
@@ -490,7 +510,8 @@ def test_health_tells_that_all_threads_are_taken(upstream: Upstream, tmp_path: P
             time.sleep(0.1)
         assert "worker threads" in health["problems"][0]
         os.kill(gateway.pid, signal.SIGTERM)
-        time.sleep(1)
+        logged(gateway, "told to end")
+        time.sleep(2 * DOUBLED_SECONDS)
         os.kill(gateway.pid, signal.SIGTERM)
         assert gateway.server.process.wait(PATIENCE) == -signal.SIGTERM
 
@@ -503,7 +524,7 @@ def test_threads_that_hang_hold_up_no_end(upstream: Upstream, tmp_path: Path, te
 
 def test_a_loop_that_hangs_ends_at_last(upstream: Upstream, tmp_path: Path, test_model: Path) -> None:
     with hanging(upstream, tmp_path, test_model, loop=True, end=2) as gateway:
-        time.sleep(1.5)
+        logged(gateway, "now the loop hangs")
         os.kill(gateway.pid, signal.SIGTERM)
         assert gateway.server.process.wait(PATIENCE) == 1
         assert "Timeout" in gateway.log(), "and it says where it hung"
@@ -511,9 +532,10 @@ def test_a_loop_that_hangs_ends_at_last(upstream: Upstream, tmp_path: Path, test
 
 def test_the_second_signal_ends_a_loop_that_hangs(upstream: Upstream, tmp_path: Path, test_model: Path) -> None:
     with hanging(upstream, tmp_path, test_model, loop=True) as gateway:
-        time.sleep(1.5)
+        logged(gateway, "now the loop hangs")
         os.kill(gateway.pid, signal.SIGTERM)
-        time.sleep(1)
+        logged(gateway, "told to end")
+        time.sleep(2 * DOUBLED_SECONDS)
         os.kill(gateway.pid, signal.SIGTERM)
         assert gateway.server.process.wait(PATIENCE) == -signal.SIGTERM
 
@@ -524,9 +546,7 @@ def test_the_gateway_ends_though_c_code_keeps_pythons_lock(
 ) -> None:
     """Then no handler of Python's runs. The first test waits until the gateway's time is over."""
     with hanging(upstream, tmp_path, test_model, lock=True, end=2 if signals == 1 else 60) as gateway:
-        deadline = time.monotonic() + PATIENCE
-        while "now C code keeps the lock" not in gateway.log() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        logged(gateway, "now C code keeps the lock")
         os.kill(gateway.pid, signal.SIGTERM)
         if signals == 2:
             time.sleep(1)
@@ -537,8 +557,11 @@ def test_the_gateway_ends_though_c_code_keeps_pythons_lock(
 
 
 def guards_end(process: psutil.Process) -> bool:
-    """It isn't one before it has become the program."""
-    return any(argument.endswith("/end_guard.py") for argument in process.cmdline())
+    """It isn't one before it has become the program, or if it has ended."""
+    try:
+        return any(argument.endswith("/end_guard.py") for argument in process.cmdline())
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_the_guard_of_the_end_goes_with_the_gateway(upstream: Upstream, tmp_path: Path, test_model: Path) -> None:
