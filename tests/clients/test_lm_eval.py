@@ -114,7 +114,7 @@ def engine(llama_server: Path, test_model: Path) -> Iterator[str]:
 def evaluation(clients: Path, environment: dict[str, str], test_model: Path, tmp_path: Path) -> Evaluation:
     python = clients / "lm-eval/bin/python"
     if not python.exists():
-        pytest.skip("lm-eval is not installed: scripts/clients does it")
+        pytest.skip("lm-eval is not installed: scripts/clients table does it")
     pytest.importorskip("gguf")
     tokenizer, tasks = tmp_path / "tokenizer", tmp_path / "tasks"
     export: list[str | Path] = [sys.executable, ROOT / "scripts/tiny_model/export_mlx.py", test_model, tokenizer]
