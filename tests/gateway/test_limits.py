@@ -83,6 +83,38 @@ def test_after_the_wait_one_more_is_allowed(limit: int, gaps: list[float]) -> No
     assert window.left(now + left.reset) == Left(limit, limit, 0.0)
 
 
+@given(
+    st.integers(1, 6),
+    st.integers(1, 40),
+    st.lists(st.tuples(st.floats(0, 25), st.integers(0, 30), st.booleans()), min_size=1, max_size=60),
+)
+def test_a_meter_counts_as_one_would_by_hand(requests: int, tokens: int, asked: list[tuple[float, int, bool]]) -> None:
+    """However often it is looked at. A second more or less: what comes within one counts from its end."""
+    clock = Clock(0.5)
+    meter = KeyMeter("k", Limits(requests_per_minute=requests, tokens_per_minute=tokens), clock, clock)
+    let_in: list[float] = []
+    spent: list[tuple[float, int]] = []
+
+    def has_room(seconds: int) -> bool:
+        since = clock.at - seconds
+        return sum(at > since for at in let_in) < requests and sum(n for at, n in spent if at > since) < tokens
+
+    for after, amount, looks in asked:
+        clock.at += after
+        if looks:
+            meter.standing()
+        try:
+            meter.enter(openai_headers)
+        except LimitReached:
+            assert not has_room(61)
+            continue
+        assert has_room(60)
+        meter.leave()
+        meter.spend(amount)
+        let_in.append(clock.at)
+        spent.append((clock.at, amount))
+
+
 def test_a_meter_forgets_nothing_within_a_day_and_all_after_it() -> None:
     clock = Clock(DAY * 20_000 + 100.0)
     meter = KeyMeter("k", Limits(tokens_per_day=100), clock, clock)
