@@ -86,13 +86,15 @@ class ChoicesReply(_Counted):
         return super().whole() if self._is_stream() else self._whole()
 
     async def _whole(self) -> bytes:
-        """llama.cpp answers with logprobs and tools only whole, with the usage of the first choice."""
-        body = json_object(await self._response.read())
+        """llama.cpp answers with logprobs and tools only whole, with the usage of the first choice, which stays if it
+        told no logprobs."""
+        whole = await self._response.read()
+        body = json_object(whole)
         try:
             written = sum(len(choice["logprobs"]["content"]) for choice in body["choices"])
             body["usage"] |= {"completion_tokens": written, "total_tokens": body["usage"]["prompt_tokens"] + written}
-        except (KeyError, TypeError) as error:
-            raise malformed(error) from error
+        except (KeyError, TypeError):
+            return whole
         return encode(body)
 
 

@@ -197,6 +197,8 @@ class _Build:
         self.other_names(models)
         if file.store is not None:
             self.no_password(("store",))
+        if file.prompts is not None and file.prompts.share is not None:
+            self.no_password(("prompts", "share"))
         ctx = self.ctx(file.ctx or CtxEntry(), models)
         server = self.server(file.server or ServerEntry())
         config = _value(

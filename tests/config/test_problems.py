@@ -818,6 +818,11 @@ CASES = [
         [(5, 8, "store: a password can't be in the file", "write ${NAME} in its place")],
     ),
     Case(
+        "password in the share's URL",
+        model("runtime: echo") + "prompts: {share: sftp://ann:hidden@host/prompts}\n",
+        [(5, 18, "prompts.share: a password can't be in the file", "write ${NAME} in its place")],
+    ),
+    Case(
         "password in a URL that is none of the store's",
         model("runtime: echo") + "store: postgres://ann:hidden@db/x\n",
         [(5, 8, "store isn't of the right form", "write sqlite:///FILE or postgresql://USER:${PASSWORD}@HOST/NAME")],

@@ -36,7 +36,7 @@ class Planted(Memory):
 BUSY = ("active", "releasing")
 PLACES = (
     *("api_key", "extra_body", "force_params", "strip_params", "stop", "args", "base_url", "replicas", "providers"),
-    *("api_keys", "store", "url", "object", "env", "headers", "traces"),
+    *("api_keys", "store", "url", "object", "env", "headers", "traces", "share"),
 )
 """Keys of the file where a secret is planted below, by a variable of its own."""
 
@@ -83,6 +83,7 @@ def configured(upstream: Upstream, folder: Path, test_model: Path) -> Json:
         "tools": {"allow_hosts": [f"127.0.0.1:{upstream.port}"]},
     }
     config["store"] = f"sqlite:///{folder}/state/store.db?${{PLANTED_STORE}}=1"
+    config["prompts"] = {"share": "memory://${PLANTED_SHARE}/prompts"}
     config["ctx"] = {"enabled": True, "root": str(folder / "ctx")}
     config["log"] = {"bodies": False, "level": "debug", "traces": "http://127.0.0.1:9/${PLANTED_TRACES}"}
     config["mcp"] = {
