@@ -92,4 +92,6 @@ def test_each_piece_of_configuration_loads(text: str, tmp_path: Path) -> None:
 def test_ci_runs_the_test_command_of_the_readme() -> None:
     commands = re.findall(r"^(scripts/\w+) ", TEXT.partition("```sh\n")[2].partition("```")[0], re.MULTILINE)
     assert commands == ["scripts/serve", "scripts/test"]
-    assert "\nscripts/test ||" in (ROOT / ".ci/run").read_text("utf-8")
+    script = (ROOT / ".ci/run").read_text("utf-8")
+    assert '    scripts/test "$@" &&' in script
+    assert "\ntests ||" in script
