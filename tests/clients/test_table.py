@@ -44,7 +44,7 @@ async def where(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> A
 @pytest.mark.parametrize("client", LIBRARIES, ids=lambda client: client.name)
 async def test_a_run_finds_the_same(client: Client, where: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     if not table.is_installed(client):
-        pytest.skip(f"{client.name} is not installed: scripts/clients does it")
+        pytest.skip(f"{client.name} is not installed: scripts/clients does it, or scripts/clients table")
     for module in (place, table):
         monkeypatch.setattr(module, "SECONDS", place.SECONDS * LOADED)
     found = await table.library(client, where)
