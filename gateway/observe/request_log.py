@@ -34,6 +34,8 @@ MAX_MESSAGE = 4096
 """Characters of an error's message that the log keeps: one may quote much of the request."""
 MAX_NAME = 100
 """Characters of a model's name that the log keeps where a client asked for one that there isn't."""
+MOST_TOKENS = 1 << 40
+"""That one answer counts, whatever its server says: a day's sum has to fit into the database."""
 
 OK, LEFT = "ok", "client_left"
 Outcome = str
@@ -209,7 +211,7 @@ class Stats:
         self.cached_tokens += cached
         restored = [usage for usage in counted if "restored_tokens" in usage]
         self.restored_tokens += _sum(restored, "restored_tokens")
-        self.seconds_saved += sum(usage["seconds_saved"] for usage in restored)
+        self.seconds_saved += sum(map(_saved, restored))
         for repair in filter(None, mendings):
             self.healed.update(repair.healed)
             self.warnings.update(repair.warnings)
@@ -298,7 +300,13 @@ def spent(usage: Mapping[str, Any]) -> int:
 
 def _count(value: Any) -> int:
     # A union of types would be made anew with each call.
-    return int(value) if (type(value) is int or type(value) is float) and value > 0 else 0
+    return int(min(value, MOST_TOKENS)) if (type(value) is int or type(value) is float) and value > 0 else 0
+
+
+def _saved(usage: Mapping[str, Any]) -> float:
+    """Seconds that a restored prompt saved. Ignores what isn't seconds: an upstream server may use the name, too."""
+    value = usage.get("seconds_saved")
+    return float(min(value, DAY_SECONDS)) if (type(value) is int or type(value) is float) and value > 0 else 0.0
 
 
 class RequestLog:
@@ -454,8 +462,8 @@ def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
         completion_tokens=completion,
         cached_tokens=cached,
         restored_tokens=_sum([ended.usage], "restored_tokens"),
-        seconds_saved=ended.usage.get("seconds_saved", 0.0),
-        prefix=ended.usage.get("prefix", []),
+        seconds_saved=_saved(ended.usage),
+        prefix=_prefix(ended.usage),
         mended=mending.mended,
         healed=mending.healed,
         warnings=mending.warnings,
@@ -463,11 +471,18 @@ def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
     )
 
 
-def _sum(usages: list[Mapping[str, Any]], key: str) -> int:
-    """Sums a key over the engines' counts. Ignores anything but numbers."""
+def _prefix(usage: Mapping[str, Any]) -> list[str]:
+    found = usage.get("prefix")
+    return [line for line in found if isinstance(line, str)] if isinstance(found, list) else []
+
+
+def _sum(usages: Sequence[Mapping[str, Any]], key: str) -> int:
+    """Sums a key over the engines' counts. Ignores anything but counts: a server of others may send what it likes."""
     try:
-        total = sum(map(itemgetter(key), usages))
+        values = [*map(itemgetter(key), usages)]
+        total = sum(values)
+        if type(total) is int and 0 <= total <= MOST_TOKENS and (not values or min(values) >= 0):
+            return total
     except (KeyError, TypeError):
-        values = [usage.get(key) for usage in usages if isinstance(usage, Mapping)]
-        return sum(value for value in values if isinstance(value, int))
-    return total if isinstance(total, int) else int(total)
+        pass
+    return sum(_count(usage.get(key)) for usage in usages if isinstance(usage, Mapping))

@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from gateway.answer.capture import MAX_RECORDING, RecordedAnswer, Recording
 from gateway.answer.normalize import Answer
 from gateway.errors import ProviderInvalidRequest
-from gateway.observe.request_log import BOUNDS, LEFT, OK, UNSETTLED, Histogram, Repairs, RequestLog, Row, Stats
+from gateway.observe.request_log import (
+    BOUNDS,
+    LEFT,
+    MOST_TOKENS,
+    OK,
+    UNSETTLED,
+    Histogram,
+    Repairs,
+    RequestLog,
+    Row,
+    Stats,
+)
 from gateway.wire.chat import NOBODY, ChatRequest, encode
 from normalizers import registry
 from tests.gateway.double import chunk, completion
@@ -92,6 +103,28 @@ def test_tokens_are_those_that_the_engine_told(usage: dict[str, Any], told: tupl
     good = {"prompt_tokens": 10, "completion_tokens": 20, "prompt_tokens_details": {"cached_tokens": 5}}
     found = request_log(row(usage=usage), row(usage=good)).stats("m")
     assert (found.prompt_tokens - 10, found.completion_tokens - 20, found.cached_tokens - 5) == told
+
+
+COUNTS = ("prompt_tokens", "completion_tokens", "restored_tokens", "seconds_saved", "prefix", "prompt_tokens_details")
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.just("cached_tokens"), st.one_of(st.integers(), st.floats(), st.text(max_size=3))),
+    st.sampled_from([10**30, -5, 1e308]),
+)  # fmt: skip
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(COUNTS), ANYTHING), max_size=6))
+def test_nothing_that_a_server_sends_as_its_counts_costs_another_one_his(usages: list[dict[str, Any]]) -> None:
+    good = row("good", usage={"prompt_tokens": 7, "completion_tokens": 2})
+    log = request_log(*(row("odd", usage=usage) for usage in usages), good)
+    assert log.stats("good").prompt_tokens == 7
+    odd = log.stats("odd")
+    counted = (odd.prompt_tokens, odd.completion_tokens, odd.cached_tokens, odd.restored_tokens, odd.seconds_saved)
+    assert all(0 <= count <= len(usages) * MOST_TOKENS for count in counted)
+    for entry in log.entries():
+        assert 0 <= entry.prompt_tokens <= MOST_TOKENS
+        assert entry.seconds_saved >= 0
+        assert all(isinstance(line, str) for line in entry.prefix)
 
 
 def test_generated_counts_chunks_of_streams_and_tokens_of_whole_answers() -> None:
