@@ -1,6 +1,6 @@
 """Reads the tool calls that local models write as text, whole or while it streams.
 
-A pure library: text in, events out. It does no I/O and needs the standard library and lark alone.
+A pure library: text in, events out. It does no I/O and needs the standard library alone.
 """
 
 from normalizers.base import Normalizer

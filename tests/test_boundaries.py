@@ -97,7 +97,6 @@ OURS: dict[str, set[str]] = {
 
 # Packages of others. Where a part isn't named it may import none.
 THEIRS: dict[str, set[str]] = {
-    "normalizers": {"lark"},
     "gateway.wire": {"msgspec"},
     "gateway.schema": {"jsonschema", "referencing"},
     "gateway.upstream": {"httptools"},

@@ -1,41 +1,44 @@
 """A push parser over the LALR tables that Lark builds of a grammar. It validates and builds no tree.
 
 It accepts and refuses the same tokens as Lark's ``InteractiveParser`` at a tenth of the cost: it builds
-nothing on a reduction, and caches where a token leads from each stack of states.
+nothing on a reduction, and caches where a token leads from each stack of states. ``scripts/tables`` keeps
+the tables in a file, so that reading needs neither Lark nor the time in which it builds them.
 """
 
 from __future__ import annotations
 
-from lark import Lark
+import json
+from collections.abc import Sequence
+from typing import Final
 
 Action = int | tuple[int, str]
 """Shift to a state, or reduce that many symbols to a nonterminal."""
 
+START: Final = 0
+
 
 class Tables:
-    """The tables of a Lark grammar with one start symbol. Caches at most `keep` stacks, then starts anew."""
+    """The tables of a grammar with one start symbol, a row for each state; `START` is the first. Caches at most `keep`
+    stacks, then starts anew."""
 
-    __slots__ = ("_keep", "_root", "_start", "actions", "room")
+    __slots__ = ("_keep", "_root", "actions", "room")
 
-    def __init__(self, grammar: Lark, keep: int = 4096) -> None:
-        conf = grammar.parse_interactive().parser_state.parse_conf
-        self._start: int = conf.start_state
-        self.actions: dict[int, dict[str, Action]] = {
-            state: {
-                str(symbol): target if isinstance(target, int) else (len(target.expansion), str(target.origin.name))
-                for symbol, (_, target) in row.items()
-            }
-            for state, row in conf.states.items()
-        }
+    def __init__(self, actions: Sequence[dict[str, Action]], keep: int = 4096) -> None:
+        self.actions = actions
         self._keep = keep
         self.room = 0
         """How many more stacks fit into the cache."""
+
+    @classmethod
+    def read(cls, text: str, keep: int = 4096) -> Tables:
+        """The tables that `scripts/tables` wrote: JSON, a line for each state."""
+        return cls([{kind: _action(to) for kind, to in row.items()} for row in json.loads(text)], keep)
 
     def begin(self) -> Stack:
         """The stack before the first token."""
         if self.room <= 0:
             self.room = self._keep
-            self._root = Stack(self, self._start, None)
+            self._root = Stack(self, START, None)
         return self._root
 
 
@@ -82,3 +85,10 @@ class Stack:
                 self._tables.room -= 1
                 self._above[state] = above
         return above
+
+
+def _action(to: int | list[int | str]) -> Action:
+    if isinstance(to, int):
+        return to
+    size, name = to
+    return int(size), str(name)

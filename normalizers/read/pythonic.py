@@ -1,17 +1,15 @@
 """Calls written as Python: ``[get_weather(city="Paris"), ping()]``, whole or piece by piece.
 
-An incremental lexer cuts the text into tokens, however it was split. Lark's LALR tables accept or
-refuse each token, and the `ArgumentWriter` turns it into JSON. Nothing is evaluated: anything but a
-literal makes its call fail, and the call's source becomes content.
+An incremental lexer cuts the text into tokens, however it was split. LALR tables, which Lark builds of
+pythonic.lark, accept or refuse each token, and the `ArgumentWriter` turns it into JSON. Nothing is evaluated:
+anything but a literal makes its call fail, and the call's source becomes content.
 """
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from importlib.resources import files
-
-from lark import Lark
+from pathlib import Path
 
 from normalizers.base import CallWriter
 from normalizers.read.json_calls import JsonCalls
@@ -60,13 +58,8 @@ _SKIP = re.compile(r"\\[\s\S]|[\"'()\[\]{}]")
 
 
 @cache
-def grammar() -> str:
-    return files(__package__).joinpath("pythonic.lark").read_text("utf-8")
-
-
-@cache
 def _tables() -> Tables:
-    return Tables(Lark(grammar(), parser="lalr", maybe_placeholders=False))
+    return Tables.read(Path(__file__).with_name("pythonic.tables.json").read_text("utf-8"))
 
 
 @cache

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ from lark.lexer import Lexer
 
 from normalizers import ToolCall, get
 from normalizers.read.push import Stack, Tables
-from normalizers.read.pythonic import grammar
 from normalizers.values.literals import CONSTANTS, json_number
 from normalizers.write.render import render_calls
+from scripts.grammar_tables import GRAMMARS, place, tables
 from tests.normalizers.splits import parse
 
 SPEC = get("pythonic")
@@ -104,7 +105,10 @@ class Values(Transformer[Token, Any]):
         return (children[0], children[2])
 
 
-ORACLE = Lark(grammar(), parser="lalr", lexer=WholeLexer, transformer=Values(), maybe_placeholders=False)
+GRAMMAR = next(grammar for grammar in GRAMMARS if grammar.stem == "pythonic")
+ORACLE = Lark(
+    GRAMMAR.read_text("utf-8"), parser="lalr", lexer=WholeLexer, transformer=Values(), maybe_placeholders=False
+)
 
 LEAVES = (
     st.none()
@@ -136,8 +140,16 @@ def test_stream_and_oracle_agree(calls: list[tuple[str, dict[str, Any]]]) -> Non
     assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == expected == calls
 
 
-TABLES = [Tables(ORACLE), Tables(ORACLE, keep=3)]
-KINDS = sorted({kind for row in TABLES[0].actions.values() for kind in row if kind.isupper()} - {"$END"})
+WRITTEN = place(GRAMMAR).read_text("utf-8")
+TABLES = [Tables.read(WRITTEN), Tables.read(WRITTEN, keep=3)]
+KINDS = sorted({kind for row in TABLES[0].actions for kind in row if kind.isupper()} - {"$END"})
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: str(grammar.stem))
+def test_the_tables_are_those_of_the_grammar(grammar: Path) -> None:
+    assert place(grammar).read_text("utf-8") == tables(grammar.read_text("utf-8")), (
+        "run python -m scripts.grammar_tables"
+    )
 
 
 @pytest.mark.parametrize("tables", TABLES, ids=["kept", "no room"])

@@ -145,14 +145,18 @@ def test_detection(name: str) -> None:
         assert found.source in str(found)
 
 
-def test_the_grammar_is_loaded_by_a_call_or_by_warming() -> None:
+def test_a_reader_is_loaded_by_a_call_or_by_warming_and_needs_the_standard_library_alone() -> None:
     script = (
-        "import sys, normalizers as n\n"
+        "import sys\n"
+        "before = set(sys.modules)\n"
+        "import normalizers as n\n"
         "p = n.normalizer('pythonic'); p.feed('Hello'); p.finish('stop')\n"
         "n.normalizer('hermes').feed('<tool_call>{}</tool_call>')\n"
-        "assert 'lark' not in sys.modules\n"
-        "n.warm('pythonic')\n"
-        "assert 'lark' in sys.modules\n"
+        "assert 'normalizers.read.pythonic' not in sys.modules\n"
+        "for format in n.names(): n.warm(format)\n"
+        "assert 'normalizers.read.pythonic' in sys.modules\n"
+        "new = {name.partition('.')[0] for name in set(sys.modules) - before}\n"
+        "assert new <= {'normalizers', *sys.stdlib_module_names}, new\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=PATIENCE)
 
