@@ -451,7 +451,7 @@ def processes(made: Tree) -> set[str]:
             for process in found
             for task in Path(f"/proc/{process}/task").glob("*/children")
             for child in task.read_text().split()
-            if b"end_guard.py" not in Path(f"/proc/{child}/cmdline").read_bytes()
+            if b"end_guard.sh" not in Path(f"/proc/{child}/cmdline").read_bytes()
         }
         if children <= found:
             return found

@@ -559,7 +559,7 @@ def test_the_gateway_ends_though_c_code_keeps_pythons_lock(
 def guards_end(process: psutil.Process) -> bool:
     """It isn't one before it has become the program, or if it has ended."""
     try:
-        return any(argument.endswith("/end_guard.py") for argument in process.cmdline())
+        return any(argument.endswith("/end_guard.sh") for argument in process.cmdline())
     except psutil.NoSuchProcess:
         return False
 
