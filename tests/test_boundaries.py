@@ -34,6 +34,7 @@ OURS: dict[str, set[str]] = {
     "gateway.backends": {"gateway.errors", "gateway.wire", "gateway.upstream", "gateway.config", "gateway.prompts"},
     "gateway.engines": {
         *("gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends", "gateway.prompts"),
+        "gateway.wire",
     },
     "gateway.inventory": {
         *("gateway.errors", "gateway.config", "gateway.pull", "gateway.backends", "gateway.engines", "normalizers"),
@@ -75,7 +76,7 @@ OURS: dict[str, set[str]] = {
     },
     "gateway.cluster": {
         *("gateway", "gateway.errors", "gateway.upstream", "gateway.config", "gateway.pull", "gateway.store"),
-        *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.services"),
+        *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.services", "gateway.wire"),
     },
     "gateway.tune": {"gateway.errors", "gateway.wire", "gateway.config", "gateway.engines", "gateway.core"},
     "gateway.app": {
@@ -351,6 +352,21 @@ def test_heavy_modules_load_on_first_use(module: str) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, check=True
     )
     assert not set(done.stdout.split()) & WITHOUT[module]
+
+
+def test_code_of_engines_loads_for_models_whose_engine_is_ours() -> None:
+    script = (
+        "import sys\n"
+        "from gateway.config import load\n"
+        "from gateway.core import Gateway\n"
+        "url = 'http://127.0.0.1:1'\n"
+        "text = 'active_model: m\\nmodels: {{m: {{runtime: {}}}}}'\n"
+        "Gateway(load('config.yaml', text=text.format(f'openai, base_url: \"{url}\"')))\n"
+        "assert not {'gateway.engines', 'gateway.prompts'} & set(sys.modules)\n"
+        "Gateway(load('config.yaml', text=text.format('llama.cpp, path: m.gguf')))\n"
+        "assert {'gateway.engines', 'gateway.prompts'} <= set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], timeout=PATIENCE, cwd=ROOT, check=True)
 
 
 def test_the_wheel_holds_two_packages() -> None:

@@ -9,8 +9,9 @@ from msgspec import Struct, field
 from gateway.cluster.values import Node
 from gateway.config import Engines
 from gateway.config.values import Spread
-from gateway.engines.admission import DEFAULT, Claim, Plan, Resident, Snapshot, plan
+from gateway.engines.admission import Claim, Plan, Resident, Snapshot, plan
 from gateway.engines.memory import Footprint
+from gateway.wire.chat import DEFAULT
 
 
 class Wish(Struct, frozen=True):

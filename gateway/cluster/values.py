@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from gateway.config import Engines, Model, Prompts
 from gateway.config.diff import launch
-from gateway.config.values import STARTABLE, Cluster
+from gateway.config.values import Cluster
 from gateway.engines.memory import Budget, Footprint
 
 NAMESPACE, PLACER, ENGINE = "ctxgate", "ctxgate placer", "ctxgate engine "
@@ -112,9 +112,7 @@ decode = msgspec.json.Decoder(Message).decode
 
 def placeable(model: Model) -> bool:
     """Whether the cluster runs the model's engines; else its server is somebody else's."""
-    if model.path is None or model.base_url is not None or model.uds is not None or model.port is not None:
-        return False
-    return model.runtime in STARTABLE or (model.engine.command is not None and model.runtime != "ollama")
+    return model.startable and model.base_url is None and model.uds is None and model.port is None
 
 
 def fingerprint(model: Model) -> str:

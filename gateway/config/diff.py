@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from gateway.config.values import STARTABLE, Config, Model
+from gateway.config.values import Config, Model
 
 Effect = Literal["added", "removed", "restarts", "settings"]
 """restarts: the engine drains, and the next request starts a new one. settings: running engines keep running."""
@@ -79,8 +79,7 @@ def _model(name: str, old: Model | None, new: Model | None) -> ModelChange | Non
         return ModelChange(name, "removed")
     if old == new:
         return None
-    started = old.path is not None and (old.runtime in STARTABLE or old.engine.command is not None)
-    effect: Effect = "restarts" if started and launch(old) != launch(new) else "settings"
+    effect: Effect = "restarts" if old.startable and launch(old) != launch(new) else "settings"
     return ModelChange(name, effect, tuple(_fields(old, new)))
 
 

@@ -252,6 +252,13 @@ class Model(Struct, frozen=True, kw_only=True):
         return {name: value for name, value in self.defaults.items() if name not in self.private_defaults}
 
     @property
+    def startable(self) -> bool:
+        """There are weights, and a program that loads them: the gateway can start an engine, if none is named by an
+        address."""
+        started = self.runtime in STARTABLE or (self.engine.command is not None and self.runtime != "ollama")
+        return started and self.path is not None
+
+    @property
     def upstream_name(self) -> str:
         """The engine's name for the model."""
         return self.model_name or self.name

@@ -11,8 +11,8 @@ from time import monotonic
 from msgspec import Struct
 
 from gateway.config import Engines
-from gateway.engines.request_queue import Progress
 from gateway.errors import ProviderRateLimit
+from gateway.wire.progress import Progress
 
 
 class Load(Struct, frozen=True):

@@ -14,17 +14,17 @@ from gateway.config.diff import Difference, difference, launch
 from gateway.core.fallbacks import open_with_fallbacks
 from gateway.core.route import Route
 from gateway.core.run import Run
-from gateway.engines import Residency, for_model
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import RequestLog
-from gateway.prompts.saved import SavedPrompts
 from gateway.request.token_estimate import TokenCount, estimate
 from gateway.schema.pool import Pool, Threads
 from gateway.wire.chat import ChatRequest
 
 if TYPE_CHECKING:
     from gateway.config.values import Log
+    from gateway.engines import Engine, Residency
     from gateway.observe.traces import Traces
+    from gateway.prompts.saved import SavedPrompts
 
 log = logging.getLogger("ctxgate")
 
@@ -41,9 +41,9 @@ class Gateway:
         self.leaving: dict[asyncio.Task[None], Route] = {}
         """Routes that a reload removed, until their last answers have ended."""
         self._watchers: list[Callable[[], None]] = []
-        self.prompts = SavedPrompts(config.prompts, config.state_dir / "prompts")
-        self.residency = Residency(config.engines, state_dir=config.state_dir, prompts=self.prompts)
-        """Decides which engines may use the memory."""
+        self._state_dir = config.state_dir
+        self._own: tuple[SavedPrompts, Residency] | None = None
+        """Of engines that the gateway starts; their code is loaded for the first of them."""
         self.schemas = Threads(Pool())
         """Where the work on clients' schemas is done."""
         self.routes: Mapping[str, Route] = {name: self._new_route(model) for name, model in config.models.items()}
@@ -67,9 +67,10 @@ class Gateway:
         self.config, self.routes = config, routes
         self._asked.clear()
         self.request_log.configure(config.log.requests, bodies=config.log.bodies)
-        self.residency.limits = config.engines
-        self.prompts.settings = config.prompts
-        self.residency.schedule()
+        if self._own is not None:
+            prompts, residency = self._own
+            prompts.settings, residency.limits = config.prompts, config.engines
+            residency.schedule()
         for name, route in before.items():
             if routes.get(name) is not route:
                 leaving = asyncio.create_task(route.retire(config.engines.drain_timeout_seconds), name=f"retire {name}")
@@ -101,13 +102,37 @@ class Gateway:
 
     def _new_route(self, model: Model) -> Route:
         backend = self.shared(model) if self.shared is not None else None
-        engine = for_model(model, self.residency) if backend is None else None
+        engine = self._engine(model) if backend is None and model.startable else None
         made = model, self.request_log, self.schemas, engine, self._limits, backend
         if self._traces is None:
             return Route(*made)
         from gateway.core.traced import TracedRoute
 
         return TracedRoute(self._traces, *made)
+
+    def _engine(self, model: Model) -> Engine | None:
+        from gateway.engines import for_model
+
+        return for_model(model, self.residency)
+
+    @property
+    def prompts(self) -> SavedPrompts:
+        """The saved prompts of all engines."""
+        return self._of_engines()[0]
+
+    @property
+    def residency(self) -> Residency:
+        """Decides which engines may use the memory."""
+        return self._of_engines()[1]
+
+    def _of_engines(self) -> tuple[SavedPrompts, Residency]:
+        if self._own is None:
+            from gateway.engines import Residency
+            from gateway.prompts.saved import SavedPrompts
+
+            prompts = SavedPrompts(self.config.prompts, self._state_dir / "prompts")
+            self._own = prompts, Residency(self.config.engines, state_dir=self._state_dir, prompts=prompts)
+        return self._own
 
     def _limits(self) -> Engines:
         return self.config.engines
@@ -169,9 +194,11 @@ class Gateway:
         for leaving in (*self.leaving, *self._preloading):
             leaving.cancel()
         results = await asyncio.gather(*(route.aclose() for route in routes), return_exceptions=True)
-        await self.prompts.kept()
-        await self.prompts.shared()
-        self.residency.close()
+        if self._own is not None:
+            prompts, residency = self._own
+            await prompts.kept()
+            await prompts.shared()
+            residency.close()
         self.schemas.close()
         if self._traces is not None:
             await asyncio.to_thread(self._traces.close)
@@ -180,7 +207,8 @@ class Gateway:
             raise BaseExceptionGroup("while closing", failures)
 
     async def __aenter__(self) -> Self:
-        await self.residency.open()
+        if self._own is not None or (self._state_dir / "engines").exists():
+            await self.residency.open()
         self._preload()
         return self
 

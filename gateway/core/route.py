@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from functools import partial
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from msgspec import Raw
 
@@ -21,9 +22,6 @@ from gateway.core.checked import CheckedRun
 from gateway.core.flex_line import FlexLine, Load
 from gateway.core.passthrough import Passthrough, RequestMeter
 from gateway.core.run import Asked, Run
-from gateway.engines import Engine
-from gateway.engines.admission import rank_of
-from gateway.engines.seat import EngineSeat
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs, spent
 from gateway.request.escaped import may_need_escape
@@ -31,8 +29,11 @@ from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, b
 from gateway.request.repair_history import NOTHING
 from gateway.schema.pool import Threads
 from gateway.upstream import EngineGone
-from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, Tier, Wanted, tier_in, waiting
+from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, Tier, Wanted, rank_of, tier_in, waiting
 from normalizers import FormatSpec
+
+if TYPE_CHECKING:
+    from gateway.engines import Engine
 
 READY_SECONDS = 5.0
 """How long an engine may take to say that it is ready."""
@@ -204,6 +205,8 @@ class Route:
 
     async def _sit_down(self, request: ChatRequest, engine: Engine, backend: Backend, waited: float) -> Asked:
         """As `_take_place`, for a flex request, whose answer gives way in the middle if it can."""
+        from gateway.engines.seat import EngineSeat
+
         try:
             if (flexible := backend.flexible()) is not None:
                 backend, request.plain = flexible, False  # it needs terms of its own

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from time import monotonic
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from gateway.answer.normalize import Answer, EngineError
 from gateway.backends import Backend, Reply
 from gateway.config import Model
 from gateway.core.shortcut import Shortcut
-from gateway.engines import Engine
-from gateway.engines.admission import rank_of
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
 from gateway.request.checks import Enforced
 from gateway.request.token_estimate import estimate
 from gateway.schema.pool import Threads
-from gateway.wire.chat import ChatRequest
+from gateway.wire.chat import ChatRequest, rank_of
 from gateway.wire.sse import Sink
+
+if TYPE_CHECKING:
+    from gateway.engines import Engine
 
 Asked = tuple[Reply, Answer, Backend, Enforced | None]
 """A request that an engine has accepted: its reply, who reads it, its backend, how its constraint is enforced."""

@@ -18,24 +18,13 @@ from msgspec.structs import replace
 
 from gateway.engines.memory import MB, Budget, Footprint
 from gateway.engines.states import State
+from gateway.wire.chat import DEFAULT, FLEX
 
 STAY_SECONDS = (0.25, 10.0)
 """An engine in use stays as long as it took to load, within these bounds, before it gives way to others."""
 RELOAD_SECONDS = 0.05
 """The least that a reload counts as."""
 CURE = "raise engines.memory_budget, or give the model a smaller context_window or parallel"
-
-
-PRIORITY, DEFAULT, FLEX = 0, 1, 2
-"""Ranks of requests, by their service tier."""
-
-
-def rank_of(tier: str | None) -> int:
-    """None, and any other tier: DEFAULT."""
-    return _RANKS.get(tier or "", DEFAULT)
-
-
-_RANKS = {"priority": PRIORITY, "flex": FLEX}
 
 
 class Claim(Struct, frozen=True):

@@ -23,16 +23,14 @@ from gateway.backends import Address, Backend
 from gateway.backends.base import Flexible
 from gateway.config import Model, Prompts
 from gateway.config.hidden import hider
-from gateway.config.values import STARTABLE
 from gateway.engines import memory
-from gateway.engines.admission import DEFAULT, FLEX
 from gateway.engines.launch import adopted, cure, last_words, launched, listens, weights_missing
 from gateway.engines.lifecycle import Lifecycle
 from gateway.engines.machine import this_machine
 from gateway.engines.memory import Footprint, Usage
 from gateway.engines.process import Process
 from gateway.engines.recipe import Machine, Recipe, slots
-from gateway.engines.request_queue import Progress, RequestQueue, Running, Ticket, Waiting, put_aside
+from gateway.engines.request_queue import RequestQueue, Running, Ticket, put_aside
 from gateway.engines.residency import Residency
 from gateway.engines.seat import EngineSeat
 from gateway.engines.snapshot import EngineSnapshot
@@ -40,6 +38,8 @@ from gateway.engines.spawn import spawn
 from gateway.engines.states import Event, State
 from gateway.engines.supervisor import Supervisor, unloads_in
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
+from gateway.wire.chat import DEFAULT, FLEX
+from gateway.wire.progress import Progress, Waiting
 
 if TYPE_CHECKING:
     from gateway.prompts.live import LivePrompts
@@ -793,8 +793,7 @@ _WAITED: dict[Waiting | None, str] = {
 
 def for_model(model: Model, residency: Residency | None = None) -> Engine | None:
     """The engine that the gateway starts for a model; None if the model's server is external."""
-    startable = model.runtime in STARTABLE or (model.engine.command is not None and model.runtime != "ollama")
-    if model.path is None or not startable:
+    if not model.startable:
         return None
     fixed = None
     if model.port is not None:

@@ -22,6 +22,7 @@ from gateway.engines.pidfile import PidFiles
 from gateway.engines.states import State
 from gateway.errors import ProviderModelNotLoaded, WeightsMissing
 from gateway.prompts.saved import SavedPrompts
+from gateway.wire.chat import DEFAULT
 
 
 class Loadable(Protocol):
@@ -274,7 +275,7 @@ class Residency:
 
 def _claim(pending: Pending) -> admission.Claim:
     engine = pending.engine
-    rank, since = engine.urgency or (admission.DEFAULT, pending.since)
+    rank, since = engine.urgency or (DEFAULT, pending.since)
     return admission.Claim(engine, engine.model.name, pending.need, engine.model.residence.group, rank, since)
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gateway.backends import Backend
 from gateway.backends.base import Flexible
-from gateway.engines.admission import FLEX
+from gateway.wire.chat import FLEX
 
 
 class Host(Protocol):

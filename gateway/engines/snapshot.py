@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from gateway.engines.request_queue import Waiting
 from gateway.engines.states import State
+from gateway.wire.progress import Waiting
 
 
 class EngineSnapshot(Struct, frozen=True):

@@ -165,8 +165,16 @@ Tier = Literal["priority", "default", "flex"]
 """OpenAI's `service_tier`: who goes first where requests wait for one engine or its memory."""
 
 TIERS: tuple[Tier, ...] = ("priority", "default", "flex")
+PRIORITY, DEFAULT, FLEX = 0, 1, 2
+"""Ranks of requests, by their tier: the lower goes first."""
+_RANKS: dict[str, int] = {"priority": PRIORITY, "flex": FLEX}
 Wanted = Tier | Literal["auto"]
 """auto: any; the answer tells which."""
+
+
+def rank_of(tier: str | None) -> int:
+    """None, and any other tier: DEFAULT."""
+    return _RANKS.get(tier or "", DEFAULT)
 
 
 class Meter(Protocol):

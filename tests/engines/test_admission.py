@@ -18,9 +18,6 @@ from gateway.config import Engines, Model, Residence
 from gateway.engines import Engine, Residency
 from gateway.engines.admission import (
     CURE,
-    DEFAULT,
-    FLEX,
-    PRIORITY,
     STAY_SECONDS,
     Claim,
     Plan,
@@ -29,6 +26,7 @@ from gateway.engines.admission import (
     plan,
 )
 from gateway.engines.memory import MB, Budget, Footprint
+from gateway.wire.chat import DEFAULT, FLEX, PRIORITY
 from tests.patience import PATIENCE
 
 NOW = 1000.0

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from gateway.backends.prompt_progress import PromptProgress
-from gateway.engines.request_queue import Progress, Waiting
 from gateway.server.keepalive import KEEP_ALIVE
+from gateway.wire.progress import Progress, Waiting
 from tests.conftest import ROOT
 from tests.engines.served import served
 from tests.patience import PATIENCE
