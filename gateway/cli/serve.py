@@ -6,12 +6,12 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 from msgspec.structs import replace
 
 from gateway.cli.client import base_url
@@ -36,8 +36,7 @@ examples:
 """
 
 
-@dataclass(frozen=True)
-class Overrides:
+class Overrides(Struct, frozen=True):
     """What the command line puts in place of the file's values; None keeps the file's."""
 
     host: str | None

@@ -138,7 +138,8 @@ class Runtime(Struct, frozen=True, kw_only=True):
 
     def arguments(self, values: Mapping[str, object]) -> tuple[str, ...]:
         """`args` with `{model_path}`, `{port}`, … replaced by `values[name]`; other braces stay as they are."""
-        return tuple(_PLACEHOLDER.sub(lambda match: str(values[match[1]]), arg) for arg in self.args)
+        names = "|".join(PLACEHOLDERS)
+        return tuple(re.sub(rf"\{{({names})\}}", lambda match: str(values[match[1]]), arg) for arg in self.args)
 
 
 class Residence(Struct, frozen=True, kw_only=True):
@@ -171,8 +172,6 @@ class Spread(Struct, frozen=True, kw_only=True):
 
 PLACEHOLDERS = ("model_path", "model_name", "mmproj_path", "host", "port", "context_window", "threads", "parallel")
 """Names that `args` may have in braces."""
-
-_PLACEHOLDER = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
 
 class Model(Struct, frozen=True, kw_only=True):

@@ -194,12 +194,9 @@ class Check:
         return StructuredOutputInvalid(f"response_format: {reason}", param="response_format", details=details)
 
 
-_FENCE = re.compile(r"\s*```[\w-]*\n(.*?)\n?```\s*", re.DOTALL)
-
-
 def unfenced(text: str) -> str:
     """The text in a Markdown code fence, where that is all there is."""
-    found = _FENCE.fullmatch(text)
+    found = re.fullmatch(r"\s*```[\w-]*\n(.*?)\n?```\s*", text, re.DOTALL)
     return found[1] if found else text.strip()
 
 

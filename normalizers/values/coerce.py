@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from normalizers.values.literals import json_number
-
 _ALIASES = {
     "str": "string",
     "text": "string",
@@ -217,10 +215,11 @@ def read_text(text: str, types: frozenset[str]) -> str | None:
     lower = word.lower()
     if "null" in types and lower == "null":
         return "null"
-    if "integer" in types and _INTEGER.fullmatch(word):
-        return json_number(word)
-    if "number" in types and (number := json_number(word)):
-        return number
+    if "number" in types or ("integer" in types and re.fullmatch(r"[+-]?\d+", word, re.ASCII)):
+        from normalizers.values.literals import json_number  # its patterns take a millisecond to compile
+
+        if (number := json_number(word)) is not None:
+            return number
     if "boolean" in types and lower in _BOOLEANS:
         return _BOOLEANS[lower]
     if _BRACKETS.get(word[:1]) in types:
@@ -254,6 +253,8 @@ def read_container(text: str) -> str | None:
 
 
 def _finite(number: str) -> float:
+    from normalizers.values.literals import json_number
+
     if json_number(number) is None:
         raise ValueError(number)
     return float(number)
@@ -265,5 +266,4 @@ def _refuse(constant: str) -> None:
 
 _TYPES = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
 _BRACKETS = {"{": "object", "[": "array"}
-_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
