@@ -311,8 +311,11 @@ class FlexReply(HTTPReply):
             try:
                 events = await super().payloads()
             except _Cut:
-                await self._go_on()
-                continue
+                if await self._go_on():
+                    continue
+                # It was cut after its last token, which the engine can't be asked to stop at once more.
+                self.done = self._ended = True
+                return [encode(chunk) for chunk in self._last({"stop_type": "limit", "tokens_predicted": 0})]
             chunks = [chunk for event in events for chunk in self._translated(event)]
             if chunks or not events:
                 return chunks
@@ -401,8 +404,9 @@ class FlexReply(HTTPReply):
             self._away = True
             self._seat.leave()
 
-    async def _go_on(self) -> None:
-        """Returns once an engine has accepted the rest of the answer. Raises as `Seat.join` and `ask`."""
+    async def _go_on(self) -> bool:
+        """True once an engine has accepted the rest of the answer; False if there is no rest. Raises as `Seat.join` and
+        `ask`."""
         assert self._saving is not None
         assert self._seat is not None
         before, self._request.progress = self._request.progress, self._describe
@@ -414,6 +418,8 @@ class FlexReply(HTTPReply):
                 raise ProviderUnavailable("the model's settings changed while the answer was put aside", status=502)
             self._backend = backend
             await self._recall_written()
+            if self._limit is not None and len(self._written) >= self._limit:
+                return False
             turn = await take_back(backend.prompts, backend.slots, self._aside)
             await self._forget()
             with turn:
@@ -423,6 +429,7 @@ class FlexReply(HTTPReply):
         self._saving = None
         self.history.append(("went_on", monotonic()))
         self._seat.taken(self)
+        return True
 
     async def _recall_written(self) -> None:
         behind = [*self._prompt, *self._written]

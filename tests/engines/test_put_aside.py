@@ -124,6 +124,25 @@ async def test_words_are_those_of_undisturbed_answers(
         assert list((tmp_path / "prompts").glob("aside-*")) == []
 
 
+async def test_an_answer_that_lacks_only_its_end_gets_no_further_token(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
+        engine = engine_of(gateway, "a")
+        request = flex("a", "Tell me of radars.")
+        alone = await whole(gateway, request)
+        written = 0
+        while written < TOKENS:  # often enough the engine says that it ended before the other request is there
+            task = asyncio.create_task(whole(gateway, request))
+            reply = await in_flight(engine, TOKENS, task)
+            await whole(gateway, asked("a", "Say hello.", max_tokens=3))
+            assert await task == alone
+            written = len(reply._written) if reply is not None else 0
+        assert (engine.in_flight, engine.flex_in_flight, len(engine.queue)) == (0, 0, 0)
+        await forgotten()
+        assert list((tmp_path / "prompts").glob("aside-*")) == []
+
+
 async def test_memory_is_given_away_in_the_middle(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
 ) -> None:
