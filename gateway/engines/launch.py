@@ -110,6 +110,8 @@ async def launched(
 
 async def _ready(model: Model, process: Process, plan: Recipe) -> Address:
     """Waits until the engine answers. Raises ProviderModelNotLoaded if its process ends before."""
+    # Its modules load while it does.
+    backends.load(model.runtime)
     try:
         address = plan.address or Address(await process.announced("host"), await process.announced("port"))
     except EOFError:
