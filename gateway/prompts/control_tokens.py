@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -24,14 +25,19 @@ def remembered(file: Path, key: str) -> Tokens | None:
 def remember(file: Path, key: str, tokens: Tokens) -> None:
     """Raises OSError."""
     kept = {**_all(file), key: tokens}
+    body = msgspec.json.encode(dict([*kept.items()][-MOST_KEPT:]))
     fresh = file.with_suffix(f".{os.getpid()}")
-    fresh.write_bytes(msgspec.json.encode(dict([*kept.items()][-MOST_KEPT:])))
+    fresh.write_bytes(sha256(body).digest() + body)
     fresh.replace(file)
 
 
 def _all(file: Path) -> dict[str, Tokens]:
     try:
-        found: dict[str, Tokens] = msgspec.json.decode(file.read_bytes(), type=dict[str, dict[str, list[int]]])
-    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        written = file.read_bytes()
+    except OSError:
         return {}
+    digest, body = written[:32], written[32:]
+    if digest != sha256(body).digest():
+        return {}
+    found: dict[str, Tokens] = msgspec.json.decode(body, type=dict[str, dict[str, list[int]]])
     return found

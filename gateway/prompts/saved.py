@@ -31,7 +31,7 @@ SHARED_SECONDS = 20.0
 """At the end, for files that other machines shall find."""
 MOST_AHEAD = 1024 * 1024 * 1024
 """Bytes of a file that is checked before a request needs it: about a second's work."""
-CONTROL_TOKENS = "control_tokens.json"
+CONTROL_TOKENS = "control_tokens"
 """The file beside the folder with those of models."""
 UNSUPPORTED = "unsupported"
 """The file with the keys of engines that restore without effect, one in a line."""
