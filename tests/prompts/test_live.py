@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -203,15 +204,15 @@ async def test_the_prompt_that_was_used_last_is_checked_while_an_engine_loads(
         path.write_bytes(b"tokem?"[: last.size])
         os.utime(path, (last.used + 100, last.used + 100))
     hashed: list[str] = []
-    digest, done = folder.file_digest, asyncio.Event()
+    done = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def noted(file: Any, name: str) -> Any:
         hashed.append(Path(file.name).name)
         loop.call_soon_threadsafe(done.set)
-        return digest(file, name)
+        return file_digest(file, name)
 
-    monkeypatch.setattr(folder, "file_digest", noted)
+    monkeypatch.setattr("gateway.prompts.folder.file_digest", noted)
     store = SavedPrompts(saved.settings, saved.path)
     await store.look_ahead("another model")
     await store.look_ahead("m")
