@@ -7,7 +7,9 @@ socket while the reader lags, and cancels a request by aborting its connection. 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, cast
@@ -412,6 +414,8 @@ class Upstream:
             raise ProviderUnavailable(f"the connection to {target} is closed")
         if connection.closed:
             raise NotConnected(f"{target} accepted a connection and closed it at once")
+        if reached_itself(connection.transport):
+            raise NotConnected(f"nothing answers at {target}: the connection reached itself")
         return connection
 
     @property
@@ -435,6 +439,22 @@ class Upstream:
                     ProviderUnavailable(f"the engine at {self.target} sent nothing for {self._silence_timeout:g} s")
                 )
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._busy else None
+
+
+def reached_itself(transport: asyncio.BaseTransport) -> bool:
+    """Whether a new TCP connection has no server at its other end, but itself; resets it then.
+
+    Where nobody listens on a port from which the system also takes those of clients, it may give that very port to the
+    connection, which then succeeds: as if a server were there that sends back each request.
+    """
+    own, opened = transport.get_extra_info("sockname"), transport.get_extra_info("socket")
+    # Of a Unix socket the client's name is empty.
+    if not own or own != transport.get_extra_info("peername"):
+        return False
+    # Closed in order, it would keep a server off the port for a minute.
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    cast(asyncio.Transport, transport).abort()
+    return True
 
 
 def bracketed(host: str) -> str:

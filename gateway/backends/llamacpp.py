@@ -363,7 +363,9 @@ class LlamaCppBackend(OpenAIBackend):
     async def control_tokens(self) -> ControlTokens | None:
         """Read from the server's vocabulary, once; empty if it doesn't tell the vocabulary."""
         if self._control is None:
-            self._control = ControlTokens(await self._read_control_tokens())
+            read = self._read_control_tokens
+            told = self._prompts.control_tokens(self._slots, read) if self._prompts and self._slots else read()
+            self._control = ControlTokens(await told)
         return self._control
 
     async def _read_control_tokens(self) -> dict[str, list[int]]:

@@ -24,6 +24,7 @@ from gateway.config import Prompts
 from gateway.errors import Backoff
 from gateway.prompts.blocks import Chain
 from gateway.prompts.live import TROUBLE, LivePrompts, Place, SlotServer, Turn, counts, is_short
+from gateway.upstream import reached_itself
 
 MOST_BYTES = 64 * 1024 * 1024
 """Of a message: a prompt."""
@@ -269,6 +270,8 @@ class Places:
     async def _connected(self) -> None:
         async with asyncio.timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(*self._address, ssl=self._tls)
+        if reached_itself(writer.transport):
+            raise ConnectionRefusedError
         _write(writer, Key(self._key))
         self._writer = writer
         self.connected.set()

@@ -15,7 +15,7 @@ from gateway.config import Model
 from gateway.engines.process import Process
 from gateway.engines.recipe import Machine, Recipe, recipe
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
-from gateway.upstream import Upstream
+from gateway.upstream import Upstream, reached_itself
 
 STARTS_ON_A_FREE_PORT = 3
 PROBE_SECONDS = 5.0
@@ -110,6 +110,8 @@ async def launched(
 
 async def _ready(model: Model, process: Process, plan: Recipe) -> Address:
     """Waits until the engine answers. Raises ProviderModelNotLoaded if its process ends before."""
+    # Its modules load while it does.
+    backends.load(model.runtime)
     try:
         address = plan.address or Address(await process.announced("host"), await process.announced("port"))
     except EOFError:
@@ -172,6 +174,8 @@ async def listens(address: Address) -> bool:
         async with asyncio.timeout(PROBE_SECONDS):
             _, writer = await asyncio.open_connection(address.host, address.port)
     except (OSError, TimeoutError):
+        return False
+    if reached_itself(writer.transport):
         return False
     writer.transport.abort()
     return True

@@ -110,8 +110,8 @@ class Process:
             guard = subprocess.Popen(  # noqa: ASYNC220, S603
                 [sys.executable, "-I", "-S", str(GUARD), str(grace), str(stdin), *argv],
                 stdin=theirs.fileno(),
-                stdout=read[1][1] if stdout is None else stdout,
-                stderr=read[0][1],
+                stdout=read[1][1].fileno() if stdout is None else stdout,
+                stderr=read[0][1].fileno(),
                 pass_fds=[stdin] if stdin >= 0 else (),
                 env=env,
                 cwd=cwd or "/",
@@ -125,7 +125,7 @@ class Process:
         process._lifeline, _ = await loop.create_connection(lambda: report, sock=ours)
         output = [_Lines(process._line) for _ in read]
         for lines, (end, _) in zip(output, read, strict=True):
-            await loop.connect_read_pipe(lambda lines=lines: lines, os.fdopen(end, "rb", 0))  # type: ignore[misc]
+            await loop.connect_read_pipe(lambda lines=lines: lines, end)  # type: ignore[misc]
         process._watch = asyncio.create_task(process._run(report, output), name=f"engine process {guard.pid}")
         return process
 
@@ -265,11 +265,39 @@ class _Lines(asyncio.Protocol):
             self._transport.close()
 
 
-def _pipe(ours: ExitStack, given: ExitStack) -> tuple[int, int]:
-    """An end to read from, which stays ours, and one to write to, which the child gets."""
+class PipeEnd:
+    """One end of a pipe, for a loop's transport, which closes it.
+
+    uvloop closes the descriptor itself before it calls `close`. By then its number may be that of a file or connection
+    of another thread, which a file object would close, since it knows only the number.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._pipe = os.fstat(descriptor)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        """Idempotent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        with suppress(OSError):  # closed already
+            if os.path.samestat(os.fstat(descriptor), self._pipe):
+                os.close(descriptor)
+
+
+def pipe() -> tuple[PipeEnd, PipeEnd]:
+    """An end to read from, and one to write to."""
     read, write = os.pipe()
-    ours.callback(os.close, read)
-    given.callback(os.close, write)
+    return PipeEnd(read), PipeEnd(write)
+
+
+def _pipe(ours: ExitStack, given: ExitStack) -> tuple[PipeEnd, PipeEnd]:
+    """An end to read from, which stays ours, and one to write to, which the child gets."""
+    read, write = pipe()
+    ours.callback(read.close)
+    given.callback(write.close)
     return read, write
 
 

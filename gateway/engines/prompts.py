@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> Live
     except OSError as error:
         saved.failed(error)
         return None
+    await saved.look_ahead(model.name)
     return LivePrompts(
         saved, model.name, lambda: prints(model, recipe), began_with, lambda: anywhere(model, recipe, saved)
     )
@@ -90,7 +92,14 @@ def _files(model: Model, recipe: Recipe) -> Iterator[Path]:
 
 
 def _version(project: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version  # the start needn't wait for it
+    """Of an installed wheel, as the name of the folder beside it says: `importlib.metadata` takes longer to load than
+    all else that happens before an engine starts."""
+    spec = find_spec(project)
+    if spec is not None and spec.origin is not None:
+        beside = [folder.name for folder in Path(spec.origin).parents[1].glob(f"{project}-*.dist-info")]
+        if len(beside) == 1:
+            return beside[0].removeprefix(f"{project}-").removesuffix(".dist-info")
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version(project)

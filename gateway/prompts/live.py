@@ -299,6 +299,14 @@ class LivePrompts:
         """What its files depend on; None until `know`, and if nothing is saved."""
         return self._key
 
+    async def control_tokens(
+        self, server: SlotServer, read: Callable[[], Awaitable[dict[str, list[int]]]]
+    ) -> Mapping[str, list[int]]:
+        """What `read` reads from the engine's vocabulary, which an engine with the same key may have told before."""
+        if not await self.know(server) or self._key is None:
+            return await read()
+        return await self.saved.control_tokens(self._key, read)
+
     async def take(self, server: SlotServer, begun: Turn | None = None) -> Turn:
         """A slot for an answer that fills it with a file of its own. begun: its turn until it was put aside.
 

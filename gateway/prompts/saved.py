@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,10 @@ PAUSE_SECONDS = 60.0
 """After a failure to save, such as a full disk."""
 SHARED_SECONDS = 20.0
 """At the end, for files that other machines shall find."""
+MOST_AHEAD = 1024 * 1024 * 1024
+"""Bytes of a file that is checked before a request needs it: about a second's work."""
+CONTROL_TOKENS = "control_tokens"
+"""The file beside the folder with those of models."""
 UNSUPPORTED = "unsupported"
 """The file with the keys of engines that restore without effect, one in a line."""
 
@@ -46,6 +51,8 @@ class SavedPrompts:
         self._paused_until = 0.0
         self._told: set[str] = set()
         self._bytes_per_token: dict[str, float] = {}
+        self._ahead: dict[str, asyncio.Task[None]] = {}
+        """Saved prompts that are checked while an engine loads, by name."""
         self._keeping: dict[asyncio.Task[None], str] = {}
         """What `keep_later` began, with the keys."""
         self._share: Share | None = None
@@ -178,8 +185,28 @@ class SavedPrompts:
 
     # Restoring
 
+    async def look_ahead(self, model: str) -> None:
+        """An engine of that model loads: begins to check the prompt that was used last, whose conversation is the
+        likeliest to go on. Raises nothing."""
+        try:
+            await self.open()
+        except OSError as error:
+            self.failed(error)
+            return
+        its = [entry for entry in self._entries.values() if entry.model == model]
+        last = max(its, key=lambda entry: entry.used, default=None)
+        if last is not None and last.size <= MOST_AHEAD and last.name not in self._ahead:
+            task = self._ahead[last.name] = asyncio.create_task(self._check(last), name=f"check {last.name}")
+            task.add_done_callback(lambda _: self._ahead.pop(last.name))
+
+    async def _check(self, saved: Saved) -> None:
+        with contextlib.suppress(Damaged, OSError):  # `file` tells it if a request comes for it
+            await asyncio.to_thread(self._folder.check, saved)
+
     async def file(self, saved: Saved) -> str | None:
         """The name of a file that was checked and may go to an engine; None if it was damaged, and removes it."""
+        if (ahead := self._ahead.get(saved.name)) is not None:
+            await asyncio.wait({ahead})
         try:
             name = await asyncio.to_thread(self._folder.file, saved)
         except (Damaged, OSError) as error:
@@ -196,6 +223,24 @@ class SavedPrompts:
         await self._remove([saved])
         if (key := self._shared_keys.get(saved.key)) is not None and (share := self._place()) is not None:
             self._later(saved.name, share.run(share.remove, key, [saved.name]))
+
+    async def control_tokens(
+        self, key: str, read: Callable[[], Awaitable[dict[str, list[int]]]]
+    ) -> Mapping[str, list[int]]:
+        """Those of engines with that key, as `read` reads them unless an earlier engine has told them."""
+        from gateway.prompts import control_tokens  # the gateway's start needn't wait for it
+
+        file = self.path.with_name(CONTROL_TOKENS)
+        known = await asyncio.to_thread(control_tokens.remembered, file, key)
+        if known is not None:
+            return known
+        found = await read()
+        if found:
+            try:
+                await asyncio.to_thread(control_tokens.remember, file, key, found)
+            except OSError as error:
+                log.debug("can't write %s: %s", file, error)
+        return found
 
     def supports(self, key: str) -> bool:
         return key not in self._unsupported

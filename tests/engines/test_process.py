@@ -13,11 +13,12 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from gateway.engines.process import LINE_CHARS, TAIL_LINES, Process
+from gateway.engines.process import LINE_CHARS, TAIL_LINES, PipeEnd, Process, pipe
 from tests.conftest import ROOT
 from tests.engines.conftest import alive, gone, stand_still
 from tests.patience import PATIENCE
@@ -294,3 +295,57 @@ async def test_a_guard_that_hangs_is_killed_with_its_process(monkeypatch: pytest
     await process.stop()
     assert gone(process.pid)
     assert gone(process._guard.pid)
+
+
+async def _ends_while_another_thread_opens_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other thread's files are opened where it could do so at the latest: just before an end is closed."""
+    opened: list[int] = []
+    close = PipeEnd.close
+
+    def close_late(end: PipeEnd) -> None:
+        opened.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(8))
+        close(end)
+
+    ends: list[tuple[PipeEnd, tuple[int, int]]] = []
+    make = PipeEnd.__init__
+
+    def made(end: PipeEnd, descriptor: int) -> None:
+        make(end, descriptor)
+        ends.append((end, (descriptor, os.fstat(descriptor).st_ino)))
+
+    monkeypatch.setattr(PipeEnd, "close", close_late)
+    monkeypatch.setattr(PipeEnd, "__init__", made)
+    async with asyncio.timeout(PATIENCE):
+        process = await started(UP)
+        assert await process.announced("up") == 1
+        await process.wait()
+    assert len(ends) == 4
+    null = os.stat(os.devnull)
+    while any(end.fileno() != -1 for end, _ in ends):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    for _, (descriptor, inode) in ends:
+        with suppress(OSError):
+            assert os.fstat(descriptor).st_ino != inode, "it is still open"
+    assert len(opened) == 8 * 4
+    for descriptor in opened:
+        assert os.path.samestat(os.fstat(descriptor), null)
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_the_end_of_its_output_closes_no_file_of_another_thread(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with asyncio.Runner(loop_factory=import_module(loop).new_event_loop) as runner:
+        runner.run(_ends_while_another_thread_opens_files(monkeypatch))
+
+
+def test_an_end_of_a_pipe_is_closed_once() -> None:
+    read, write = pipe()
+    number = read.fileno()
+    read.close()
+    with pytest.raises(BrokenPipeError):
+        os.write(write.fileno(), b"nobody reads")
+    with open(os.devnull, "rb") as other:
+        assert other.fileno() == number
+        read.close()
+        assert os.path.samestat(os.fstat(number), os.stat(os.devnull))
+    write.close()

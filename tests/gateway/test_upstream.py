@@ -21,8 +21,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.backends import Address
+from gateway.engines.launch import listens
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
-from gateway.upstream import HIGH_WATER, LINGER_SECONDS, MAX_IDLE, SWEEP_SECONDS, Response, Upstream
+from gateway.upstream import (
+    HIGH_WATER,
+    LINGER_SECONDS,
+    MAX_IDLE,
+    SWEEP_SECONDS,
+    NotConnected,
+    Response,
+    Upstream,
+    reached_itself,
+)
 from tests.gateway.conftest import Clock
 from tests.gateway.double import (
     STREAM_HEAD,
@@ -37,6 +47,7 @@ from tests.gateway.double import (
     silence,
 )
 from tests.patience import PATIENCE
+from tests.ports import reaching_themselves
 
 OK = answers(b"{}")
 
@@ -217,6 +228,33 @@ async def test_nobody_listens() -> None:
         await ask(Upstream(Address(uds="/nowhere/ctxgate.sock")))
     with pytest.raises(ProviderUnavailable, match=r"nothing answers at http://no-such-host\.invalid"):
         await ask(Upstream(Address(host="no-such-host.invalid", port=80)))
+
+
+async def unused(port: int) -> None:
+    """Returns once a server may have the port. Fails if a connection ended in order, which keeps it for a minute."""
+    async with asyncio.timeout(30):
+        while True:
+            with socket.socket() as server:
+                try:
+                    server.bind(("127.0.0.1", port))
+                except OSError:
+                    await asyncio.sleep(0)
+                else:
+                    return
+
+
+async def test_a_connection_that_reached_itself_is_none() -> None:
+    async with asyncio.timeout(PATIENCE), reaching_themselves() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST / HTTP/1.1")
+        assert await reader.readexactly(15) == b"POST / HTTP/1.1"
+        assert reached_itself(writer.transport)
+        await unused(port)
+        with pytest.raises(NotConnected, match=r"nothing answers at .*: the connection reached itself"):
+            await ask(Upstream(Address(port=port)))
+        await unused(port)
+        assert not await listens(Address(port=port))
+        await unused(port)
 
 
 async def test_a_server_that_takes_no_connection() -> None:
@@ -707,6 +745,7 @@ ON_UVLOOP: list[Callable[[], Coroutine[Any, Any, None]]] = [
     test_all_of_many_stale_connections_are_passed_over,
     test_bytes_that_answer_nothing_end_the_connection,
     test_nobody_listens,
+    test_a_connection_that_reached_itself_is_none,
     test_a_server_that_takes_no_connection,
     test_aclose_fails_what_is_in_flight,
     test_aclose_fails_what_a_slow_reader_has_not_read,

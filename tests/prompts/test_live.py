@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ import pytest
 
 from gateway.config import Prompts
 from gateway.errors import ProviderUnavailable
+from gateway.prompts import folder
 from gateway.prompts.folder import Folder
 from gateway.prompts.live import Build, LivePrompts, Turn
-from gateway.prompts.saved import UNSUPPORTED, SavedPrompts
+from gateway.prompts.saved import CONTROL_TOKENS, UNSUPPORTED, SavedPrompts
 from tests.prompts.conftest import names
 
 TOKENS = 1000
@@ -143,6 +146,84 @@ async def test_requests_wait_for_a_slot_in_order(saved: SavedPrompts) -> None:
     third = await waiting[1]
     assert third is not None
     assert third.slot == 0
+
+
+async def test_control_tokens_are_read_once_for_all_engines_with_a_key(saved: SavedPrompts) -> None:
+    server, reads = Double(saved.path), 0
+    told = {"<|im_end|>": [44, 108], "</s>": [1, 2]}
+
+    async def read() -> dict[str, list[int]]:
+        nonlocal reads
+        reads += 1
+        return told
+
+    async def again(weights: str = "some") -> int:
+        """How often another gateway reads them."""
+        before = reads
+        prompts = LivePrompts(SavedPrompts(saved.settings, saved.path), "m", lambda: [weights], [weights])
+        assert await prompts.control_tokens(server, read) == told
+        return reads - before
+
+    assert [await again(), await again(), await again("others"), await again(), await again("others")] == [
+        1,
+        0,
+        1,
+        0,
+        0,
+    ]
+    file = saved.path.with_name(CONTROL_TOKENS)
+    good = file.read_bytes()
+    for at in (0, 32, good.index(b"44"), len(good) - 1):
+        file.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        assert [await again(), await again()] == [1, 0]
+        file.write_bytes(good[:at])
+        assert [await again(), await again()] == [1, 0]
+    # Nothing is no answer, and a file that can't be written costs no request.
+    file.unlink()
+    told = {}
+    assert [await again(), await again()] == [1, 1]
+    told = {"<s>": [1]}
+    file.mkdir()
+    assert [await again(), await again()] == [1, 1]
+
+
+@pytest.mark.parametrize("damaged", ["never", "before the check", "after the check"])
+async def test_the_prompt_that_was_used_last_is_checked_while_an_engine_loads(
+    saved: SavedPrompts, monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    server = Double(saved.path)
+    prompts = live(saved)
+    for prompt in PROMPTS:
+        await turn(prompts, server, prompt)
+    await prompts.save_all(server)
+    await saved.kept()
+    other, last = list(folder.Folder(saved.path).list().values())[:2]
+    path = saved.path / (last.name + folder.PROMPT)
+    os.utime(path, (last.used + 100, last.used + 100))
+    if damaged == "before the check":
+        path.write_bytes(b"tokem?"[: last.size])
+        os.utime(path, (last.used + 100, last.used + 100))
+    hashed: list[str] = []
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def noted(file: Any, name: str) -> Any:
+        hashed.append(Path(file.name).name)
+        loop.call_soon_threadsafe(done.set)
+        return file_digest(file, name)
+
+    monkeypatch.setattr("gateway.prompts.folder.file_digest", noted)
+    store = SavedPrompts(saved.settings, saved.path)
+    await store.look_ahead("another model")
+    await store.look_ahead("m")
+    await done.wait()
+    if damaged == "after the check":
+        await asyncio.gather(*store._ahead.values())
+        path.write_bytes(b"tokem?"[: last.size])
+    assert await store.file(last) == (path.name if damaged == "never" else None)
+    assert path.exists() == (damaged == "never")
+    assert hashed == ([path.name] if damaged == "never" else [path.name, path.name])
+    assert await store.file(other) == other.name + folder.PROMPT == hashed[-1]
 
 
 async def test_what_an_engine_wrote_late_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,15 @@ import httpx
 import pytest
 import respx
 
-from gateway.errors import CATEGORIES, GatewayError, ProviderInvalidResponse, ProviderModelNotLoaded
+from gateway.errors import (
+    CATEGORIES,
+    GatewayError,
+    ProviderInvalidResponse,
+    ProviderModelNotLoaded,
+    ProviderUnavailable,
+)
 from gateway.provider import ImageBlock, OpenAIProvider, TextBlock, UrlSource, UserMessage
+from tests.ports import reaching_themselves
 
 from .doubles import SERVER, answering, provider_of
 
@@ -182,6 +189,12 @@ async def test_the_cause_has_the_answer_and_no_text_has_the_key() -> None:
     assert error.__cause__.response.status_code == 401
     assert "sk-secret" not in error.__cause__.response.text
     assert "sk-secret" not in repr(provider(httpx.Response(200), "sk-secret"))
+
+
+async def test_a_connection_that_reached_itself_is_no_server() -> None:
+    async with reaching_themselves() as port, OpenAIProvider(f"http://127.0.0.1:{port}", "m") as provider:
+        with pytest.raises(ProviderUnavailable, match="can't be reached: illegal status line"):
+            await provider.complete([HI])
 
 
 async def test_an_endless_message_is_cut() -> None:

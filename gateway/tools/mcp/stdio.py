@@ -13,7 +13,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
     from mcp.shared.message import SessionMessage
 
-    from gateway.engines.process import Process
+    from gateway.engines.process import PipeEnd, Process
 
 LONGEST_LINE = 4 * 1024 * 1024
 """Bytes of one message."""
@@ -224,9 +224,13 @@ def _close(reading: asyncio.ReadTransport, writing: asyncio.WriteTransport) -> N
         writing.abort()
 
 
-def _pipe(files: contextlib.ExitStack) -> tuple[BinaryIO, BinaryIO]:
-    read, write = os.pipe()
-    return files.enter_context(os.fdopen(read, "rb", 0)), files.enter_context(os.fdopen(write, "wb", 0))
+def _pipe(files: contextlib.ExitStack) -> tuple[PipeEnd, PipeEnd]:
+    from gateway.engines.process import pipe
+
+    read, write = pipe()
+    files.callback(read.close)
+    files.callback(write.close)
+    return read, write
 
 
 def _status(code: int) -> str:

@@ -1,0 +1,43 @@
+"""The control tokens of models, kept on disk: to read them from an engine's vocabulary takes longer than to restore a
+prompt. All functions block; call them in a thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+MOST_KEPT = 32
+"""Keys in the file; the oldest go first."""
+
+Tokens = Mapping[str, list[int]]
+"""See `gateway.wire.control_tokens.ControlTokens`."""
+
+
+def remembered(file: Path, key: str) -> Tokens | None:
+    """What `remember` wrote for the key; None if it wrote nothing, or the file can't be read."""
+    return _all(file).get(key)
+
+
+def remember(file: Path, key: str, tokens: Tokens) -> None:
+    """Raises OSError."""
+    kept = {**_all(file), key: tokens}
+    body = msgspec.json.encode(dict([*kept.items()][-MOST_KEPT:]))
+    fresh = file.with_suffix(f".{os.getpid()}")
+    fresh.write_bytes(sha256(body).digest() + body)
+    fresh.replace(file)
+
+
+def _all(file: Path) -> dict[str, Tokens]:
+    try:
+        written = file.read_bytes()
+    except OSError:
+        return {}
+    digest, body = written[:32], written[32:]
+    if digest != sha256(body).digest():
+        return {}
+    found: dict[str, Tokens] = msgspec.json.decode(body, type=dict[str, dict[str, list[int]]])
+    return found
