@@ -54,20 +54,22 @@ class Nodes:
         self.workers.append(node)
         return node
 
-    def kill(self, node: Any) -> None:
-        """`kill -9` of all that runs on the node, engines too, as a power cut does."""
+    def kill(self, node: Any) -> float:
+        """`kill -9` of all that runs on the node, engines too, as a power cut does; returns when, by time.monotonic."""
         self.workers.remove(node)
         doomed: list[psutil.Process] = []
         for info in node.all_processes.values():
             for each in info:
                 process = psutil.Process(each.process.pid)
                 doomed += [process, *process.children(recursive=True)]
+        killed = time.monotonic()
         for process in doomed:
             try:
                 os.kill(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         self.cluster.remove_node(node, allow_graceful=False)
+        return killed
 
     def close(self) -> None:
         self.cluster.shutdown()
@@ -90,7 +92,11 @@ class Gateway:
                 stdout=out,
                 stderr=out,
             )
-        until(lambda: self.ask("/health") is not None, f"{name} serves")
+        until(self._serves, f"{name} serves")
+
+    def _serves(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        return self.ask("/health") is not None
 
     def ask(self, path: str, body: object = None, seconds: float = PATIENCE) -> Any:
         """The JSON of the answer; None if nobody answers."""
