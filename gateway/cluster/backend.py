@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.backends.replicas import Replica, Replicas, parts
-from gateway.cluster.prompts import Places
+from gateway.cluster.prompts import Places, Rate
 from gateway.cluster.values import EngineRow, Failed, fingerprint
 from gateway.config import Config, Model
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
@@ -67,6 +67,7 @@ class ClusterBackend(Replicas):
         self._shared = shared
         self._news = asyncio.Event()
         self._failure: GatewayError | None = None
+        self._rate = Rate()
         self._closing: set[asyncio.Task[None]] = set()
 
     # What the cluster tells
@@ -216,7 +217,7 @@ class ClusterBackend(Replicas):
     def _places(self, row: EngineRow, key: SecretStr) -> Places:
         tls = ssl.create_default_context(cafile=self.model.ca_file) if row.url.startswith("https:") else None
         host = Address.parse(row.url).host
-        return Places(host, row.places, tls, key.get_secret_value(), lambda: self._shared.config().prompts)
+        return Places(host, row.places, tls, key.get_secret_value(), lambda: self._shared.config().prompts, self._rate)
 
     def _part(self, engine: Engine) -> None:
         """No further request goes there; those in flight go on."""

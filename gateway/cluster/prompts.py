@@ -23,7 +23,7 @@ from msgspec import Struct
 from gateway.config import Prompts
 from gateway.errors import Backoff
 from gateway.prompts.blocks import Chain
-from gateway.prompts.live import TROUBLE, LivePrompts, Place, SlotServer, Turn, counts, is_short
+from gateway.prompts.live import TROUBLE, LivePrompts, Place, SlotServer, Turn, counts, is_short, reading_seconds
 
 MOST_BYTES = 64 * 1024 * 1024
 """Of a message: a prompt."""
@@ -47,10 +47,11 @@ class Beside(Struct, frozen=True, tag="beside"):
 
 
 class Long(Struct, frozen=True, tag="long"):
-    """A request with this rendered prompt."""
+    """A request with this rendered prompt. seconds_per_token: how long other engines of the model read; 0: unknown."""
 
     id: int
     prompt: str
+    seconds_per_token: float = 0.0
 
 
 class Left(Struct, frozen=True, tag="left"):
@@ -152,6 +153,8 @@ class PlaceServer:
         turn: Turn | None = None
         try:
             if isinstance(message, Long):
+                if message.seconds_per_token:
+                    self._live.assumed_seconds_per_token = message.seconds_per_token
                 turn = await self._live.place_long(self._slots, message.prompt)
             else:
                 turn = await self._live.place_beside(self._slots, message.sent, private=message.private)
@@ -186,7 +189,7 @@ class PlaceServer:
                 "prompt_tokens_details": {"cached_tokens": cached},
                 "completion_tokens": completion,
             }
-            turn.answered(usage, 0.0, turn.since + message.reading if message.reading else 0.0)
+            turn.answered(usage, 0.0, turn.since + message.reading)
 
 
 def _turn(task: asyncio.Task[Turn | None]) -> Turn | None:
@@ -198,12 +201,21 @@ def _leave(task: asyncio.Task[Turn | None]) -> None:
         turn.leave()
 
 
+class Rate:
+    """How long the engines of a model take to read a token, as the last of them told; 0: unknown."""
+
+    seconds_per_token = 0.0
+
+
 class Places:
-    """A gateway's side, for one engine; see `gateway.prompts.live.Placing`. Without a connection the engine chooses."""
+    """A gateway's side, for one engine; see `gateway.prompts.live.Placing`. Without a connection the engine chooses.
+
+    rate: shared by the engines of the model."""
 
     def __init__(
-        self, host: str, port: int, tls: ssl.SSLContext | None, key: str, settings: Callable[[], Prompts]
+        self, host: str, port: int, tls: ssl.SSLContext | None, key: str, settings: Callable[[], Prompts], rate: Rate
     ) -> None:
+        self._rate = rate
         self._address = host, port
         self._tls = tls
         self._key = key
@@ -228,7 +240,9 @@ class Places:
             except TROUBLE as error:
                 log.debug("a prompt can't be rendered: %s", error)
                 return None
-            message = Long(id, prompt) if prompt is not None else Beside(id, b"", private=True)
+            message = (
+                Long(id, prompt, self._rate.seconds_per_token) if prompt is not None else Beside(id, b"", private=True)
+            )
         since = time.monotonic()
         answer = self._waiting[id] = asyncio.get_running_loop().create_future()
         turn = RemoteTurn(self, id)
@@ -275,6 +289,7 @@ class Places:
         try:
             while True:
                 answer = _placed(await _read(reader))
+                self._rate.seconds_per_token = answer.seconds_per_token or self._rate.seconds_per_token
                 if (waiting := self._waiting.get(answer.id)) is not None and not waiting.done():
                     waiting.set_result(answer)
         finally:
@@ -314,8 +329,7 @@ class RemoteTurn:
         found = counts(usage)
         if found is None:
             return usage
-        reading = max(0.0, first - max(began, self._since)) if first else 0.0
-        self._tell(Left(self._id, found, reading))
+        self._tell(Left(self._id, found, reading_seconds(found, max(began, self._since), first)))
         helped = min(self._told.restored, found[1])
         if not helped:
             return usage

@@ -55,7 +55,7 @@ class EngineRow(Struct, frozen=True):
 
 class Node(Struct, frozen=True):
     """A machine of the cluster. needs: memory that a model's engine takes there; a model whose weights it lacks is
-    missing. lacks: what keeps it from running engines, for people."""
+    missing. address: by which other machines reach it."""
 
     id: str
     host: str
@@ -63,11 +63,13 @@ class Node(Struct, frozen=True):
     budget: Budget
     needs: Mapping[str, Footprint] = field(default_factory=dict)
     gpus: float = 0.0
-    lacks: tuple[str, ...] = ()
+    cpus: float = 0.0
+    address: str = ""
 
 
 class NodeRow(Struct, frozen=True):
-    """A node for status pages. used: bytes of `memory` that engines hold; the same on its GPUs."""
+    """A node for status pages. used: bytes of `memory` that engines hold; the same on its GPUs. cpus, gpus: as Ray
+    counts them. alive: False for a while after Ray has lost it."""
 
     id: str
     host: str
@@ -77,7 +79,10 @@ class NodeRow(Struct, frozen=True):
     gpu_memory: int
     gpu_used: int
     engines: tuple[str, ...]
-    lacks: tuple[str, ...] = ()
+    address: str = ""
+    cpus: float = 0.0
+    gpus: float = 0.0
+    alive: bool = True
 
 
 class Load(Struct, frozen=True, tag="load"):

@@ -54,6 +54,8 @@ FAST_SECONDS_PER_TOKEN = 0.0002
 """Until an engine has shown how fast it reads."""
 RATE_TOKENS = 64
 """As many tokens must be read to learn how long reading takes."""
+WRITING = 8
+"""A written token takes as long as so many read ones, at least: from a whole answer, whose first token nobody saw."""
 IN_VAIN = 0.5
 """The share of a restored beginning that an engine must report as cached."""
 MOST_IN_VAIN = 2
@@ -228,6 +230,8 @@ class LivePrompts:
         self._hosted: list[Hosted] = []
         self._uses = 0
         self._seconds_per_token = 0.0
+        self.assumed_seconds_per_token = FAST_SECONDS_PER_TOKEN
+        """How long reading takes, until this engine has shown it."""
         self._in_vain = 0
         self._line: deque[asyncio.Future[None]] = deque()
         """Requests that wait for a slot, the oldest first."""
@@ -285,7 +289,7 @@ class LivePrompts:
         match = self.saved.best(key, begins)
         known = max([match.blocks if match is not None else 0, *(shared(each, begins) for each in held)])
         if len(begins) - known >= least:
-            seconds = tokens_of(len(begins) - known) * (self._seconds_per_token or FAST_SECONDS_PER_TOKEN)
+            seconds = tokens_of(len(begins) - known) * (self._seconds_per_token or self.assumed_seconds_per_token)
             await self.saved.fetch(key, begins, known + least - 1, seconds)
 
     async def know(self, server: SlotServer) -> bool:
@@ -447,8 +451,8 @@ class LivePrompts:
             return usage
         slot.tokens = prompt + completion
         slot.unsaved += max(0, prompt - cached) + completion
-        if first and prompt - cached >= RATE_TOKENS:
-            self._seconds_per_token = (first - max(began, turn.since)) / (prompt - cached)
+        if reading := reading_seconds(found, max(began, turn.since), first):
+            self._seconds_per_token = reading / (prompt - cached)
         if self.saved.settings.save == "each_turn":
             self._later(self._save_turn(turn.server, slot))
         return self._check(turn, usage, prompt, cached)
@@ -637,3 +641,16 @@ def counts(usage: Mapping[str, Any]) -> tuple[int, int, int] | None:
     counts = usage.get("prompt_tokens"), cached, usage.get("completion_tokens")
     prompt, cached, completion = (count if isinstance(count, int) else None for count in counts)
     return None if prompt is None or cached is None or completion is None else (prompt, cached, completion)
+
+
+def reading_seconds(found: tuple[int, int, int], since: float, first: float) -> float:
+    """How long an engine took to read a prompt; 0 if that can't be said. found: see `counts`. since, first: when it
+    got the prompt, and when its first token came, by time.monotonic; 0 for a whole answer, which ends now."""
+    prompt, cached, completion = found
+    read = prompt - cached
+    if read < RATE_TOKENS:
+        return 0.0
+    if first:
+        return max(0.0, first - since)
+    written = WRITING * completion
+    return max(0.0, time.monotonic() - since) * read / (read + written) if written <= read else 0.0
