@@ -63,7 +63,9 @@ class ClusterBackend(Replicas):
         super().__init__(model, (), self._type)
         self.engines: dict[str, Engine] = {}
         self.waiting = 0
-        self._fingerprint = fingerprint(model)
+        cluster = shared.config().cluster
+        self._tls = cluster.tls if cluster is not None else None
+        self._fingerprint = fingerprint(model, self._tls)
         self._shared = shared
         self._news = asyncio.Event()
         self._failure: GatewayError | None = None
@@ -202,9 +204,13 @@ class ClusterBackend(Replicas):
         news.set()
 
     def _join(self, row: EngineRow) -> None:
-        tls = row.url.startswith("https:")
-        model = replace(self.model, api_key=self._shared.key, connect_timeout=min(2.0, self.model.connect_timeout))
-        engine = Engine(row, self._type(model if tls else replace(model, ca_file=None), Address.parse(row.url)))
+        model = replace(
+            self.model,
+            api_key=self._shared.key,
+            connect_timeout=min(2.0, self.model.connect_timeout),
+            ca_file=self._tls.ca_file if self._tls is not None else None,
+        )
+        engine = Engine(row, self._type(model, Address.parse(row.url)))
         self.engines[row.id] = engine
         if row.places and self._shared.key is not None:
             engine.places = self._places(row, self._shared.key)
@@ -215,7 +221,7 @@ class ClusterBackend(Replicas):
             self._choice.add(engine)
 
     def _places(self, row: EngineRow, key: SecretStr) -> Places:
-        tls = ssl.create_default_context(cafile=self.model.ca_file) if row.url.startswith("https:") else None
+        tls = ssl.create_default_context(cafile=self._tls.ca_file) if self._tls is not None else None
         host = Address.parse(row.url).host
         return Places(host, row.places, tls, key.get_secret_value(), lambda: self._shared.config().prompts, self._rate)
 

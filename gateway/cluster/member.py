@@ -142,9 +142,9 @@ class Member:
             rows, self.nodes = await store.read(
                 lambda connection: (tables.engines(connection), tables.nodes(connection))
             )
+            self._models.update(rows)
         except GatewayError as error:
             raise OSError(str(error)) from error
-        self._models.update(rows)
         self._models.shared.changed(True)
 
     # What it does

@@ -274,7 +274,8 @@ class Placer:
     def _scale(self) -> None:
         now = time.monotonic()
         waiting = scaling.together([load.waiting for _, load in self._loads.values()])
-        launches = {name: fingerprint(model) for name, model in self._settings.models.items() if placeable(model)}
+        tls = self._settings.cluster.tls
+        launches = {name: fingerprint(model, tls) for name, model in self._settings.models.items() if placeable(model)}
         for engine in self._engines.values():
             if launches.get(engine.model) != engine.launch:
                 self._drain(engine, for_good=True)
@@ -349,7 +350,7 @@ class Placer:
     def _start(self, name: str, node: str, need: Footprint) -> None:
         model = self._settings.models[name]
         id = f"{name}-{token_hex(3)}"
-        launch = fingerprint(model)
+        launch = fingerprint(model, self._settings.cluster.tls)
         actor = (
             ray.remote(EngineActor)
             .options(

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from gateway.config import Engines, Model, Prompts
 from gateway.config.diff import launch
-from gateway.config.values import STARTABLE, Cluster
+from gateway.config.values import STARTABLE, Cluster, ClusterTLS
 from gateway.engines.memory import Budget, Footprint
 
 NAMESPACE, PLACER, ENGINE = "ctxgate", "ctxgate placer", "ctxgate engine "
@@ -122,10 +122,11 @@ def placeable(model: Model) -> bool:
     return model.runtime in STARTABLE or (model.engine.command is not None and model.runtime != "ollama")
 
 
-def fingerprint(model: Model) -> str:
-    """Equal for models whose engines may stand for each other."""
+def fingerprint(model: Model, tls: ClusterTLS | None = None) -> str:
+    """Equal for models whose engines may stand for each other. tls: of the cluster; engines without it don't stand for
+    those that have it."""
     # Enums, paths and structs of one model always print alike.
-    return hashlib.sha256(repr(launch(model)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((launch(model), tls is not None)).encode()).hexdigest()[:16]
 
 
 def split(load: Load, most: int) -> list[bytes]:

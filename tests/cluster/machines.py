@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from sqlalchemy import create_engine, text
 
 from tests.cluster.nodes import Gateway, Nodes, config
@@ -23,8 +24,13 @@ class Machines:
         self.store = server.database()
         self.gateways: list[Gateway] = []
 
-    def gateway(self, name: str, prompts: dict[str, Any] | None = None, **model: Any) -> Gateway:
+    def gateway(
+        self, name: str, prompts: dict[str, Any] | None = None, top: dict[str, Any] | None = None, **model: Any
+    ) -> Gateway:
+        """top: further keys of config.yaml; model: of its model `chat`."""
         settings = config(self.ray.address, self.store, prompts, **{"nodes": {"part": "worker"}, **model})
+        for key, value in (top or {}).items():
+            settings[key] = {**settings.get(key, {}), **value}
         made = Gateway(self.folder, name, settings)
         self.gateways.append(made)
         return made
@@ -40,6 +46,16 @@ class Machines:
     def node_of(self, url: str) -> Any:
         ((id,),) = self.rows(f"SELECT node FROM cluster_engines WHERE url = '{url}'")
         return next(node for node in self.ray.workers if node.node_id == id)
+
+    def kill_engine(self, url: str) -> None:
+        """`kill -9` of the engine's own process."""
+        port = url.rpartition(":")[2]
+        (engine,) = [
+            each
+            for each in psutil.process_iter(["cmdline"])
+            if "--port" in (line := each.info["cmdline"] or []) and port in line and "guard.py" not in str(line)
+        ]
+        engine.kill()
 
     @contextmanager
     def open(self) -> Iterator[Machines]:
