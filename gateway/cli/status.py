@@ -119,7 +119,7 @@ def _nodes(cluster: dict[str, Any] | None) -> list[Table | str]:
     lines += ["", f"gateways: {', '.join(cluster['gateways'])}"]
     if not cluster["store"]:
         lines.append("PostgreSQL is away: chats go on, what needs state gets 503")
-    if not cluster["agent"]:
+    if not cluster["ray"]:
         lines.append("Ray is away: engines that run go on, no other starts")
     return lines
 

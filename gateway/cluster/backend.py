@@ -53,6 +53,8 @@ class Shared:
         self.changed = changed
         self.key: SecretStr | None = None
         """Which the engines ask for; None before the store told it."""
+        self.away = ""
+        """Why no engine can be started now."""
 
 
 class ClusterBackend(Replicas):
@@ -169,6 +171,12 @@ class ClusterBackend(Replicas):
             await self._wait(deadline)
 
     async def _wait(self, deadline: float) -> None:
+        if self._shared.away and not self._replicas:
+            raise ProviderModelNotLoaded(
+                f"model {self.model.name!r}: none of its engines runs, and none can be started: {self._shared.away}",
+                code="ray_unavailable",
+                retry_after=5,
+            )
         limits = self._shared.config().engines
         if self.waiting >= limits.queue_length:
             raise ProviderRateLimit(

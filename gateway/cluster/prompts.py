@@ -224,13 +224,14 @@ class Places:
         self._waiting: dict[int, asyncio.Future[Placed]] = {}
         self._writer: asyncio.StreamWriter | None = None
         self.connected = asyncio.Event()
+        self._connects_until = time.monotonic() + CONNECT_SECONDS
         self._running = asyncio.create_task(self._run(), name=f"places at {host}:{port}")
 
     async def place(
         self, server: SlotServer, sent: Sequence[bytes], render: Callable[[], Awaitable[str | None]], *, private: bool
     ) -> Place | None:
         """See `LivePrompts.place`. `server` is asked by the engine's actor."""
-        if self._writer is None:
+        if self._writer is None and not await self._first_connected():
             return None
         id = next(self._ids)
         message: Beside | Long = Beside(id, b"" if private else b"".join(sent), private)
@@ -262,6 +263,14 @@ class Places:
 
     def disturb(self) -> None:
         self.tell(Disturbed())
+
+    async def _first_connected(self) -> bool:
+        """A new engine's first request waits for the connection; else the engine would choose a slot that nobody knows
+        of. Later ones don't."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._connects_until - time.monotonic())):
+                await self.connected.wait()
+        return self._writer is not None
 
     def tell(self, message: Struct) -> bool:
         """False without a connection."""

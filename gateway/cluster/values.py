@@ -17,6 +17,8 @@ from gateway.engines.memory import Budget, Footprint
 
 NAMESPACE, PLACER, ENGINE = "ctxgate", "ctxgate placer", "ctxgate engine "
 """Ray's namespace, and the names of our actors in it."""
+HERE, AWAY = "ctxgate: Ray is here", "ctxgate: Ray is away"
+"""What a gateway's agent says of Ray's head."""
 
 EngineState = Literal["ready", "draining"]
 

@@ -224,6 +224,8 @@ class LivePrompts:
         self._began_with = began_with
         self._anywhere = anywhere
         self._key: str | None = None
+        self._sharing: asyncio.Task[None] | None = None
+        """Finds the key of the share."""
         self._asked = asyncio.Lock()
         self._known = False
         self._slots: list[Slot] = []
@@ -290,7 +292,10 @@ class LivePrompts:
         known = max([match.blocks if match is not None else 0, *(shared(each, begins) for each in held)])
         if len(begins) - known >= least:
             seconds = tokens_of(len(begins) - known) * (self._seconds_per_token or self.assumed_seconds_per_token)
-            await self.saved.fetch(key, begins, known + least - 1, seconds)
+            end = time.monotonic() + seconds
+            if self._sharing is not None:
+                await asyncio.wait({self._sharing}, timeout=seconds)
+            await self.saved.fetch(key, begins, known + least - 1, max(0.0, end - time.monotonic()))
 
     async def know(self, server: SlotServer) -> bool:
         """Learns what the engine is; whether its slots can be saved and restored."""
@@ -609,7 +614,7 @@ class LivePrompts:
                     self._key = key
                     self._slots = [Slot(number) for number in range(build.slots)]
                     if self._anywhere is not None and self.saved.settings.share is not None:
-                        self._later(self._share(key, self._anywhere, build))
+                        self._sharing = self._later(self._share(key, self._anywhere, build))
             self._known = True
 
     async def _share(self, key: str, anywhere: Callable[[], list[str]], build: Build) -> None:
@@ -617,10 +622,11 @@ class LivePrompts:
         facts = await asyncio.to_thread(anywhere)
         self.saved.shares(key, keys.key("shared", facts, build.slots, build.facts))
 
-    def _later(self, work: Any) -> None:
+    def _later(self, work: Any) -> asyncio.Task[None]:
         task = asyncio.create_task(self._quietly(work), name=f"prompts of {self._model}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _quietly(self, work: Awaitable[None]) -> None:
         try:

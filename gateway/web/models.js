@@ -133,7 +133,7 @@ function Node({node}) {
 function Machines({cluster}) {
   return html`<h2>Machines</h2>
     ${!cluster.store && html`<p class="problem">PostgreSQL is away: chats go on, what needs state gets 503.</p>`}
-    ${!cluster.agent && html`<p class="problem">Ray is away: engines that run go on, no other starts.</p>`}
+    ${!cluster.ray && html`<p class="problem">Ray is away: engines that run go on, no other starts.</p>`}
     <${Table} label="Machines" heads=${NODES}>
       ${cluster.nodes.map((node) => html`<${Node} key=${node.id} node=${node} />`)}
     </${Table}>

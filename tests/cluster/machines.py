@@ -47,15 +47,11 @@ class Machines:
         ((id,),) = self.rows(f"SELECT node FROM cluster_engines WHERE url = '{url}'")
         return next(node for node in self.ray.workers if node.node_id == id)
 
-    def kill_engine(self, url: str) -> None:
-        """`kill -9` of the engine's own process."""
-        port = url.rpartition(":")[2]
-        (engine,) = [
-            each
-            for each in psutil.process_iter(["cmdline"])
-            if "--port" in (line := each.info["cmdline"] or []) and port in line and "guard.py" not in str(line)
-        ]
-        engine.kill()
+    def engine_processes(self, node: Any) -> list[psutil.Process]:
+        """The engines on a node, without what is beside them."""
+        raylets = node.all_processes["raylet"]
+        below = [child for each in raylets for child in psutil.Process(each.process.pid).children(recursive=True)]
+        return [each for each in below if "--port" in each.cmdline() and "guard.py" not in str(each.cmdline())]
 
     @contextmanager
     def open(self) -> Iterator[Machines]:
