@@ -25,12 +25,17 @@ MODEL = Path(__file__).parents[2] / "_models/test/ctxgate-test-tools.gguf"
 MB = 1024 * 1024
 
 
+RAY = {"RAY_worker_niceness": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": "3600"}
+"""As docs/cluster.md says: engines aren't nice, and outlive Ray's head."""
+
+
 class Nodes:
     """Ray's head, which runs no engine, and workers that do."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
+        os.environ.update(RAY)
         self.cluster = Cluster(
             initialize_head=True,
             head_node_args={
@@ -73,6 +78,8 @@ class Nodes:
 
     def close(self) -> None:
         self.cluster.shutdown()
+        for name in RAY:
+            os.environ.pop(name, None)
 
 
 class Gateway:
