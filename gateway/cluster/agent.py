@@ -14,6 +14,7 @@ import pickle
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -51,6 +52,8 @@ def main() -> None:
     threading.Thread(target=newest.read, name="settings", daemon=True).start()
     newest.came.wait()
     assert newest.settings is not None
+    if newest.settings.cluster.ray != "auto":
+        _wait_for(*_head(newest.settings.cluster.ray))
     ray.init(
         address=newest.settings.cluster.ray,
         namespace=NAMESPACE,
@@ -60,13 +63,12 @@ def main() -> None:
     )
     log.info("connected to Ray")
     head = _head(newest.settings.cluster.ray)
-    placer, told = None, ""
+    placer, told = None, HERE
+    _tell(told)
     while True:
         # Ray's own calls would wait for its head, for a minute or longer.
         if (state := HERE if _answers(*head) else AWAY) != told:
-            told = state
-            sys.stdout.write(f"{state}\n")
-            sys.stdout.flush()
+            _tell(told := state)
         if state == AWAY:
             newest.came.wait(CHECK_SECONDS)
             continue
@@ -79,6 +81,18 @@ def main() -> None:
             log.warning("the placer doesn't answer: %s", type(error).__name__)
             placer = None
         newest.came.wait(CHECK_SECONDS)
+
+
+def _wait_for(host: str, port: int) -> None:
+    if not _answers(host, port):
+        _tell(AWAY)
+        while not _answers(host, port):
+            time.sleep(CHECK_SECONDS)
+
+
+def _tell(state: str) -> None:
+    sys.stdout.write(f"{state}\n")
+    sys.stdout.flush()
 
 
 def _head(address: str) -> tuple[str, int]:

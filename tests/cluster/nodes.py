@@ -62,24 +62,32 @@ class Nodes:
     def kill(self, node: Any) -> float:
         """`kill -9` of all that runs on the node, engines too, as a power cut does; returns when, by time.monotonic."""
         self.workers.remove(node)
-        doomed: list[psutil.Process] = []
-        for info in node.all_processes.values():
-            for each in info:
-                process = psutil.Process(each.process.pid)
-                doomed += [process, *process.children(recursive=True)]
-        killed = time.monotonic()
-        for process in doomed:
-            try:
-                os.kill(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        killed = _kill(node)
         self.cluster.remove_node(node, allow_graceful=False)
         return killed
+
+    def kill_head(self) -> None:
+        _kill(self.cluster.head_node)
 
     def close(self) -> None:
         self.cluster.shutdown()
         for name in RAY:
             os.environ.pop(name, None)
+
+
+def _kill(node: Any) -> float:
+    doomed: list[psutil.Process] = []
+    for info in node.all_processes.values():
+        for each in info:
+            process = psutil.Process(each.process.pid)
+            doomed += [process, *process.children(recursive=True)]
+    killed = time.monotonic()
+    for process in doomed:
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return killed
 
 
 class Gateway:
