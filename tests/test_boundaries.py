@@ -75,7 +75,7 @@ OURS: dict[str, set[str]] = {
     },
     "gateway.cluster": {
         *("gateway", "gateway.errors", "gateway.upstream", "gateway.config", "gateway.pull", "gateway.store"),
-        *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.services"),
+        *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.server", "gateway.services"),
     },
     "gateway.tune": {"gateway.errors", "gateway.wire", "gateway.config", "gateway.engines", "gateway.core"},
     "gateway.app": {

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 from pydantic import SecretStr
 
-from gateway.cluster import tables
+from gateway.cluster import keys, tables
 from gateway.cluster.backend import ClusterBackend, Shared
 from gateway.cluster.bus import MOST_BYTES, Bus
 from gateway.cluster.forward import Forward
@@ -37,6 +37,7 @@ from gateway.cluster.values import (
 from gateway.config import Config, Model
 from gateway.engines.environment import inherited
 from gateway.errors import Backoff, GatewayError
+from gateway.server.keys import FILE
 from gateway.services import Services, store_url
 
 TELL_SECONDS = 0.2
@@ -150,9 +151,11 @@ class Member:
             store = await self._services.store()
             if self._models.shared.key is None:
                 self._models.shared.key = SecretStr(await store.write(tables.key))
-            rows, self.nodes = await store.read(
-                lambda connection: (tables.engines(connection), tables.nodes(connection))
+            rows, self.nodes, callers = await store.read(
+                lambda connection: (tables.engines(connection), tables.nodes(connection), tables.callers(connection))
             )
+            if callers:
+                await asyncio.to_thread(keys.copy, callers, self._services.gateway.config.state_dir / FILE)
             self._models.update(rows)
         except GatewayError as error:
             raise OSError(str(error)) from error

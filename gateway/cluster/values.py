@@ -100,7 +100,7 @@ class Load(Struct, frozen=True, tag="load"):
 
 
 class Changed(Struct, frozen=True, tag="changed"):
-    """The engines in the store are others than before."""
+    """The engines in the store, or the callers' keys, are others than before."""
 
 
 class Failed(Struct, frozen=True, tag="failed"):

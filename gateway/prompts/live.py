@@ -426,6 +426,8 @@ class LivePrompts:
         try:
             async with asyncio.timeout(RESTORE_SECONDS):
                 tokens = await turn.server.restore(slot.number, file)
+        except TimeoutError:
+            raise  # the engine reads a long prompt of another request; the file is good
         except TROUBLE:
             # A file that an engine can't read must not be tried again: it may be what ended the engine.
             await self.saved.drop(choice.restore)

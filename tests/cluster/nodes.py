@@ -95,6 +95,7 @@ class Gateway:
 
     def __init__(self, folder: Path, name: str, config: dict[str, Any]) -> None:
         self.port = free_port()
+        self.name = name
         self.folder = folder
         self.log = folder / f"{name}.log"
         file = folder / f"{name}.yaml"
