@@ -580,17 +580,20 @@ class LivePrompts:
             async with self.saving, asyncio.timeout(SAVE_SECONDS):
                 count, size = await server.save(slot.number, fresh)
             expected = tokens if tokens is not None else max(count, saved.settings.min_tokens)
-            if abs(count - expected) > TOLERANCE or slot.chain != begins:
+            exact = abs(count - expected) <= TOLERANCE and slot.chain == begins
+            if count < expected - TOLERANCE or shared(slot.chain, begins) < len(begins):
                 # Another prompt has the slot by now, or its answer was cut off early.
                 await saved.discard(fresh)
                 return
             now = time.time()
             description = Saved(
                 name=folder.name(), key=key, model=self._model, size=size, sha256="", tokens=count, chain=begins,
-                sure=slot.sure, saved=now, used=now,
+                # Its next turn may have come before the engine wrote the file: the same beginning, and more.
+                sure=slot.sure and exact, saved=now, used=now,
             )  # fmt: skip
             saved.keep_later(fresh, description)
-            slot.unsaved, slot.tokens = max(0, slot.unsaved - unsaved), count
+            if exact:
+                slot.unsaved, slot.tokens = max(0, slot.unsaved - unsaved), count
         except TROUBLE as error:
             saved.failed(error)
             await saved.discard(fresh)
