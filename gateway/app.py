@@ -48,7 +48,10 @@ BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
         lambda config: config.cluster is not None or (config.state_dir / "rooms.open").exists(),
         "gateway.rooms.endpoints:resume",
     ),
-    (lambda config: (config.state_dir / "batches.open").exists(), "gateway.api.batches.runner:resume"),
+    (
+        lambda config: config.cluster is not None or (config.state_dir / "batches.open").exists(),
+        "gateway.api.batches.runner:resume",
+    ),
     (lambda config: config.ctx.enabled, "gateway.ctx.live:live"),
 )
 """What runs beside the APIs from the start: whether the configuration wants it, and the import string of its factory,

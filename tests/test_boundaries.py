@@ -76,7 +76,8 @@ OURS: dict[str, set[str]] = {
     },
     "gateway.cluster": {
         *("gateway", "gateway.errors", "gateway.upstream", "gateway.config", "gateway.pull", "gateway.store"),
-        *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.services", "gateway.wire"),
+        *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.server", "gateway.services"),
+        "gateway.wire",
     },
     "gateway.tune": {"gateway.errors", "gateway.wire", "gateway.config", "gateway.engines", "gateway.core"},
     "gateway.app": {

@@ -31,6 +31,7 @@ def keys(config: Path | None) -> None:
 
     A running gateway asks for keys as soon as the first one exists, and until it starts again without any.
     A key belongs to a user of a tenant. Only its tenant sees the tenant's rooms and their content.
+    In a cluster a key works at every gateway.
     """
 
 
@@ -90,4 +91,10 @@ def revoke(config: Path | None, id: str) -> None:
 
 
 def _file(config: Path | None) -> KeyFile:
-    return KeyFile(configuration(config).state_dir / FILE)
+    settings = configuration(config)
+    if settings.cluster is None:
+        return KeyFile(settings.state_dir / FILE)
+    from gateway.cluster.keys import SharedKeys
+    from gateway.services import store_url
+
+    return SharedKeys(settings.state_dir / FILE, store_url(settings))

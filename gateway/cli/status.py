@@ -31,7 +31,7 @@ RATE_SECONDS = 0.5
 """Between the two samples from which a single table computes tokens per second."""
 SHORTEST_INTERVAL = 0.1
 HEAD = ("MODEL", "STATE", "PID", "MEMORY", "IN FLIGHT", "QUEUE", "TOKENS/S", "ANSWERED", "FAILED")
-NODES = ("NODE", "ID", "MEMORY", "GPU MEMORY", "ENGINES", "LABELS")
+NODES = ("NODE", "ADDRESS", "STATE", "CPUS", "MEMORY FREE", "GPU MEMORY FREE", "ENGINES", "LABELS")
 
 
 @click.command(cls=Command, epilog=EXAMPLES)
@@ -104,20 +104,22 @@ def _nodes(cluster: dict[str, Any] | None) -> list[Table | str]:
         return []
     rows = [
         (
-            node["host"],
-            node["id"][:8],
-            f"{_size(node['used'])} of {_size(node['memory'])}",
-            f"{_size(node['gpu_used'])} of {_size(node['gpu_memory'])}" if node["gpu_memory"] else "-",
+            f"{node['host']} {node['id'][:8]}",
+            node["address"],
+            "alive" if node["alive"] else "gone",
+            f"{node['cpus']:g}",
+            _free(node["used"], node["memory"]) if node["alive"] else "-",
+            _free(node["gpu_used"], node["gpu_memory"]) if node["alive"] and node["gpu_memory"] else "-",
             ", ".join(node["engines"]) or "-",
             ", ".join(f"{name}={value}" for name, value in node["labels"].items()) or "-",
         )
         for node in cluster["nodes"]
     ]
-    lines: list[Table | str] = ["", table(NODES, rows, right=("MEMORY", "GPU MEMORY"))]
+    lines: list[Table | str] = ["", table(NODES, rows, right=("CPUS", "MEMORY FREE", "GPU MEMORY FREE"))]
     lines += ["", f"gateways: {', '.join(cluster['gateways'])}"]
     if not cluster["store"]:
         lines.append("PostgreSQL is away: chats go on, what needs state gets 503")
-    if not cluster["agent"]:
+    if not cluster["ray"]:
         lines.append("Ray is away: engines that run go on, no other starts")
     return lines
 
@@ -181,6 +183,10 @@ def _waiting(engine: dict[str, Any]) -> str:
     return (
         f"{whose} {what}{holders}{'s' if len(engine['held_by']) == 1 else ''}, the first for {engine['waited']:.0f} s"
     )
+
+
+def _free(used: int, total: int) -> str:
+    return f"{_size(max(0, total - used))} of {_size(total)}"
 
 
 def _size(count: int) -> str:

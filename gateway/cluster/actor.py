@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from pydantic import SecretStr
 
 from gateway.cluster.prompts import PlaceServer
+from gateway.cluster.tls import Front, context
 from gateway.cluster.values import Settings, placeable
 from gateway.cluster.weights import provide
 from gateway.config import Model
@@ -26,7 +27,7 @@ from gateway.engines.engine import Engine
 from gateway.engines.launch import weights_missing
 from gateway.engines.machine import free_port, this_machine
 from gateway.engines.memory import Budget, Footprint, limited, machine_budget
-from gateway.engines.recipe import Machine, slots
+from gateway.engines.recipe import HOST, Machine, slots
 from gateway.errors import GatewayError
 from gateway.prompts.saved import SavedPrompts
 
@@ -74,9 +75,6 @@ class EngineActor:
         self._model = replace(
             model, api_key=SecretStr(key), residence=replace(model.residence, pinned=True, memory=None)
         )
-        tls = settings.cluster.tls
-        if tls is not None:
-            self._model = replace(self._model, ca_file=tls.ca_file)
         self._key = key
         self._host = ray.util.get_node_ip_address()
         self._ended = asyncio.Event()
@@ -85,6 +83,7 @@ class EngineActor:
         state = settings.state_dir / "cluster" / id
         self._saved = _saved(settings)
         self._places: PlaceServer | None = None
+        self._front: Front | None = None
         self._residency = Residency(
             replace(settings.limits, memory_budget=None, gpu_memory_budget=None),
             state_dir=state,
@@ -97,21 +96,22 @@ class EngineActor:
     async def start(self) -> Running | Refused:
         """Fetches the weights if they aren't there, and returns once the engine answers."""
         try:
+            tls = self._context()
             await asyncio.to_thread(provide, self._model, self._settings.cluster.weights)
             address = await self._engine.ensure()
         except GatewayError as error:
             return Refused(error.message, error.code)
-        port = await self._serve_places()
-        scheme = "https" if address.tls else "http"
+        url = await self._serve(address.port, tls)
+        places = await self._serve_places(tls)
         self._running = Running(
             id=self._id,
             model=self._model.name,
             launch=self._launch,
             node=ray.get_runtime_context().get_node_id(),
             host=socket.gethostname(),
-            url=f"{scheme}://{address.host}:{address.port}",
+            url=url,
             slots=slots(self._model),
-            places=port,
+            places=places,
             held=self._engine.held,
             load_seconds=self._engine.load_seconds or 0.0,
         )
@@ -132,14 +132,15 @@ class EngineActor:
         """Saves what it has read, and ends it."""
         self._stopping = True
         await self._engine.stop()
-        if self._places is not None:
-            self._places.close()
+        for server in (self._places, self._front):
+            if server is not None:
+                server.close()
         if self._saved is not None:
             await self._saved.kept()
             await self._saved.shared()
             await asyncio.to_thread(shutil.rmtree, self._saved.path, ignore_errors=True)
 
-    async def _serve_places(self) -> int:
+    async def _serve_places(self, tls: ssl.SSLContext | None) -> int:
         """The port; 0 if the engine saves no prompts."""
         kept = self._engine.current_backend.kept_prompts() if self._engine.current_backend is not None else None
         if kept is None:
@@ -147,26 +148,26 @@ class EngineActor:
         live, server = kept
         await live.know(server)
         self._places = PlaceServer(live, server, self._key)
+        return await self._places.start(self._host, tls)
+
+    async def _serve(self, port: int, tls: ssl.SSLContext | None) -> str:
+        """The engine's URL for gateways."""
+        if tls is None:
+            return f"http://{self._host}:{port}"
+        self._front = Front(port)
+        return f"https://{self._host}:{await self._front.start(self._host, tls)}"
+
+    def _context(self) -> ssl.SSLContext | None:
         tls = self._settings.cluster.tls
-        context = None
-        if tls is not None:
-            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-            context.load_cert_chain(tls.cert_file, tls.key_file)
-        return await self._places.start(self._host, context)
+        return context(tls) if tls is not None else None
 
     def _changed(self, engine: Engine) -> None:
         if engine.state == "failed" and self._running is not None and not self._stopping:
             self._ended.set()
 
     def _machine(self) -> Machine:
-        tls = self._settings.cluster.tls
-        return replace(
-            this_machine(),
-            host=self._host,
-            free_port=partial(free_port, self._host),
-            key=self._key,
-            tls=(tls.cert_file, tls.key_file) if tls is not None else None,
-        )
+        host = self._host if self._settings.cluster.tls is None else HOST
+        return replace(this_machine(), host=host, free_port=partial(free_port, host), key=self._key)
 
 
 def _saved(settings: Settings) -> SavedPrompts | None:

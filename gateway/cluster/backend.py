@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.backends.replicas import Replica, Replicas, parts
-from gateway.cluster.prompts import Places
+from gateway.cluster.prompts import Places, Rate
 from gateway.cluster.values import EngineRow, Failed, fingerprint
 from gateway.config import Config, Model
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
@@ -53,6 +53,8 @@ class Shared:
         self.changed = changed
         self.key: SecretStr | None = None
         """Which the engines ask for; None before the store told it."""
+        self.away = ""
+        """Why no engine can be started now."""
 
 
 class ClusterBackend(Replicas):
@@ -63,10 +65,13 @@ class ClusterBackend(Replicas):
         super().__init__(model, (), self._type)
         self.engines: dict[str, Engine] = {}
         self.waiting = 0
-        self._fingerprint = fingerprint(model)
+        cluster = shared.config().cluster
+        self._tls = cluster.tls if cluster is not None else None
+        self._fingerprint = fingerprint(model, self._tls)
         self._shared = shared
         self._news = asyncio.Event()
         self._failure: GatewayError | None = None
+        self._rate = Rate()
         self._closing: set[asyncio.Task[None]] = set()
 
     # What the cluster tells
@@ -166,6 +171,12 @@ class ClusterBackend(Replicas):
             await self._wait(deadline)
 
     async def _wait(self, deadline: float) -> None:
+        if self._shared.away and not self._replicas:
+            raise ProviderModelNotLoaded(
+                f"model {self.model.name!r}: none of its engines runs, and none can be started: {self._shared.away}",
+                code="ray_unavailable",
+                retry_after=5,
+            )
         limits = self._shared.config().engines
         if self.waiting >= limits.queue_length:
             raise ProviderRateLimit(
@@ -201,9 +212,13 @@ class ClusterBackend(Replicas):
         news.set()
 
     def _join(self, row: EngineRow) -> None:
-        tls = row.url.startswith("https:")
-        model = replace(self.model, api_key=self._shared.key, connect_timeout=min(2.0, self.model.connect_timeout))
-        engine = Engine(row, self._type(model if tls else replace(model, ca_file=None), Address.parse(row.url)))
+        model = replace(
+            self.model,
+            api_key=self._shared.key,
+            connect_timeout=min(2.0, self.model.connect_timeout),
+            ca_file=self._tls.ca_file if self._tls is not None else None,
+        )
+        engine = Engine(row, self._type(model, Address.parse(row.url)))
         self.engines[row.id] = engine
         if row.places and self._shared.key is not None:
             engine.places = self._places(row, self._shared.key)
@@ -214,9 +229,9 @@ class ClusterBackend(Replicas):
             self._choice.add(engine)
 
     def _places(self, row: EngineRow, key: SecretStr) -> Places:
-        tls = ssl.create_default_context(cafile=self.model.ca_file) if row.url.startswith("https:") else None
+        tls = ssl.create_default_context(cafile=self._tls.ca_file) if self._tls is not None else None
         host = Address.parse(row.url).host
-        return Places(host, row.places, tls, key.get_secret_value(), lambda: self._shared.config().prompts)
+        return Places(host, row.places, tls, key.get_secret_value(), lambda: self._shared.config().prompts, self._rate)
 
     def _part(self, engine: Engine) -> None:
         """No further request goes there; those in flight go on."""

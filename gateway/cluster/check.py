@@ -7,6 +7,7 @@ import logging
 import socket
 import time
 from importlib.util import find_spec
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,6 +18,7 @@ from gateway.cluster import tables
 from gateway.cluster.values import EngineRow, placeable
 from gateway.cluster.weights import in_folder
 from gateway.config import Config, Model
+from gateway.config.values import Cluster
 from gateway.engines.launch import weights_missing
 from gateway.errors import GatewayError
 from gateway.services import store_url
@@ -39,7 +41,7 @@ class Finding(Struct, frozen=True):
 async def check(config: Config) -> list[Finding]:
     """Changes nothing but the store's tables, which it makes if they aren't there."""
     assert config.cluster is not None
-    findings = [_packages(), *_ray(config.cluster.ray), *await _store(config), _port(config)]
+    findings = [_packages(), *_ray(config.cluster.ray), *await _store(config, config.cluster), _port(config)]
     findings += [_weights(config, model) for model in config.models.values() if placeable(model)]
     return findings
 
@@ -72,7 +74,7 @@ def _ray(address: str) -> list[Finding]:
         ray.shutdown()
 
 
-async def _store(config: Config) -> list[Finding]:
+async def _store(config: Config, cluster: Cluster) -> list[Finding]:
     began = time.time()
     try:
         store = await Store.open(store_url(config))
@@ -90,7 +92,7 @@ async def _store(config: Config) -> list[Finding]:
     return [
         Finding("PostgreSQL", "answers"),
         Finding("clock", f"differs from PostgreSQL's by {ahead:.1f} s", cure),
-        await _key(engines, key),
+        await _key(engines, key, cluster.tls.ca_file if cluster.tls is not None else None),
     ]
 
 
@@ -99,13 +101,16 @@ def _tables(connection: Connection) -> tuple[str, list[EngineRow], float]:
     return tables.key(connection), tables.engines(connection), float(clock)
 
 
-async def _key(engines: list[EngineRow], key: str) -> Finding:
+async def _key(engines: list[EngineRow], key: str, ca_file: Path | None) -> Finding:
     from gateway.backends import Address
 
     for engine in engines:
-        if engine.url.startswith("https:"):
-            continue
-        upstream = Upstream(Address.parse(engine.url), connect_timeout=CONNECT_SECONDS, silence_timeout=10)
+        try:
+            upstream = Upstream(
+                Address.parse(engine.url), connect_timeout=CONNECT_SECONDS, silence_timeout=10, ca_file=ca_file
+            )
+        except GatewayError as error:
+            return Finding("key", error.message, "correct cluster.tls.ca_file")
         head = upstream.head("GET", "/props", [("Authorization", f"Bearer {key}")])
         try:
             response = await upstream.request(head)
@@ -116,7 +121,9 @@ async def _key(engines: list[EngineRow], key: str) -> Finding:
         finally:
             await upstream.aclose()
         if response.status in (401, 403):
-            return Finding("key", f"{engine.id} refuses it", "start the engine again: ctxgate unload, ctxgate load")
+            return Finding(
+                "key", f"{engine.id} refuses it", f"end its process on {engine.host}: the cluster starts another one"
+            )
         return Finding("key", f"{engine.id} on {engine.host} accepts it")
     return Finding("key", "is there; no engine runs that could be asked")
 

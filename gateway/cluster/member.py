@@ -17,14 +17,27 @@ from urllib.parse import urlsplit
 import msgspec
 from pydantic import SecretStr
 
-from gateway.cluster import tables
+from gateway.cluster import keys, tables
 from gateway.cluster.backend import ClusterBackend, Shared
 from gateway.cluster.bus import MOST_BYTES, Bus
 from gateway.cluster.forward import Forward
-from gateway.cluster.values import Changed, EngineRow, Failed, Load, Message, NodeRow, Settings, placeable, split
+from gateway.cluster.values import (
+    AWAY,
+    HERE,
+    Changed,
+    EngineRow,
+    Failed,
+    Load,
+    Message,
+    NodeRow,
+    Settings,
+    placeable,
+    split,
+)
 from gateway.config import Config, Model
 from gateway.engines.environment import inherited
 from gateway.errors import Backoff, GatewayError
+from gateway.server.keys import FILE
 from gateway.services import Services, store_url
 
 TELL_SECONDS = 0.2
@@ -83,7 +96,6 @@ class Member:
         self._id = token_hex(6)
         self.url = self._cluster.gateway_url.replace("{host}", self._cluster.host or _own_host(store_url(config)))
         self._rereading = asyncio.Event()
-        self._agent: asyncio.subprocess.Process | None = None
         self._settings_changed = asyncio.Event()
 
     @property
@@ -96,7 +108,7 @@ class Member:
         """For status pages."""
         return {
             "store": self._bus.alive,
-            "agent": self._agent is not None and self._agent.returncode is None,
+            "ray": not self._models.shared.away,
             "gateways": self.gateways,
             "nodes": msgspec.to_builtins(self.nodes),
         }
@@ -139,12 +151,14 @@ class Member:
             store = await self._services.store()
             if self._models.shared.key is None:
                 self._models.shared.key = SecretStr(await store.write(tables.key))
-            rows, self.nodes = await store.read(
-                lambda connection: (tables.engines(connection), tables.nodes(connection))
+            rows, self.nodes, callers = await store.read(
+                lambda connection: (tables.engines(connection), tables.nodes(connection), tables.callers(connection))
             )
+            if callers:
+                await asyncio.to_thread(keys.copy, callers, self._services.gateway.config.state_dir / FILE)
+            self._models.update(rows)
         except GatewayError as error:
             raise OSError(str(error)) from error
-        self._models.update(rows)
         self._models.shared.changed(True)
 
     # What it does
@@ -217,6 +231,7 @@ class Member:
         while True:
             began = time.monotonic()
             await self._run_agent()
+            self._ray(here=False)
             failures = 1 if time.monotonic() - began > 60 else failures + 1
             log.warning("cluster: the connection to Ray at %s ended; engines that run go on", self._cluster.ray)
             await asyncio.sleep(AGAIN.delay(failures))
@@ -224,12 +239,18 @@ class Member:
     async def _run_agent(self) -> None:
         argv = (sys.executable, "-P", "-m", "gateway.cluster.agent")
         agent = await asyncio.create_subprocess_exec(
-            *argv, stdin=asyncio.subprocess.PIPE, env={**inherited(("RAY_ADDRESS", "RAY_AUTH_TOKEN"))}
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**inherited(("RAY_ADDRESS", "RAY_AUTH_TOKEN"))},
         )
-        self._agent = agent
         assert agent.stdin is not None
+        assert agent.stdout is not None
         telling = asyncio.create_task(self._tell_settings(agent.stdin))
         try:
+            while line := await agent.stdout.readline():
+                if (said := line.decode(errors="replace").strip()) in (HERE, AWAY):
+                    self._ray(here=said == HERE)
             await agent.wait()
         finally:
             telling.cancel()
@@ -241,6 +262,13 @@ class Member:
                 except TimeoutError:
                     agent.kill()
                     await agent.wait()
+
+    def _ray(self, *, here: bool) -> None:
+        away = "" if here else f"Ray's head doesn't answer (cluster.ray: {self._cluster.ray})"
+        if away != self._models.shared.away:
+            self._models.shared.away = away
+            log.warning("cluster: %s", f"{away}; engines that run go on" if away else "Ray's head answers again")
+            self._models.update(self._models.rows)
 
     async def _tell_settings(self, stdin: asyncio.StreamWriter) -> None:
         while True:

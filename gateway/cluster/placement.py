@@ -100,7 +100,7 @@ def _need(node: Node, wish: Wish, needs: Mapping[str, Footprint]) -> Footprint:
 
 
 def _fits_labels(node: Node, wish: Wish) -> bool:
-    return not node.lacks and all(node.labels.get(name) == value for name, value in wish.spread.nodes.items())
+    return all(node.labels.get(name) == value for name, value in wish.spread.nodes.items())
 
 
 def _order(node: Node, there: list[Resident], wish: Wish) -> tuple[bool, int, int, int, str]:

@@ -46,6 +46,8 @@ from gateway.engines.states import State
 from gateway.errors import Backoff, GatewayError
 from gateway.store import Store
 
+_CHILDREN_STAY = {"RAY_kill_child_processes_on_worker_exit": "0"}
+"""Else Ray kills the guard beside an engine, but not the engine, which the guard ends once the actor is gone."""
 TICK_SECONDS = 1.0
 SILENT_SECONDS = 8.0
 """A gateway that says nothing for so long is gone, and its requests with it."""
@@ -55,6 +57,8 @@ RPC_SECONDS = 10.0
 LOOK_AGAIN_SECONDS = 60.0
 FIRST_LOOK_SECONDS = 30.0
 """A new node gets this long to tell what it is, before engines are placed without it."""
+LOST_SECONDS = 600.0
+"""For so long status pages show a node that is gone."""
 AGAIN = Backoff(1.0, 60.0)
 """Pause before a model whose start failed is tried again."""
 
@@ -97,6 +101,8 @@ class Placer:
         self._engines: dict[str, _Engine] = {}
         self._nodes: dict[str, Node] = {}
         self._looked: dict[str, float] = {}
+        self._lost: dict[str, tuple[NodeRow, float]] = {}
+        """Nodes that are gone, and since when."""
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._loads: dict[str, tuple[float, Load]] = {}
         self._wished: dict[str, float] = {}
@@ -192,7 +198,8 @@ class Placer:
         }
         for id in [*self._nodes]:
             if id not in alive:
-                del self._nodes[id]
+                row = self._node_row(self._nodes.pop(id))
+                self._lost[id] = replace(row, used=0, gpu_used=0, engines=(), alive=False), time.monotonic()
                 self._looked.pop(id, None)
         for engine in [*self._engines.values()]:
             if engine.node not in alive:
@@ -223,7 +230,17 @@ class Placer:
             budget = Budget(
                 min(seen.budget.ram, int(resources["memory"])), seen.budget.gpu if gpus else None, strict=True
             )
-            self._nodes[id] = Node(id, seen.host, node.get("Labels") or {}, budget, seen.needs, gpus)
+            self._nodes[id] = Node(
+                id=id,
+                host=seen.host,
+                labels=node.get("Labels") or {},
+                budget=budget,
+                needs=seen.needs,
+                gpus=gpus,
+                cpus=resources["CPU"],
+                address=str(node["NodeManagerAddress"]),
+            )
+            self._lost.pop(id, None)
             self._wake.set()
         finally:
             self._looking.pop(id, None)
@@ -257,7 +274,8 @@ class Placer:
     def _scale(self) -> None:
         now = time.monotonic()
         waiting = scaling.together([load.waiting for _, load in self._loads.values()])
-        launches = {name: fingerprint(model) for name, model in self._settings.models.items() if placeable(model)}
+        tls = self._settings.cluster.tls
+        launches = {name: fingerprint(model, tls) for name, model in self._settings.models.items() if placeable(model)}
         for engine in self._engines.values():
             if launches.get(engine.model) != engine.launch:
                 self._drain(engine, for_good=True)
@@ -332,7 +350,7 @@ class Placer:
     def _start(self, name: str, node: str, need: Footprint) -> None:
         model = self._settings.models[name]
         id = f"{name}-{token_hex(3)}"
-        launch = fingerprint(model)
+        launch = fingerprint(model, self._settings.cluster.tls)
         actor = (
             ray.remote(EngineActor)
             .options(
@@ -341,6 +359,7 @@ class Placer:
                 lifetime="detached",
                 max_restarts=0,
                 max_task_retries=0,
+                runtime_env={"env_vars": _CHILDREN_STAY},
                 scheduling_strategy=_on(node),
                 **_resources(self._nodes[node], need),
             )
@@ -436,7 +455,10 @@ class Placer:
     async def _publish(self, store: Store) -> None:
         """Writes what changed; if PostgreSQL is away, the next tick tries again."""
         rows = sorted((each.row for each in self._engines.values() if each.row is not None), key=lambda row: row.id)
-        nodes = [self._node_row(node) for node in sorted(self._nodes.values(), key=lambda node: node.id)]
+        now = time.monotonic()
+        self._lost = {id: (row, since) for id, (row, since) in self._lost.items() if now - since < LOST_SECONDS}
+        nodes = [self._node_row(node) for node in self._nodes.values()] + [row for row, _ in self._lost.values()]
+        nodes.sort(key=lambda node: node.id)
         if (rows, nodes) == self._published:
             return
 
@@ -458,7 +480,9 @@ class Placer:
             gpu_memory=node.budget.gpu or 0,
             gpu_used=sum(engine.held.gpu for engine in here),
             engines=tuple(sorted(engine.id for engine in here)),
-            lacks=node.lacks,
+            address=node.address,
+            cpus=node.cpus,
+            gpus=node.gpus,
         )
 
     def _spawn(self, work: Any) -> asyncio.Task[Any]:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from gateway.config import Prompts
 from gateway.errors import Backoff
 from gateway.prompts.blocks import Chain
-from gateway.prompts.live import TROUBLE, LivePrompts, Place, SlotServer, Turn, counts, is_short
+from gateway.prompts.live import TROUBLE, LivePrompts, Place, SlotServer, Turn, counts, is_short, reading_seconds
 from gateway.upstream import reached_itself
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -48,10 +48,11 @@ class Beside(Struct, frozen=True, tag="beside"):
 
 
 class Long(Struct, frozen=True, tag="long"):
-    """A request with this rendered prompt."""
+    """A request with this rendered prompt. seconds_per_token: how long other engines of the model read; 0: unknown."""
 
     id: int
     prompt: str
+    seconds_per_token: float = 0.0
 
 
 class Left(Struct, frozen=True, tag="left"):
@@ -153,6 +154,8 @@ class PlaceServer:
         turn: Turn | None = None
         try:
             if isinstance(message, Long):
+                if message.seconds_per_token:
+                    self._live.assumed_seconds_per_token = message.seconds_per_token
                 turn = await self._live.place_long(self._slots, message.prompt)
             else:
                 turn = await self._live.place_beside(self._slots, message.sent, private=message.private)
@@ -187,7 +190,7 @@ class PlaceServer:
                 "prompt_tokens_details": {"cached_tokens": cached},
                 "completion_tokens": completion,
             }
-            turn.answered(usage, 0.0, turn.since + message.reading if message.reading else 0.0)
+            turn.answered(usage, 0.0, turn.since + message.reading)
 
 
 def _turn(task: asyncio.Task[Turn | None]) -> Turn | None:
@@ -199,12 +202,21 @@ def _leave(task: asyncio.Task[Turn | None]) -> None:
         turn.leave()
 
 
+class Rate:
+    """How long the engines of a model take to read a token, as the last of them told; 0: unknown."""
+
+    seconds_per_token = 0.0
+
+
 class Places:
-    """A gateway's side, for one engine; see `gateway.prompts.live.Placing`. Without a connection the engine chooses."""
+    """A gateway's side, for one engine; see `gateway.prompts.live.Placing`. Without a connection the engine chooses.
+
+    rate: shared by the engines of the model."""
 
     def __init__(
-        self, host: str, port: int, tls: ssl.SSLContext | None, key: str, settings: Callable[[], Prompts]
+        self, host: str, port: int, tls: ssl.SSLContext | None, key: str, settings: Callable[[], Prompts], rate: Rate
     ) -> None:
+        self._rate = rate
         self._address = host, port
         self._tls = tls
         self._key = key
@@ -213,13 +225,14 @@ class Places:
         self._waiting: dict[int, asyncio.Future[Placed]] = {}
         self._writer: asyncio.StreamWriter | None = None
         self.connected = asyncio.Event()
+        self._connects_until = time.monotonic() + CONNECT_SECONDS
         self._running = asyncio.create_task(self._run(), name=f"places at {host}:{port}")
 
     async def place(
         self, server: SlotServer, sent: Sequence[bytes], render: Callable[[], Awaitable[str | None]], *, private: bool
     ) -> Place | None:
         """See `LivePrompts.place`. `server` is asked by the engine's actor."""
-        if self._writer is None:
+        if self._writer is None and not await self._first_connected():
             return None
         id = next(self._ids)
         message: Beside | Long = Beside(id, b"" if private else b"".join(sent), private)
@@ -229,7 +242,9 @@ class Places:
             except TROUBLE as error:
                 log.debug("a prompt can't be rendered: %s", error)
                 return None
-            message = Long(id, prompt) if prompt is not None else Beside(id, b"", private=True)
+            message = (
+                Long(id, prompt, self._rate.seconds_per_token) if prompt is not None else Beside(id, b"", private=True)
+            )
         since = time.monotonic()
         answer = self._waiting[id] = asyncio.get_running_loop().create_future()
         turn = RemoteTurn(self, id)
@@ -249,6 +264,14 @@ class Places:
 
     def disturb(self) -> None:
         self.tell(Disturbed())
+
+    async def _first_connected(self) -> bool:
+        """A new engine's first request waits for the connection; else the engine would choose a slot that nobody knows
+        of. Later ones don't."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, self._connects_until - time.monotonic())):
+                await self.connected.wait()
+        return self._writer is not None
 
     def tell(self, message: Struct) -> bool:
         """False without a connection."""
@@ -278,6 +301,7 @@ class Places:
         try:
             while True:
                 answer = _placed(await _read(reader))
+                self._rate.seconds_per_token = answer.seconds_per_token or self._rate.seconds_per_token
                 if (waiting := self._waiting.get(answer.id)) is not None and not waiting.done():
                     waiting.set_result(answer)
         finally:
@@ -317,8 +341,7 @@ class RemoteTurn:
         found = counts(usage)
         if found is None:
             return usage
-        reading = max(0.0, first - max(began, self._since)) if first else 0.0
-        self._tell(Left(self._id, found, reading))
+        self._tell(Left(self._id, found, reading_seconds(found, max(began, self._since), first)))
         helped = min(self._told.restored, found[1])
         if not helped:
             return usage

@@ -22,6 +22,26 @@ def key(connection: Connection) -> str:
     return str(connection.execute(text("SELECT value FROM cluster_keys WHERE name = 'engines'")).scalar_one())
 
 
+def callers(connection: Connection) -> str | None:
+    """The callers' keys, in JSON; None before the first."""
+    return connection.execute(text("SELECT value FROM cluster_keys WHERE name = 'callers'")).scalar()
+
+
+def lock_callers(connection: Connection) -> str:
+    """As `callers`, "" before the first; nobody else changes them before this transaction ends."""
+    connection.execute(
+        text("INSERT INTO cluster_keys (name, value) VALUES ('callers', '') ON CONFLICT (name) DO NOTHING")
+    )
+    return str(
+        connection.execute(text("SELECT value FROM cluster_keys WHERE name = 'callers' FOR UPDATE")).scalar_one()
+    )
+
+
+def replace_callers(connection: Connection, written: str) -> None:
+    connection.execute(text("UPDATE cluster_keys SET value = :value WHERE name = 'callers'"), {"value": written})
+    _tell(connection)
+
+
 def engines(connection: Connection) -> list[EngineRow]:
     rows = connection.execute(
         text("SELECT id, model, node, host, url, launch, slots, state, places FROM cluster_engines")
@@ -38,13 +58,17 @@ def replace_engines(connection: Connection, rows: Iterable[EngineRow]) -> None:
     connection.execute(text("DELETE FROM cluster_engines"))
     for row in rows:
         connection.execute(_ENGINE, msgspec.structs.asdict(row))
-    connection.execute(text("SELECT pg_notify(:channel, :what)"), {"channel": CHANNEL, "what": '{"type":"changed"}'})
+    _tell(connection)
 
 
 def replace_nodes(connection: Connection, rows: Iterable[NodeRow]) -> None:
     connection.execute(text("DELETE FROM cluster_nodes"))
     for row in rows:
         connection.execute(_NODE, {"id": row.id, "node": msgspec.json.encode(row).decode()})
+
+
+def _tell(connection: Connection) -> None:
+    connection.execute(text("SELECT pg_notify(:channel, :what)"), {"channel": CHANNEL, "what": '{"type":"changed"}'})
 
 
 _ENGINE = text(

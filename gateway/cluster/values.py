@@ -12,11 +12,13 @@ from msgspec import Struct, field
 
 from gateway.config import Engines, Model, Prompts
 from gateway.config.diff import launch
-from gateway.config.values import Cluster
+from gateway.config.values import Cluster, ClusterTLS
 from gateway.engines.memory import Budget, Footprint
 
 NAMESPACE, PLACER, ENGINE = "ctxgate", "ctxgate placer", "ctxgate engine "
 """Ray's namespace, and the names of our actors in it."""
+HERE, AWAY = "ctxgate: Ray is here", "ctxgate: Ray is away"
+"""What a gateway's agent says of Ray's head."""
 
 EngineState = Literal["ready", "draining"]
 
@@ -55,7 +57,7 @@ class EngineRow(Struct, frozen=True):
 
 class Node(Struct, frozen=True):
     """A machine of the cluster. needs: memory that a model's engine takes there; a model whose weights it lacks is
-    missing. lacks: what keeps it from running engines, for people."""
+    missing. address: by which other machines reach it."""
 
     id: str
     host: str
@@ -63,11 +65,13 @@ class Node(Struct, frozen=True):
     budget: Budget
     needs: Mapping[str, Footprint] = field(default_factory=dict)
     gpus: float = 0.0
-    lacks: tuple[str, ...] = ()
+    cpus: float = 0.0
+    address: str = ""
 
 
 class NodeRow(Struct, frozen=True):
-    """A node for status pages. used: bytes of `memory` that engines hold; the same on its GPUs."""
+    """A node for status pages. used: bytes of `memory` that engines hold; the same on its GPUs. cpus, gpus: as Ray
+    counts them. alive: False for a while after Ray has lost it."""
 
     id: str
     host: str
@@ -77,7 +81,10 @@ class NodeRow(Struct, frozen=True):
     gpu_memory: int
     gpu_used: int
     engines: tuple[str, ...]
-    lacks: tuple[str, ...] = ()
+    address: str = ""
+    cpus: float = 0.0
+    gpus: float = 0.0
+    alive: bool = True
 
 
 class Load(Struct, frozen=True, tag="load"):
@@ -93,7 +100,7 @@ class Load(Struct, frozen=True, tag="load"):
 
 
 class Changed(Struct, frozen=True, tag="changed"):
-    """The engines in the store are others than before."""
+    """The engines in the store, or the callers' keys, are others than before."""
 
 
 class Failed(Struct, frozen=True, tag="failed"):
@@ -115,10 +122,11 @@ def placeable(model: Model) -> bool:
     return model.startable and model.base_url is None and model.uds is None and model.port is None
 
 
-def fingerprint(model: Model) -> str:
-    """Equal for models whose engines may stand for each other."""
+def fingerprint(model: Model, tls: ClusterTLS | None = None) -> str:
+    """Equal for models whose engines may stand for each other. tls: of the cluster; engines without it don't stand for
+    those that have it."""
     # Enums, paths and structs of one model always print alike.
-    return hashlib.sha256(repr(launch(model)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((launch(model), tls is not None)).encode()).hexdigest()[:16]
 
 
 def split(load: Load, most: int) -> list[bytes]:

@@ -64,7 +64,6 @@ class Machine(Struct, frozen=True):
     cache_ram: int | None = None
     host: str = HOST
     key: str | None = None
-    tls: tuple[Path, Path] | None = None
 
 
 class Recipe(Struct, frozen=True):
@@ -318,7 +317,7 @@ def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:
 
 
 def _address(machine: Machine, port: int) -> Address:
-    return Address(machine.host, port, tls=machine.tls is not None)
+    return Address(machine.host, port)
 
 
 def _environment(model: Model, machine: Machine) -> Mapping[str, str]:
@@ -327,8 +326,6 @@ def _environment(model: Model, machine: Machine) -> Mapping[str, str]:
     if machine.key is not None:
         # Others on the machine can read command lines.
         env[KEY if model.runtime != "llama-cpp-python" else "API_KEY"] = machine.key
-    if machine.tls is not None:
-        env |= {"LLAMA_ARG_SSL_CERT_FILE": f"{machine.tls[0]}", "LLAMA_ARG_SSL_KEY_FILE": f"{machine.tls[1]}"}
     if model.runtime == "llama.cpp":
         # Only the gateway uses this server; web pages must not.
         env["LLAMA_ARG_CORS_ORIGINS"] = "localhost"

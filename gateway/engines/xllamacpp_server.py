@@ -60,9 +60,6 @@ def parameters(argv: Sequence[str]) -> Any:
     params.sse_ping_interval = -1
     if key := os.environ.get("LLAMA_API_KEY"):
         params.api_keys = [key]
-    for option, name in (("--ssl-cert-file", "CERT"), ("--ssl-key-file", "KEY")):
-        if file := os.environ.get(f"LLAMA_ARG_SSL_{name}_FILE"):
-            argv = [*argv, option, file]
     if "--spec-type" not in argv and (kind := os.environ.get("LLAMA_ARG_SPEC_TYPE")):
         argv = ["--spec-type", kind, *NGRAM, *argv]
     given = _beside("xllamacpp_options.py").apply(params, argv)

@@ -54,6 +54,8 @@ FAST_SECONDS_PER_TOKEN = 0.0002
 """Until an engine has shown how fast it reads."""
 RATE_TOKENS = 64
 """As many tokens must be read to learn how long reading takes."""
+WRITING = 8
+"""A written token takes as long as so many read ones, at least: from a whole answer, whose first token nobody saw."""
 IN_VAIN = 0.5
 """The share of a restored beginning that an engine must report as cached."""
 MOST_IN_VAIN = 2
@@ -222,12 +224,16 @@ class LivePrompts:
         self._began_with = began_with
         self._anywhere = anywhere
         self._key: str | None = None
+        self._sharing: asyncio.Task[None] | None = None
+        """Finds the key of the share."""
         self._asked = asyncio.Lock()
         self._known = False
         self._slots: list[Slot] = []
         self._hosted: list[Hosted] = []
         self._uses = 0
         self._seconds_per_token = 0.0
+        self.assumed_seconds_per_token = FAST_SECONDS_PER_TOKEN
+        """How long reading takes, until this engine has shown it."""
         self._in_vain = 0
         self._line: deque[asyncio.Future[None]] = deque()
         """Requests that wait for a slot, the oldest first."""
@@ -285,8 +291,11 @@ class LivePrompts:
         match = self.saved.best(key, begins)
         known = max([match.blocks if match is not None else 0, *(shared(each, begins) for each in held)])
         if len(begins) - known >= least:
-            seconds = tokens_of(len(begins) - known) * (self._seconds_per_token or FAST_SECONDS_PER_TOKEN)
-            await self.saved.fetch(key, begins, known + least - 1, seconds)
+            seconds = tokens_of(len(begins) - known) * (self._seconds_per_token or self.assumed_seconds_per_token)
+            end = time.monotonic() + seconds
+            if self._sharing is not None:
+                await asyncio.wait({self._sharing}, timeout=seconds)
+            await self.saved.fetch(key, begins, known + least - 1, max(0.0, end - time.monotonic()))
 
     async def know(self, server: SlotServer) -> bool:
         """Learns what the engine is; whether its slots can be saved and restored."""
@@ -425,6 +434,8 @@ class LivePrompts:
         try:
             async with asyncio.timeout(RESTORE_SECONDS):
                 tokens = await turn.server.restore(slot.number, file)
+        except TimeoutError:
+            raise  # the engine reads a long prompt of another request; the file is good
         except TROUBLE:
             # A file that an engine can't read must not be tried again: it may be what ended the engine.
             await self.saved.drop(choice.restore)
@@ -455,8 +466,8 @@ class LivePrompts:
             return usage
         slot.tokens = prompt + completion
         slot.unsaved += max(0, prompt - cached) + completion
-        if first and prompt - cached >= RATE_TOKENS:
-            self._seconds_per_token = (first - max(began, turn.since)) / (prompt - cached)
+        if reading := reading_seconds(found, max(began, turn.since), first):
+            self._seconds_per_token = reading / (prompt - cached)
         if self.saved.settings.save == "each_turn":
             self._later(self._save_turn(turn.server, slot))
         return self._check(turn, usage, prompt, cached)
@@ -577,17 +588,20 @@ class LivePrompts:
             async with self.saving, asyncio.timeout(SAVE_SECONDS):
                 count, size = await server.save(slot.number, fresh)
             expected = tokens if tokens is not None else max(count, saved.settings.min_tokens)
-            if abs(count - expected) > TOLERANCE or slot.chain != begins:
+            exact = abs(count - expected) <= TOLERANCE and slot.chain == begins
+            if count < expected - TOLERANCE or shared(slot.chain, begins) < len(begins):
                 # Another prompt has the slot by now, or its answer was cut off early.
                 await saved.discard(fresh)
                 return
             now = time.time()
             description = Saved(
                 name=folder.name(), key=key, model=self._model, size=size, sha256="", tokens=count, chain=begins,
-                sure=slot.sure, saved=now, used=now,
+                # Its next turn may have come before the engine wrote the file: the same beginning, and more.
+                sure=slot.sure and exact, saved=now, used=now,
             )  # fmt: skip
             saved.keep_later(fresh, description)
-            slot.unsaved, slot.tokens = max(0, slot.unsaved - unsaved), count
+            if exact:
+                slot.unsaved, slot.tokens = max(0, slot.unsaved - unsaved), count
         except TROUBLE as error:
             saved.failed(error)
             await saved.discard(fresh)
@@ -613,7 +627,7 @@ class LivePrompts:
                     self._key = key
                     self._slots = [Slot(number) for number in range(build.slots)]
                     if self._anywhere is not None and self.saved.settings.share is not None:
-                        self._later(self._share(key, self._anywhere, build))
+                        self._sharing = self._later(self._share(key, self._anywhere, build))
             self._known = True
 
     async def _share(self, key: str, anywhere: Callable[[], list[str]], build: Build) -> None:
@@ -621,10 +635,11 @@ class LivePrompts:
         facts = await asyncio.to_thread(anywhere)
         self.saved.shares(key, keys.key("shared", facts, build.slots, build.facts))
 
-    def _later(self, work: Any) -> None:
+    def _later(self, work: Any) -> asyncio.Task[None]:
         task = asyncio.create_task(self._quietly(work), name=f"prompts of {self._model}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _quietly(self, work: Awaitable[None]) -> None:
         try:
@@ -645,3 +660,16 @@ def counts(usage: Mapping[str, Any]) -> tuple[int, int, int] | None:
     counts = usage.get("prompt_tokens"), cached, usage.get("completion_tokens")
     prompt, cached, completion = (count if isinstance(count, int) else None for count in counts)
     return None if prompt is None or cached is None or completion is None else (prompt, cached, completion)
+
+
+def reading_seconds(found: tuple[int, int, int], since: float, first: float) -> float:
+    """How long an engine took to read a prompt; 0 if that can't be said. found: see `counts`. since, first: when it
+    got the prompt, and when its first token came, by time.monotonic; 0 for a whole answer, which ends now."""
+    prompt, cached, completion = found
+    read = prompt - cached
+    if read < RATE_TOKENS:
+        return 0.0
+    if first:
+        return max(0.0, first - since)
+    written = WRITING * completion
+    return max(0.0, time.monotonic() - since) * read / (read + written) if written <= read else 0.0

@@ -155,8 +155,9 @@ class SavedPrompts:
         task.add_done_callback(self._keeping.pop)
 
     async def kept(self, key: str | None = None) -> None:
-        """Returns once `keep_later` has kept all files, or those of one key. Raises nothing."""
-        while waiting := [task for task, its in self._keeping.items() if key is None or its == key]:
+        """Returns once the files are kept that `keep_later` got before: all, or those of one key. Raises nothing."""
+        # Not those that come meanwhile: on a busy engine they would never end.
+        if waiting := [task for task, its in self._keeping.items() if key is None or its == key]:
             await asyncio.wait(waiting)
 
     async def _keep_or_discard(self, fresh: str, saved: Saved) -> None:
@@ -174,7 +175,9 @@ class SavedPrompts:
         """Nothing is saved for a while; tells so the first time."""
         self.failures += 1
         self._paused_until = time.monotonic() + PAUSE_SECONDS
-        self._tell(f"can't save prompts, goes on without: {error or type(error).__name__}", once=type(error).__name__)
+        self._tell(
+            f"can't save prompts, goes on without: {str(error) or type(error).__name__}", once=type(error).__name__
+        )
 
     async def tidy(self) -> None:
         """Removes what is too old, and the least recently used above `max_bytes`."""

@@ -16,7 +16,7 @@ from gateway.rooms.schemas import Interrupt, Release, Rent, Say, Secret, Update,
 from gateway.rooms.service import Rooms
 from gateway.rooms.states import STATES, State
 from gateway.server.asgi import ASGIApp
-from gateway.server.http import JSON, EventStream, Handler, Request
+from gateway.server.http import JSON, EventStream, Handler, Request, at_the_holder
 from gateway.services import Services
 from gateway.wire import body as wire
 
@@ -44,17 +44,6 @@ def enveloped(verb: Verb) -> Handler:
         return JSON({"success": True, "data": data, "error": None, "code": None, "message": None}, status=status)
 
     return at_the_holder(handler)
-
-
-def at_the_holder(handler: Handler) -> Handler:
-    """In a cluster, has the gateway that holds the rooms answer."""
-
-    @functools.wraps(handler)
-    async def anywhere(request: Request) -> ASGIApp:
-        forward = request.services.forward
-        return await (handler(request) if forward is None else forward(handler, request))
-
-    return anywhere
 
 
 def error_object(error: GatewayError) -> dict[str, Any]:

@@ -134,20 +134,27 @@ class KeyFile:
             created_at=now,
             limits=limits,
         )
-        with self._locked():
-            self._write((*self.read(), key))
+        self.change(lambda keys: (*keys, key))
         return key, written
 
     def revoke(self, id: str) -> Key:
         """Raises ProviderInvalidRequest for an unknown key, ProviderUnavailable if the file can't be written."""
-        with self._locked():
-            keys = self.read()
-            gone = next((key for key in keys if key.id == id), None)
-            if gone is None:
+        gone: list[Key] = []
+
+        def without(keys: tuple[Key, ...]) -> tuple[Key, ...]:
+            gone[:] = [key for key in keys if key.id == id]
+            if not gone:
                 known = ", ".join(key.id for key in keys) or "none"
                 raise ProviderInvalidRequest(f"there is no key {id!r}; there are: {known}", code="key_not_found")
-            self._write(tuple(key for key in keys if key is not gone))
-        return gone
+            return tuple(key for key in keys if key.id != id)
+
+        self.change(without)
+        return gone[0]
+
+    def change(self, work: Callable[[tuple[Key, ...]], tuple[Key, ...]]) -> None:
+        """Replaces the keys by what `work` makes of them. Raises what it raises, and ProviderUnavailable."""
+        with self._locked():
+            self._write(work(self.read()))
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

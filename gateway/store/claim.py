@@ -37,11 +37,11 @@ class Claim(Protocol):
 
 def claim(engine: Engine, work: Work, holder: str | None = None) -> Claim:
     """Claims the work for this process. holder: what others see as its name, on PostgreSQL up to 50 bytes; None: its
-    process and host. On PostgreSQL waits LEAVE_SECONDS for a holder that may be dead, but not if a named holder claims
-    rooms: the gateways of a cluster try again themselves. Raises Claimed, OSError, SQLAlchemyError."""
+    process and host. On PostgreSQL waits LEAVE_SECONDS for a holder that may be dead, unless this one has a name: the
+    gateways of a cluster try again themselves. Raises Claimed, OSError, SQLAlchemyError."""
     if engine.dialect.name != "postgresql":
         return _sqlite(engine, work)
-    patience = 0.0 if work == "rooms" and holder is not None else LEAVE_SECONDS
+    patience = 0.0 if holder is not None else LEAVE_SECONDS
     return _postgresql(engine, work, holder or _me(), patience)
 
 

@@ -113,6 +113,33 @@ function Row({model, listed, gateway, open, done}) {
     ${open && html`<tr class="expanded"><td colspan="9"><${More} model=${model} listed=${listed} /></td></tr>`}`;
 }
 
+const NODES = [["Machine"], ["Address"], ["State"], ["CPUs", "number"], ["Memory free", "number"],
+  ["GPU memory free", "number"], ["Engines"], ["Labels"]];
+const free = (used, total) => `${bytes(Math.max(0, total - used))} of ${bytes(total)}`;
+
+function Node({node}) {
+  const {alive} = node;
+  return html`<tr>
+    <td>${node.host} <span class="soft">${node.id.slice(0, 8)}</span></td><td>${node.address}</td>
+    <td><span class="badge ${alive ? "good" : "bad"}">${alive ? "alive" : "gone"}</span></td>
+    <td class="number">${node.cpus}</td>
+    <td class="number">${alive ? free(node.used, node.memory) : "–"}</td>
+    <td class="number">${alive && node.gpu_memory ? free(node.gpu_used, node.gpu_memory) : "–"}</td>
+    <td>${node.engines.join(", ")}</td>
+    <td>${Object.entries(node.labels).map(([name, value]) => `${name}=${value}`).join(", ")}</td>
+  </tr>`;
+}
+
+function Machines({cluster}) {
+  return html`<h2>Machines</h2>
+    ${!cluster.store && html`<p class="problem">PostgreSQL is away: chats go on, what needs state gets 503.</p>`}
+    ${!cluster.ray && html`<p class="problem">Ray is away: engines that run go on, no other starts.</p>`}
+    <${Table} label="Machines" heads=${NODES}>
+      ${cluster.nodes.map((node) => html`<${Node} key=${node.id} node=${node} />`)}
+    </${Table}>
+    <p class="soft small">Gateways: ${cluster.gateways.join(", ")}</p>`;
+}
+
 const HEADS = [["Model"], ["State"], ["Memory", "number"], ["Context", "number", "Tokens of prompt and answer together"],
   ["Format", "", "How the model writes tool calls"], ["Tokens/s", "number", "Of the last requests"], ["OK", "number"],
   ["Failed", "number"], [html`<span class="unseen">Load or unload</span>`]];
@@ -131,6 +158,7 @@ export default function Models({query}) {
       ${status.models.map((model) => html`<${Row} key=${model.name} model=${model} listed=${listed[model.name]}
         gateway=${gateway} open=${query.id === model.name} done=${fail} />`)}
     </${Table}>
+    ${status.cluster && html`<${Machines} cluster=${status.cluster} />`}
     ${status.leaving.length > 0 && html`<p>${status.leaving.map((one) => one.name).join(", ")}: an earlier engine ends its
       last answers.</p>`}
     <p class="soft small">A request for a model that isn't loaded loads it. Configured in <code>${status.config.file}</code>.

@@ -25,12 +25,17 @@ MODEL = Path(__file__).parents[2] / "_models/test/ctxgate-test-tools.gguf"
 MB = 1024 * 1024
 
 
+RAY = {"RAY_worker_niceness": "0", "RAY_gcs_rpc_server_reconnect_timeout_s": "3600"}
+"""As docs/cluster.md says: engines aren't nice, and outlive Ray's head."""
+
+
 class Nodes:
     """Ray's head, which runs no engine, and workers that do."""
 
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
+        os.environ.update(RAY)
         self.cluster = Cluster(
             initialize_head=True,
             head_node_args={
@@ -54,23 +59,35 @@ class Nodes:
         self.workers.append(node)
         return node
 
-    def kill(self, node: Any) -> None:
-        """`kill -9` of all that runs on the node, engines too, as a power cut does."""
+    def kill(self, node: Any) -> float:
+        """`kill -9` of all that runs on the node, engines too, as a power cut does; returns when, by time.monotonic."""
         self.workers.remove(node)
-        doomed: list[psutil.Process] = []
-        for info in node.all_processes.values():
-            for each in info:
-                process = psutil.Process(each.process.pid)
-                doomed += [process, *process.children(recursive=True)]
-        for process in doomed:
-            try:
-                os.kill(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        killed = _kill(node)
         self.cluster.remove_node(node, allow_graceful=False)
+        return killed
+
+    def kill_head(self) -> None:
+        _kill(self.cluster.head_node)
 
     def close(self) -> None:
         self.cluster.shutdown()
+        for name in RAY:
+            os.environ.pop(name, None)
+
+
+def _kill(node: Any) -> float:
+    doomed: list[psutil.Process] = []
+    for info in node.all_processes.values():
+        for each in info:
+            process = psutil.Process(each.process.pid)
+            doomed += [process, *process.children(recursive=True)]
+    killed = time.monotonic()
+    for process in doomed:
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return killed
 
 
 class Gateway:
@@ -78,6 +95,7 @@ class Gateway:
 
     def __init__(self, folder: Path, name: str, config: dict[str, Any]) -> None:
         self.port = free_port()
+        self.name = name
         self.folder = folder
         self.log = folder / f"{name}.log"
         file = folder / f"{name}.yaml"
@@ -90,7 +108,11 @@ class Gateway:
                 stdout=out,
                 stderr=out,
             )
-        until(lambda: self.ask("/health") is not None, f"{name} serves")
+        until(self._serves, f"{name} serves")
+
+    def _serves(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        return self.ask("/health") is not None
 
     def ask(self, path: str, body: object = None, seconds: float = PATIENCE) -> Any:
         """The JSON of the answer; None if nobody answers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gateway.config import ConfigError, Model, PullSource, load
 from gateway.config.values import Cluster, ClusterTLS, Spread
 from gateway.errors import ProviderInvalidResponse
 from gateway.pull.files import digest
+from tests.cli.commands import ctxgate
 from tests.store.postgresql import start
 
 TOP = "active_model: m\nstore: postgresql://ctxgate@db/ctxgate\ncluster: {gateway_url: 'http://{host}:4000'}\n"
@@ -114,3 +116,20 @@ def test_a_file_with_a_false_name_is_not_taken(tmp_path: Path) -> None:
     with pytest.raises(ProviderInvalidResponse, match="SHA-256"):
         provide(model, tmp_path)
     assert not (tmp_path / "node" / "m.gguf").exists()
+
+
+def test_the_command_shows_what_is_missing_and_how_to_cure_it(tmp_path: Path) -> None:
+    with start() as server:
+        top = TOP.replace("postgresql://ctxgate@db/ctxgate", server.database())
+        read(tmp_path, "", top.replace("gateway_url", "ray: '127.0.0.1:1', gateway_url"))
+        done = ctxgate("cluster", "check", "--config", str(tmp_path / "config.yaml"), cwd=tmp_path)
+        as_json = ctxgate("cluster", "check", "--json", "--config", str(tmp_path / "config.yaml"), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    shown = {" ".join(line.split()[:2]) for line in done.stdout.splitlines()}
+    assert {"ok packages", "!! Ray", "ok PostgreSQL", "ok clock", "ok key", "!! port", "!! weights"} <= shown
+    found = {each["what"]: each for each in json.loads(as_json.stdout)}
+    assert found["Ray"]["cure"] == "start Ray's head there: ray start --head"
+    read(tmp_path, "", "active_model: m\n")
+    alone = ctxgate("cluster", "check", "--config", str(tmp_path / "config.yaml"), cwd=tmp_path)
+    assert alone.returncode == 2
+    assert "has no cluster:; docs/cluster.md tells what to write" in alone.stderr

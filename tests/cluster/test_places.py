@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster.prompts import Places, PlaceServer, RemoteTurn
+from gateway.cluster.prompts import Places, PlaceServer, Rate, RemoteTurn
 from gateway.config import Prompts
 from gateway.prompts.live import LivePrompts
 from gateway.prompts.saved import SavedPrompts
@@ -27,6 +27,7 @@ class Engine:
         self.slots = Double(folder, 2)
         self.server = PlaceServer(self.live, self.slots, "key")
         self.port = 0
+        self.rate = Rate()
         self._gateways: list[Places] = []
 
     async def start(self) -> None:
@@ -34,7 +35,7 @@ class Engine:
         self.port = await self.server.start("127.0.0.1", None)
 
     async def gateway(self, key: str = "key") -> Places:
-        made = Places("127.0.0.1", self.port, None, key, lambda: SETTINGS)
+        made = Places("127.0.0.1", self.port, None, key, lambda: SETTINGS, self.rate)
         self._gateways.append(made)
         async with asyncio.timeout(PATIENCE):
             await made.connected.wait()

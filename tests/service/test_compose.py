@@ -1,4 +1,4 @@
-"""deploy/compose.yaml: what Compose accepts, and what the Dockerfile and the configuration need."""
+"""deploy/compose.yaml and deploy/cluster: what Compose accepts, and what the Dockerfile and the configuration need."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
+from gateway.config import load
 from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,22 @@ def test_the_schema_of_compose_files_accepts_it() -> None:
     assert problems(document) == []
     document["services"]["gateway"]["restart_policy"] = "always"
     assert problems(document), "a key that there isn't is noticed"
+
+
+def test_the_schema_accepts_the_cluster_and_its_parts_fit() -> None:
+    document = yaml.safe_load((ROOT / "deploy/cluster/compose.yaml").read_text("utf-8"))
+    assert problems(document) == []
+    nodes = [service for service in document["services"].values() if "build" in service]
+    assert len(nodes) == 4, "a head and three nodes"
+    for node in nodes:
+        assert (ROOT / "deploy/cluster" / node["build"]["context"]).resolve() == ROOT
+        assert (ROOT / node["build"]["dockerfile"]).is_file()
+        config = node["volumes"][0].partition(":")[0]
+        written = {"PASSWORD": "p", "CTXGATE_KEY": "k"}
+        loaded = load((ROOT / "deploy/cluster" / config).resolve(), written)
+        assert written.keys() <= node["environment"].keys()
+        assert loaded.cluster is not None
+        assert {place.partition(":")[0] for place in node["volumes"][1:]} <= {*document["volumes"]}
 
 
 def has_compose() -> bool:

@@ -14,7 +14,7 @@ from gateway.api.batches.file_store import PART, FileStore
 from gateway.api.batches.runner import Batches
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
-from gateway.server.http import JSON, Request
+from gateway.server.http import JSON, Request, at_the_holder
 from gateway.wire.batches import CreateBatch, check_expiry, file_object, page
 
 LARGEST_FILES, LARGEST_BATCHES, BATCHES = 10_000, 100, 20
@@ -65,6 +65,7 @@ async def delete(request: Request) -> ASGIApp:
     return JSON({"id": id, "object": "file", "deleted": True})
 
 
+@at_the_holder
 async def create(request: Request) -> ASGIApp:
     wanted = CreateBatch.parse(await request.body())
     return JSON((await request.services.shared(Batches).create(wanted, request.principal)).object)
@@ -80,6 +81,7 @@ async def batch(request: Request) -> ASGIApp:
     return JSON((await (await _batches(request)).get(request.path_params["id"], request.principal)).object)
 
 
+@at_the_holder
 async def cancel(request: Request) -> ASGIApp:
     id = request.path_params["id"]
     return JSON((await request.services.shared(Batches).cancel(id, request.principal)).object)

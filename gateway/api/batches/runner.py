@@ -29,6 +29,7 @@ BACKOFF = Backoff(first=1.0, longest=60.0, jitter=0.2)
 AHEAD = 32
 """Requests that are read from the store at a time."""
 CLOSE_SECONDS = 10
+TAKE_OVER_SECONDS = 1.0
 
 log = logging.getLogger("ctxgate")
 
@@ -60,7 +61,13 @@ class Batches:
             self.batches = BatchStore(self._store)
             if await self._store.holds("batches"):
                 return
-            await self._store.claim("batches")
+            try:
+                await self._store.claim("batches")
+            except Claimed:
+                # The store has ended our claim, and another gateway goes on with them.
+                for task in self._running.values():
+                    task.cancel()
+                raise
             await asyncio.to_thread(self._mark)
             self._opened = True
             for id in await self.batches.open():
@@ -249,8 +256,9 @@ async def _insist(write: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def resume(services: Services) -> AsyncIterator[None]:
-    """Goes on with the batches of an earlier process, without delaying the start."""
-    opening = asyncio.create_task(_resume(services.shared(Batches)), name="resume the batches")
+    """Goes on with the batches of an earlier process, without delaying the start; in a cluster, with those of a gateway
+    that died."""
+    opening = asyncio.create_task(_resume(services.shared(Batches), services), name="resume the batches")
     try:
         yield
     finally:
@@ -258,8 +266,13 @@ async def resume(services: Services) -> AsyncIterator[None]:
         await asyncio.wait({opening})
 
 
-async def _resume(batches: Batches) -> None:
-    try:
-        await batches.open()
-    except GatewayError as error:
-        log.warning("can't go on with the batches yet: %s", error)
+async def _resume(batches: Batches, services: Services) -> None:
+    while True:
+        try:
+            await batches.open()
+        except GatewayError as error:
+            if services.forward is None:
+                log.warning("can't go on with the batches yet: %s", error)
+        if services.forward is None:
+            return
+        await asyncio.sleep(TAKE_OVER_SECONDS)

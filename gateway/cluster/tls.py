@@ -1,0 +1,79 @@
+"""TLS before an engine, whatever engine it is: the embedded one has none. Engines listen on this machine alone then."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+
+from gateway.config.values import ClusterTLS
+from gateway.errors import ProviderUnavailable
+
+PART = 64 * 1024
+
+log = logging.getLogger("ctxgate.cluster")
+
+
+def context(tls: ClusterTLS) -> ssl.SSLContext:
+    """For servers. Raises ProviderUnavailable."""
+    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        made.load_cert_chain(tls.cert_file, tls.key_file)
+    except OSError as error:  # ssl's own, too
+        raise ProviderUnavailable(
+            f"cluster.tls: {socket.gethostname()} can't serve with {tls.cert_file} and {tls.key_file}:"
+            f" {error.strerror or error}"
+        ) from error
+    return made
+
+
+class Front:
+    """Passes the bytes of its TLS connections on to a port of this machine, and back."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def start(self, host: str, tls: ssl.SSLContext) -> int:
+        """Returns the port where it listens."""
+        self._server = await asyncio.start_server(self._serve, host, 0, ssl=tls, limit=PART)
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def close(self) -> None:
+        """Ends its connections, too."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._open:
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        try:
+            behind, to_engine = await asyncio.open_connection("127.0.0.1", self._port, limit=PART)
+            try:
+                async with asyncio.TaskGroup() as both:
+                    there = both.create_task(_pump(reader, to_engine))
+                    back = both.create_task(_pump(behind, writer))
+                    # Whichever side ends its connection ends that of the other: HTTP has no half of one.
+                    await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+                    there.cancel()
+                    back.cancel()
+            finally:
+                to_engine.close()
+        except OSError as error:
+            log.debug("TLS: the engine at port %d: %s", self._port, error)
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+
+async def _pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+    """Until either side ends."""
+    with contextlib.suppress(OSError):
+        while data := await source.read(PART):
+            to.write(data)
+            await to.drain()
