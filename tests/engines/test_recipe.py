@@ -150,7 +150,7 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
         Address(port=1),
         {
             "--spec-type": "ngram-simple",
-            "--spec-ngram-simple-size-n": "8",
+            "--spec-ngram-simple-size-n": "4",
             "--spec-ngram-simple-size-m": "16",
             "--fit": "on",
         },
