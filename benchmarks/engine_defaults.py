@@ -113,8 +113,15 @@ class Server:
         case = (kind, streams)
         self.speeds.setdefault(case, []).append(sum(map(completion_tokens, bodies)) / took)
         self.firsts.setdefault(case, []).append(statistics.median(heard) - began)
-        if streams == 1:
-            self.said[kind, first] = text_of(bodies[0])
+
+    async def say(self, kind: str, number: int) -> None:
+        """Answers a request whose prompt it reads anew; notes the words."""
+        path, request = self.requests[kind]
+        body = {**json.loads(request.replace(str(MARK).encode(), str(number).encode())), "cache_prompt": False}
+        client = await load.Client.connect(self.port)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            self.said[kind, number] = text_of(await client.send(json.dumps(body).encode(), path))
+        client.close()
 
 
 _SAID = re.compile(rb'"(content|text|arguments)":"[^"]|"tool_calls"')
@@ -233,8 +240,14 @@ async def measure(servers: Sequence[Server], args: argparse.Namespace, port: int
                 number += streams
         if not round:
             for server in servers:
-                server.speeds, server.firsts, server.said = {}, {}, {}
+                server.speeds, server.firsts = {}, {}
         print(f"round {round} of {args.rounds}", file=sys.stderr, flush=True)
+    # What a cache holds of a prompt was read in other batches, whose sums round differently: without it, servers that
+    # compute alike have the same words. Prose is drawn, and a call's words are written anew.
+    for kind in sorted({"code edit", "JSON"}.intersection(args.texts)):
+        for number in range(1, args.alike + 1):
+            for server in servers:
+                await server.say(kind, number)
     if beside is not None:
         beside.cancel()
         await asyncio.wait([beside])
@@ -267,11 +280,10 @@ def table(servers: Sequence[Server]) -> str:
 
 
 def same_words(servers: Sequence[Server]) -> str:
-    """Of the answers at temperature 0 to one stream, how many have the words of the first server's."""
-    base = servers[0].said
-    asked = [key for key in base if key[0] not in ("prose", "tool call")]  # a call's words are written anew
-    shares = (f"{server.name} {sum(server.said[key] == base[key] for key in asked)}" for server in servers[1:])
-    return f"Answers at temperature 0 with the words of {servers[0].name}, of {len(asked)}: {', '.join(shares)}."
+    """Of the answers at temperature 0 whose prompts were read anew, how many have the words of the first server's."""
+    base, *others = servers
+    shares = (f"{server.name} {sum(server.said[key] == text for key, text in base.said.items())}" for server in others)
+    return f"Answers at temperature 0 with the words of {base.name}, of {len(base.said)}: {', '.join(shares)}."
 
 
 def tuned(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Mapping[str, object]], str]:
@@ -350,6 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--streams", nargs="*", type=int, default=[1, 4])
     parser.add_argument("--tokens", type=int, default=128, help="of each answer at most (default: 128)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--alike", type=int, default=3, help="answers of a kind whose words to compare (default: 3)")
     parser.add_argument("--load", type=int, default=0, help="clients that ask the gateway for other things meanwhile")
     args = parser.parse_args(arguments)
     names = [DEFAULTS, *([*SETTINGS][1:] if args.settings == ["all"] else args.settings)]
