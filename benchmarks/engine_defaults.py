@@ -3,7 +3,7 @@
     python -m benchmarks.engine_defaults                    # defaults only; 6 minutes
     python -m benchmarks.engine_defaults --settings all     # and each candidate; 20 minutes
     python -m benchmarks.engine_defaults --load 4           # while 4 clients ask the gateway for other things
-    python -m benchmarks.engine_defaults --tuned            # and what `ctxgate tune --apply` makes of it; 8 minutes
+    python -m benchmarks.engine_defaults --tuned FOLDER     # and what `ctxgate tune --apply` makes of it; 12 minutes
 
 Four kinds of text (prose, a code edit, JSON, a tool call), one stream and four, round by round: in each round every
 server answers the same requests, one server after another. ctxgate answers through the whole gateway. llama-server is
@@ -15,9 +15,9 @@ A figure is tokens written a second, from the first request sent to the last ans
 prompts; none of them was asked before. Ratios are of the same round: their median, and the 95 % interval of their
 geometric mean. Exit code 1 if the median of ctxgate's defaults is below 1 on any kind of text.
 
-`--tuned` first runs `ctxgate tune --apply` on a config.yaml of its own, then measures every setting that tune might
-have chosen, with one stream. Exit code 1 unless the choice is 1.5 times as fast as llama-server's defaults on the code
-edit, and at most 5 % slower over all texts than the fastest setting.
+`--tuned` first runs `ctxgate tune --apply` on a config.yaml in the folder, unless it has done so before, then measures
+every setting that tune might have chosen, with one stream. Exit code 1 unless the choice is 1.5 times as fast as
+llama-server's defaults on the code edit, and at most 5 % slower over all texts than the fastest setting.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ import yaml
 from benchmarks.harness import load, proc, report
 from benchmarks.throughput import completion_tokens
 from gateway.config import Config, Model
-from gateway.config import load as load_config
 from gateway.core import Gateway
 from gateway.engines.machine import this_machine
 from gateway.tune import kept
@@ -286,14 +285,18 @@ def same_words(servers: Sequence[Server]) -> str:
     return f"Answers at temperature 0 with the words of {base.name}, of {len(base.said)}: {', '.join(shares)}."
 
 
-def tuned(args: argparse.Namespace, folder: Path) -> tuple[dict[str, Mapping[str, object]], str]:
+def tuned(args: argparse.Namespace) -> tuple[dict[str, Mapping[str, object]], str]:
     """Runs `ctxgate tune --apply`. Returns all settings that it could choose from, and the name of its choice."""
-    file = folder / "tune.yaml"
-    file.write_text(gateway_config(args.model, {DEFAULTS: {}}, folder))
-    command = ["tune", DEFAULTS, "--apply", "--no-smoke", "--config", str(file)]
-    limits = ["--minutes", str(args.minutes), "--tokens", str(args.tokens)]
-    subprocess.run([sys.executable, "-m", "gateway", *command, *limits], check=True, env=environment(args))
-    found = kept.read(kept.path_of(load_config(file).state_dir, DEFAULTS))
+    folder: Path = args.tuned.resolve()
+    file = folder / "config.yaml"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept_in = kept.path_of(folder / "state", DEFAULTS)
+    if not kept_in.exists():
+        file.write_text(gateway_config(args.model, {DEFAULTS: {}}, folder))
+        command = [sys.executable, "-m", "gateway", "tune", DEFAULTS, "--apply", "--no-smoke", "--config", str(file)]
+        limits = ["--minutes", str(args.minutes), "--tokens", str(args.tokens)]
+        subprocess.run([*command, *limits], check=True, env=environment(args))
+    found = kept.read(kept_in)
     assert found is not None
     own, *_ = found.results
     able = [each for each in found.results if each.readings and not each.failed and says_the_same(each, own)]
@@ -356,8 +359,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--llama-server", type=Path, metavar="PROGRAM", help="a file of the name llama-server")
     parser.add_argument("--model", type=Path, default=WEIGHTS, help="a GGUF file (default: SmolLM2)")
     parser.add_argument("--settings", nargs="*", default=[], help=f"all, or some of: {', '.join([*SETTINGS][1:])}")
-    parser.add_argument("--tuned", action="store_true", help="run tune, and compare its choice with all settings")
-    parser.add_argument("--minutes", type=float, default=4.0, help="for tune (default: 4)")
+    parser.add_argument("--tuned", type=Path, metavar="FOLDER", help="compare tune's choice with all settings")
+    parser.add_argument("--minutes", type=float, default=6.0, help="for tune (default: 6)")
     parser.add_argument("--texts", nargs="*", default=[*TEXTS], choices=[*TEXTS])
     parser.add_argument("--streams", nargs="*", type=int, default=[1, 4])
     parser.add_argument("--tokens", type=int, default=128, help="of each answer at most (default: 128)")
@@ -369,9 +372,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings, choice = {name: SETTINGS[name] for name in names}, None
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        if args.tuned:
+        if args.tuned is not None:
             args.streams = [1]
-            settings, choice = tuned(args, folder)
+            settings, choice = tuned(args)
         servers = asyncio.run(run(args, settings, folder))
     which = args.llama_server or "the embedded engine with llama-server's defaults"
     print(

@@ -42,11 +42,11 @@ def test_the_rounds_are_the_samples_of_a_ratio_over_all_texts() -> None:
 
 
 def test_measures_what_tune_chooses_beside_all_that_it_could(
-    test_model: Path, capsys: pytest.CaptureFixture[str]
+    test_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("xllamacpp")
     quick = ["--rounds", "1", "--tokens", "8", "--minutes", "0.5", "--alike", "1", "--texts", "code edit", "JSON"]
-    code = engine_defaults.main(["--model", str(test_model), "--tuned", *quick])
+    code = engine_defaults.main(["--model", str(test_model), "--tuned", str(tmp_path), *quick])
     shown = capsys.readouterr().out
     assert "tune chose: " in shown
     assert "all texts, the choice, times the fastest setting's speed" in shown

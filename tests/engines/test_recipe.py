@@ -383,7 +383,7 @@ def test_llama_cpp_speculates_by_default(of: Model, kind: str | None) -> None:
     assert recipe(of, FULL, 1).env.get("LLAMA_ARG_SPEC_TYPE") == kind
 
 
-SIZES = {"--spec-ngram-simple-size-n": "4", "--spec-ngram-simple-size-m": "8"}
+SIZES = {"--spec-ngram-simple-size-n": "4", "--spec-ngram-simple-size-m": "4"}
 
 
 @pytest.mark.parametrize(
