@@ -147,8 +147,11 @@ class LlamaCppFlex(Backend):
             return await self.origin.open_raw(request, fields, raw)
         turn = await self.origin.placed(fields, prompt)
         if not isinstance(turn, Turn) or turn.slot is None:
+            if turn is not None:
+                turn.leave()
             turn = await self.prompts.take(self.slots)
         if turn.slot is None:
+            turn.leave()
             return await self.origin.open_raw(request, fields, raw)
         thoughts = [mark for pair in raw.think for mark in pair]
         marks = (*raw.starts, *thoughts) if raw.grammar is not None else ()

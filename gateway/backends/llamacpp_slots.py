@@ -40,10 +40,10 @@ class LlamaCppSlots:
         done = await self._act(slot, "restore", file)
         return done.n_restored or 0
 
-    async def held(self) -> list[tuple[int, int]]:
+    async def held(self) -> list[tuple[int, int]] | None:
         status, body = await self._backend.get("/slots")
         if status != 200:
-            return []
+            return None
         found = sorted(_decode(body, list[_Held]), key=lambda slot: slot.id_task or 0, reverse=True)
         return [(slot.id, slot.n_prompt_tokens or 0) for slot in found if not slot.is_processing]
 

@@ -76,7 +76,7 @@ async def launched(
     """
     starts = 1
     while True:
-        plan = recipe(model, machine(), port)
+        plan = await asyncio.to_thread(recipe, model, machine(), port)
         process = await spawn(plan)
         try:
             try:
@@ -92,7 +92,7 @@ async def launched(
             await asyncio.shield(process.stop())
             # The machine now knows that this program doesn't run on it; another one may.
             died = isinstance(error, ProviderModelNotLoaded) and process.illegal_instruction
-            if died and recipe(model, machine(), port).engine != plan.engine:
+            if died and (await asyncio.to_thread(recipe, model, machine(), port)).engine != plan.engine:
                 continue
             chosen = plan.address
             if (

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Collection
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +20,7 @@ VERSION_SECONDS = 10.0
 
 
 def this_machine() -> Machine:
-    return Machine(cores=_cores(), which=_which, has=_has, free_port=free_port)
+    return Machine(cores=_cores(), which=_which, has=_has, free_port=free_port, knows=_knows)
 
 
 def _which(program: str) -> str | None:
@@ -48,6 +49,27 @@ def runs(program: str) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return True
     return done.returncode != -signal.SIGILL
+
+
+def _knows(program: str, option: str) -> bool:
+    """Blocks for VERSION_SECONDS at most, the first time."""
+    try:
+        changed = os.stat(program).st_mtime_ns
+    except OSError:
+        return False
+    return option in _help(program, changed)
+
+
+@lru_cache(maxsize=8)
+def _help(program: str, _changed: int) -> frozenset[str]:
+    """The options that `program --help` names; none if it doesn't tell."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            [program, "--help"], capture_output=True, timeout=VERSION_SECONDS, check=False, env=inherited(), text=True
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return frozenset()
+    return frozenset(re.findall(r"(?<![\w-])--[a-z][\w-]+", done.stdout))
 
 
 def _cores() -> int:

@@ -30,9 +30,13 @@ KEY = "LLAMA_API_KEY"
 NGRAM = "ngram-simple"
 """The kind of speculation of models without `draft`, and of `draft: {ngram: true}`: the fastest one where an answer
 repeats its prompt, by `benchmarks/engine_defaults.py`."""
-NGRAM_AFTER, NGRAM_TOKENS = 8, 16
-"""Tokens that must have come before, and tokens proposed then. llama.cpp's own, 12 and 48, cost a tool call a sixth of
-its speed, and it makes no proposal that is shorter than what must have come before."""
+NGRAM_AFTER, NGRAM_TOKENS = 4, 4
+"""Tokens that must have come before, and tokens proposed then. On two cores, a token that the engine reads along with
+others costs a third of a step with one stream, and half of what it spares with four: longer proposals are rejected too
+often, and after more tokens too few are made. It makes no proposal that is shorter than what must have come before."""
+
+NGRAM_OPTIONS = (f"--spec-{NGRAM}-size-n", f"--spec-{NGRAM}-size-m")
+"""An older llama-server doesn't know them, and would refuse to start."""
 
 KV_GROUP = 32
 
@@ -47,16 +51,17 @@ class Machine(Struct, frozen=True):
     """What recipes need to know of a machine; see `gateway.engines.machine.this_machine`.
 
     cores: physical ones that engines may use. which: the path of a program, None where it isn't installed. has: whether
-    Python can import a module. free_port: a TCP port that the system has just found free. unfit: paths of programs that
-    SIGILL killed here, since they were built for another processor. prompts: folder of saved prompts; None: none are
-    saved. saving: when, and how many. cache_ram: bytes in which an engine may keep prompts beside its slots; None: as
-    many as it likes.
+    Python can import a module. knows: whether a program's `--help` names an option; it may take a second. free_port: a
+    TCP port that the system has just found free. unfit: paths of programs that SIGILL killed here, since they were
+    built for another processor. prompts: folder of saved prompts; None: none are saved. saving: when, and how many.
+    cache_ram: bytes in which an engine may keep prompts beside its slots; None: as many as it likes.
     """
 
     cores: int
     which: Callable[[str], str | None]
     has: Callable[[str], bool]
     free_port: Callable[[], int]
+    knows: Callable[[str, str], bool] = lambda program, option: False
     python: str = sys.executable
     unfit: frozenset[str] = frozenset()
     prompts: Path | None = None
@@ -87,7 +92,7 @@ class Recipe(Struct, frozen=True):
 
 
 def recipe(model: Model, machine: Machine, port: int | None) -> Recipe:
-    """How to start `model`'s engine on `port`, or on a port of the system's choice.
+    """How to start `model`'s engine on `port`, or on a port of the system's choice. May ask a program what it knows.
 
     Raises ProviderUnavailable with the cure if the engine isn't installed.
     """
@@ -125,10 +130,13 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
     unfit = program in machine.unfit
     if program is not None and not (unfit and embedded):
         port = port or machine.free_port()
+        if machine.knows(program, NGRAM_OPTIONS[0]):
+            options += _ngram_by_default(model)
         argv = [program, *options, "--port", str(port), "--jinja"]
         cure = "the embedded engine runs instead" if embedded else f"{INSTALL_EMBEDDED}, or {REPLACE_LLAMA_SERVER}"
         return _built(model, machine, "llama-server", argv, port, cure=cure)
     if embedded:
+        options += _ngram_by_default(model)
         argv = [machine.python, "-P", str(_HERE / "xllamacpp_server.py"), *options, "--port", str(port or 0)]
         note = f"the embedded engine runs instead of {program}, which was built for another processor (SIGILL)"
         return _built(model, machine, "xllamacpp", argv, port, cure=REPLACE_LLAMA_SERVER, note=note if unfit else None)
@@ -154,7 +162,6 @@ def _tuned(model: Model) -> list[str]:
     """The settings of config.yaml as llama.cpp's options."""
     engine = model.engine
     rope, draft = engine.rope or Rope(), engine.draft or Draft()
-    proposed = draft.tokens or NGRAM_TOKENS
     return _options(
         ("--gpu-layers", engine.gpu_layers),
         ("--flash-attn", None if engine.flash_attention is None else "on" if engine.flash_attention else "off"),
@@ -173,12 +180,22 @@ def _tuned(model: Model) -> list[str]:
         ("--spec-draft-n-max", draft.tokens if draft.model is not None else None),
         ("--spec-draft-ngl", draft.gpu_layers),
         ("--spec-type", _speculation(model)),
-        (f"--spec-{NGRAM}-size-n", min(NGRAM_AFTER, proposed) if draft.ngram else None),
-        (f"--spec-{NGRAM}-size-m", proposed if draft.ngram else None),
+        *(_ngram(draft) if draft.ngram else ()),
         *map(_adapter, engine.adapters),
         # A prompt that one adapter shaped must not come back for another.
         ("--cache-ram", 0 if _adapters_vary(model) else None),
     )
+
+
+def _ngram(draft: Draft) -> list[tuple[str, object]]:
+    proposed = draft.tokens or NGRAM_TOKENS
+    return [*zip(NGRAM_OPTIONS, (min(NGRAM_AFTER, proposed), proposed), strict=True)]
+
+
+def _ngram_by_default(model: Model) -> list[str]:
+    """For a model whose file doesn't choose a kind of speculation."""
+    draft = model.engine.draft or Draft()
+    return _options(*_ngram(draft)) if draft.ngram is None and speculates(model) else []
 
 
 def _speculation(model: Model) -> str | None:

@@ -17,9 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-NGRAM = ("--spec-ngram-simple-size-n", "8", "--spec-ngram-simple-size-m", "16")
-"""See `NGRAM_TOKENS` in recipe.py. Not options of the recipe's: a llama-server may be too old for them."""
-
 
 def main() -> None:
     # Saved prompts hold conversations.
@@ -61,7 +58,7 @@ def parameters(argv: Sequence[str]) -> Any:
     if key := os.environ.get("LLAMA_API_KEY"):
         params.api_keys = [key]
     if "--spec-type" not in argv and (kind := os.environ.get("LLAMA_ARG_SPEC_TYPE")):
-        argv = ["--spec-type", kind, *NGRAM, *argv]
+        argv = ["--spec-type", kind, *argv]
     given = _beside("xllamacpp_options.py").apply(params, argv)
     if not params.model.path:
         raise ValueError("--model is missing")

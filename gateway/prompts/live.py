@@ -48,6 +48,8 @@ LEAST_BYTES_PER_TOKEN = 2
 """Of a request's messages. Those with fewer bytes have fewer than `min_tokens` tokens."""
 LINE_SECONDS = 30.0
 """How long a request waits for a slot before it waits in the engine's own queue."""
+LOOK_SECONDS, LOOK_AGAIN = 2.0, 0.005
+"""How long a request waits to see those before it in slots of the engine, and before each further look."""
 TOLERANCE = 8
 """Tokens by which an engine's counts may differ: the last one, drafts."""
 FAST_SECONDS_PER_TOKEN = 0.0002
@@ -87,8 +89,9 @@ class SlotServer(Protocol):
         """Reads a file into a slot; returns its tokens."""
         ...
 
-    async def held(self) -> list[tuple[int, int]]:
-        """The idle slots, each with its count of tokens; the one that was used last comes first."""
+    async def held(self) -> list[tuple[int, int]] | None:
+        """The idle slots, each with its count of tokens; the one that was used last comes first. None if it doesn't
+        tell."""
         ...
 
     async def recall(self, prompt: str) -> None:
@@ -176,9 +179,7 @@ class Turn:
         """The engine is done with the request. Idempotent."""
         if not self.left:
             self.left = True
-            if self._slot is not None:
-                self._slot.busy -= 1
-                self._live.freed()
+            self._live.left(self._slot)
 
     def __enter__(self) -> None:
         """Around sending the request: if that raises, the engine did not take it, and its slot holds what it held."""
@@ -186,6 +187,8 @@ class Turn:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self.refused()
+        else:
+            self._live.began(self._slot)
 
     def refused(self) -> None:
         """The engine did not take the request."""
@@ -231,6 +234,8 @@ class LivePrompts:
         self._slots: list[Slot] = []
         self._hosted: list[Hosted] = []
         self._uses = 0
+        self._unplaced = self._unseen = 0
+        """Requests in the engine whose slot it chose, and how many of them were not yet seen in one."""
         self._seconds_per_token = 0.0
         self.assumed_seconds_per_token = FAST_SECONDS_PER_TOKEN
         """How long reading takes, until this engine has shown it."""
@@ -273,7 +278,7 @@ class LivePrompts:
     async def place_beside(self, server: SlotServer, sent: bytes, *, private: bool) -> Turn | None:
         """A place for a request that isn't saved. sent: what others that are as short may begin with, too."""
         await self._any_idle()
-        return self._spare(server, private=private, sent=b"" if private else sent)
+        return await self._spare(server, private=private, sent=b"" if private else sent)
 
     async def place_long(self, server: SlotServer, prompt: str) -> Turn | None:
         """A place for a rendered prompt. Raises one of TROUBLE; call `freed` then."""
@@ -323,7 +328,10 @@ class LivePrompts:
         """
         await self.know(server)
         await self._any_idle()
-        idle = [slot for slot in self._slots if not slot.busy]
+        await self._see_unplaced(server)
+        idle = [slot for slot in self._slots if slot.idle]
+        if not idle:
+            await self._see_placed(server)
         prompt, begins = (begun.prompt, begun.chain) if begun is not None else ("", ())
         turn = self._turn(server, least_lost(idle) if idle else None, prompt, begins)
         if begun is not None:
@@ -379,13 +387,86 @@ class LivePrompts:
                 turn.set_result(None)
                 return
 
-    def _spare(self, server: SlotServer, *, private: bool, sent: bytes = b"") -> Turn | None:
-        """For a request that shall not overwrite what may be saved, and is not saved itself."""
-        if not self._slots:
+    def began(self, slot: Slot | None) -> None:
+        """The engine answers a request in this slot; None: in one that it chose."""
+        if slot is not None:
+            slot.seen = True
+        elif self._unseen:
+            self._unseen -= 1
+
+    def left(self, slot: Slot | None) -> None:
+        """A request left its slot; None: the one that the engine chose."""
+        if slot is not None:
+            slot.busy -= 1
+            self.freed()
+            return
+        self._unplaced -= 1
+        self._unseen = min(self._unseen, self._unplaced)
+        if not self._unplaced:
+            for each in self._slots:
+                each.strange = False
+
+    # An engine that chooses a slot may take the one that the gateway has chosen for a request on its way there, which
+    # then waits for a whole answer. So neither kind of request follows the other before that one is seen in its slot.
+
+    async def _see_unplaced(self, server: SlotServer) -> None:
+        """Before the gateway chooses a slot: finds those that the engine chose for others."""
+        if self._unplaced:
+            await self._look_until(server, lambda: not self._unseen)
+
+    async def _see_placed(self, server: SlotServer) -> None:
+        """Before the engine chooses a slot: waits until it works in those that the gateway chose."""
+        if any(slot.busy and not slot.seen for slot in self._slots):
+            await self._look_until(server, lambda: not any(slot.busy and not slot.seen for slot in self._slots))
+
+    async def _look_until(self, server: SlotServer, seen: Callable[[], bool]) -> None:
+        """Looks at least once, and goes on after LOOK_SECONDS."""
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                while await self._look(server):
+                    if seen():
+                        return
+                    await asyncio.sleep(LOOK_AGAIN)
+        except TROUBLE as error:
+            log.debug("model %s: its slots can't be seen: %s", self._model, error)
+        except asyncio.CancelledError:
+            self.freed()
+            raise
+
+    async def _look(self, server: SlotServer) -> bool:
+        """Notes in which slots the engine works; False if it doesn't tell."""
+        found = await server.held()
+        if found is None:
+            return False
+        idle = {number for number, _ in found}
+        for slot in self._slots:
+            works = slot.number not in idle
+            slot.seen = bool(slot.busy) and (slot.seen or works)
+            slot.strange = works and not slot.busy
+        if sum(slot.strange for slot in self._slots) >= self._unplaced:
+            self._unseen = 0
+        return True
+
+    def _at_stake(self) -> bool:
+        """Whether a request might overwrite what is worth saving."""
+        least = self.saved.settings.min_tokens
+        return any(slot.idle and slot.worth_saving(least) for slot in self._slots)
+
+    async def _spare(self, server: SlotServer, *, private: bool, sent: bytes = b"") -> Turn | None:
+        """For a request that shall not overwrite what may be saved, and is not saved itself.
+
+        Where nothing can be lost, the engine chooses: it also finds beginnings in its cache in memory.
+        """
+        if self._known and self._key is None:
             return None
         short = chain_of(sent, SHORT_BLOCK_BYTES)
-        slot = spare(self._slots, short)
-        if slot is not None:
+        slot = None
+        if self._at_stake():
+            await self._see_unplaced(server)
+            slot = spare(self._slots, short)
+        if slot is None:
+            await self._see_placed(server)
+        else:
             slot.short = short
         if slot is None and private:
             # It may get any slot: save none of them.
@@ -400,14 +481,23 @@ class LivePrompts:
             self._uses += 1
             slot.busy += 1
             slot.used = self._uses
+            slot.seen = False
+        else:
+            self._unplaced += 1
+            self._unseen += 1
         # Another slot may be idle, too.
         self.freed()
         return turn
 
     async def _place(self, server: SlotServer, key: str, prompt: str, begins: Chain) -> Turn:
         await self.saved.kept(key)
-        match = self.saved.best(key, begins)
-        choice = choose(self._slots, self._hosted, begins, match, worth(len(begins)))
+        match, least = self.saved.best(key, begins), worth(len(begins))
+        choice = Choice()
+        if tokens_of(len(begins)) >= self.saved.settings.min_tokens or match is not None or self._at_stake():
+            await self._see_unplaced(server)
+            choice = choose(self._slots, self._hosted, begins, match, least)
+        if choice.slot is None:
+            await self._see_placed(server)
         turn = self._turn(server, choice.slot, prompt, begins)
         try:
             if choice.slot is not None:
@@ -494,13 +584,15 @@ class LivePrompts:
 
     def _find_slot(self, turn: Turn, tokens: int) -> None:
         """The engine chose the slot of this request: finds out which."""
+        if not turn.chain and not any(slot.chain for slot in self._slots):
+            return
         if len(self._slots) == 1:
             self._took(self._slots[0], turn, tokens)
         else:
             self._later(self._look_for(turn, tokens))
 
     async def _look_for(self, turn: Turn, tokens: int) -> None:
-        found = [number for number, held in await turn.server.held() if abs(held - tokens) <= 1]
+        found = [number for number, held in await turn.server.held() or () if abs(held - tokens) <= 1]
         if found and not self._slots[found[0]].busy:
             self._took(self._slots[found[0]], turn, tokens)
             return
@@ -561,7 +653,7 @@ class LivePrompts:
                 await server.recall(hosted.prompt)
         except TimeoutError:
             return
-        number, tokens = next(iter(await server.held()), (0, 0))
+        number, tokens = next(iter(await server.held() or ()), (0, 0))
         slot = self._slots[number]
         slot.sure = len(self._slots) == 1
         slot.chain, slot.prompt, slot.tokens, slot.unsaved = hosted.chain, hosted.prompt, tokens, tokens

@@ -28,7 +28,9 @@ class Slot:
     """chain: of the prompt that it holds; () if nothing is known, or nobody may save it. tokens: how many it holds;
     None if the answer was cut off. unsaved: how many of them no file holds. prompt: the text behind `chain`. sure: the
     gateway chose this slot for it; otherwise it was found by its length. short: of the last request that was too short
-    to save, in its own blocks. busy: answers on their way in it. used: by a counter of uses."""
+    to save, in its own blocks. busy: answers on their way in it. used: by a counter of uses.
+    seen: the engine was seen at work in it since it is busy. strange: the engine was seen to answer a request there
+    whose slot it chose itself."""
 
     number: int
     chain: Chain = ()
@@ -39,6 +41,16 @@ class Slot:
     short: Chain = ()
     busy: int = 0
     used: int = 0
+    seen: bool = False
+    strange: bool = False
+
+    @property
+    def idle(self) -> bool:
+        return not self.busy and not self.strange
+
+    def worth_saving(self, least: int) -> bool:
+        """least: tokens of a prompt that is worth a file."""
+        return bool(self.chain) and (self.tokens is None or self.tokens >= least)
 
     def forget(self) -> None:
         self.chain, self.tokens, self.unsaved, self.prompt = (), 0, 0, ""
@@ -78,7 +90,7 @@ def choose(slots: Sequence[Slot], hosted: Sequence[Hosted], chain: Chain, match:
 
     match: the best saved prompt. least: blocks that are worth a file.
     """
-    idle = [slot for slot in slots if not slot.busy]
+    idle = [slot for slot in slots if slot.idle]
     if not idle:
         return Choice()
     live = max(idle, key=lambda slot: (shared(slot.chain, chain), -len(slot.chain), -slot.used))
@@ -111,7 +123,7 @@ def spare(slots: Sequence[Slot], short: Chain = ()) -> Slot | None:
     It is the one whose last short prompt began most like this one, since the engine reads only the rest. If none did,
     it is the one that was used longest ago, so that several kinds of prompts keep a slot each.
     """
-    empty = [slot for slot in slots if not slot.busy and not slot.chain]
+    empty = [slot for slot in slots if slot.idle and not slot.chain]
     return max(empty, key=lambda slot: (shared(slot.short, short), -slot.used), default=None)
 
 

@@ -17,6 +17,9 @@ WORTH = 1.03
 LEVEL = 0.98
 """Settings within this share of the fastest one count as just as fast."""
 
+TURN = 2
+"""Requests of each kind that a setting answers before it is another one's turn."""
+
 
 class Reading(Struct, frozen=True):
     """One answer. Seconds: first: to the first token; whole: to the end.
@@ -125,21 +128,28 @@ def rungs(count: int) -> list[tuple[int, int]]:
     return found
 
 
+def passes(numbers: Sequence[int]) -> list[Sequence[int]]:
+    """Requests to answer before it is another setting's turn: each turn starts an engine."""
+    return [numbers[at : at + TURN] for at in range(0, len(numbers), TURN)]
+
+
 def choose(results: Sequence[Result]) -> Result:
     """The fastest setting whose words at temperature 0 are those of the first, the model's own setting.
 
     Of several as fast, the one that needs the least memory. The first one, unless another is WORTH it, and faster by
     more than chance: its interval lies above 1, which takes several answers.
-    Only settings that answered the most requests are compared; others were given up, or the time ran out.
+    Compares only settings that answered nearly the most requests: others were given up. The time may run out within a
+    turn, so they needn't have answered as many.
     """
     base = results[0]
     able = [result for result in results if not result.failed and result.readings and same_words(result, base)]
     most = max((len(result.readings) for result in able if result is not base), default=0)
+    kinds = len({reading.kind for reading in base.readings})
     ranked = {
         place: found.mean
         for place, result in enumerate(able)
         if result is not base
-        and len(result.readings) == most
+        and len(result.readings) >= most - TURN * kinds
         and (found := ratio(result, base)) is not None
         and found.low > 1
     }

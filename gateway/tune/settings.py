@@ -31,7 +31,7 @@ def configured(model: Model, cores: int) -> dict[str, Any]:
     engine = model.engine
     values: dict[str, Any] = {
         "threads": engine.threads or cores,
-        "draft": {"ngram": speculates(model)},
+        "draft": _draft(engine.draft) if speculates(model) else {"ngram": False},
         "kv_cache_type": engine.kv_cache_type or "f16",
         "flash_attention": engine.flash_attention is not False,
     }
@@ -42,11 +42,16 @@ def configured(model: Model, cores: int) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in fixed}
 
 
+def _draft(draft: Draft | None) -> dict[str, Any]:
+    tokens = draft.tokens if draft is not None else None
+    return {"ngram": True} if tokens is None else {"ngram": True, "tokens": tokens}
+
+
 def choices(own: Keys, cores: int, processors: int) -> dict[str, Sequence[Any]]:
     """Key → values to try, the model's own first. cores: physical; processors: hardware threads."""
     offered: dict[str, list[Any]] = {
         "threads": [cores, max(1, cores - 1), processors],
-        "draft": [{"ngram": True}, {"ngram": False}],
+        "draft": [{"ngram": True}, {"ngram": True, "tokens": 8}, {"ngram": False}],
         "kv_cache_type": ["f16", "q8_0"],
         "flash_attention": [True, False],
     }

@@ -17,7 +17,7 @@ from gateway.config.values import Log
 from gateway.core import Gateway
 from gateway.engines import memory
 from gateway.errors import GatewayError
-from gateway.tune.scores import Reading, Result, rungs, survivors
+from gateway.tune.scores import Reading, Result, passes, rungs, survivors
 from gateway.tune.settings import Keys, applied, changed
 from gateway.wire.chat import ChatRequest, encode
 
@@ -47,7 +47,8 @@ class Trials:
     async def halve(self, told: Told) -> None:
         """Successive halving: all answer a request of each kind, the faster half more of them, until two are left.
 
-        Cancelling it keeps what is known.
+        They take turns, to and fro, so that a machine that gets slower or faster favours none. Cancelling it keeps what
+        is known.
         """
         alive = list(range(len(self.results)))
         kinds = len(self._requests(0))
@@ -58,8 +59,11 @@ class Trials:
             if number:  # the first rung has nothing to judge by
                 ranked = survivors([self.results[place] for place in alive], count)
                 alive = [place for place in alive if any(self.results[place] is kept for kept in ranked)]
-            for place in alive:
-                await self._try(place, range(number, number + repeats), lambda: told(self.results, self._done, total))
+            for some in passes(range(number, number + repeats)):
+                for place in alive:
+                    await self._try(place, some, lambda: told(self.results, self._done, total))
+                alive.reverse()
+            alive.sort()
             number += repeats
 
     async def all(self, repeats: int, told: Told) -> None:

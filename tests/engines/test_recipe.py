@@ -14,7 +14,7 @@ from gateway import engines
 from gateway.backends import Address
 from gateway.config import Adapter, Draft, Model, Prompts, Rope, Runtime
 from gateway.engines import for_model
-from gateway.engines.machine import physical_cores, quota
+from gateway.engines.machine import physical_cores, quota, this_machine
 from gateway.engines.recipe import Machine, cache_ram, recipe
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
@@ -150,7 +150,7 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
         Address(port=1),
         {
             "--spec-type": "ngram-simple",
-            "--spec-ngram-simple-size-n": "8",
+            "--spec-ngram-simple-size-n": "4",
             "--spec-ngram-simple-size-m": "16",
             "--fit": "on",
         },
@@ -381,6 +381,36 @@ def test_no_option_without_a_value() -> None:
 def test_llama_cpp_speculates_by_default(of: Model, kind: str | None) -> None:
     """By a variable: a llama-server that is too old for it ignores that."""
     assert recipe(of, FULL, 1).env.get("LLAMA_ARG_SPEC_TYPE") == kind
+
+
+SIZES = {"--spec-ngram-simple-size-n": "4", "--spec-ngram-simple-size-m": "4"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "machine", "sizes"),
+    [
+        (Runtime(), WHEELS, SIZES),
+        (Runtime(), replace(FULL, knows=lambda program, option: option in SIZES), SIZES),
+        # It may be too old.
+        (Runtime(), FULL, {}),
+        (Runtime(draft=Draft(tokens=2)), WHEELS, dict.fromkeys(SIZES, "2")),
+        (Runtime(draft=Draft(ngram=False)), WHEELS, {}),
+        (Runtime(args=("--spec-type", "none")), WHEELS, {}),
+    ],
+)
+def test_how_much_llama_cpp_proposes_by_default(engine: Runtime, machine: Machine, sizes: Mapping[str, str]) -> None:
+    given = options(recipe(model(engine=engine), machine, 1).argv)
+    assert {name: value for name, value in given.items() if name in SIZES} == sizes
+
+
+def test_a_program_knows_the_options_of_its_help(tmp_path: Path) -> None:
+    program = tmp_path / "llama-server"
+    program.write_text("#!/bin/sh\necho '-c, --ctx-size N  context, see --no-such-thing-here'\n")
+    program.chmod(0o755)
+    knows = this_machine().knows
+    assert knows(str(program), "--ctx-size")
+    assert not knows(str(program), "--ctx")
+    assert not knows(str(tmp_path / "gone"), "--ctx-size")
 
 
 def test_two_hardware_threads_of_a_core_count_once(tmp_path: Path) -> None:

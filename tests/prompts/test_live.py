@@ -33,6 +33,8 @@ class Double:
         self.restored: list[int] = []
         self.saved: list[int] = []
         self.trouble: Exception | None = None
+        self.works: set[int] = set()
+        self.looks: asyncio.Queue[None] = asyncio.Queue()
 
     async def build(self) -> Build | None:
         return Build(self.slots, "double")
@@ -50,8 +52,9 @@ class Double:
         self.restored.append(slot)
         return TOKENS
 
-    async def held(self) -> list[tuple[int, int]]:
-        return []
+    async def held(self) -> list[tuple[int, int]] | None:
+        self.looks.put_nowait(None)
+        return [(slot, 0) for slot in range(self.slots) if slot not in self.works]
 
     async def recall(self, prompt: str) -> None:
         raise ProviderUnavailable("gone")
@@ -224,6 +227,70 @@ async def test_the_prompt_that_was_used_last_is_checked_while_an_engine_loads(
     assert path.exists() == (damaged == "never")
     assert hashed == ([path.name] if damaged == "never" else [path.name, path.name])
     assert await store.file(other) == other.name + folder.PROMPT == hashed[-1]
+
+
+async def place(prompts: LivePrompts, server: Double, prompt: str) -> Turn:
+    placed = await prompts.place(server, [prompt.encode()], rendering(prompt), private=False)
+    assert placed is not None
+    return placed
+
+
+async def test_the_engine_chooses_the_slot_where_nothing_can_be_lost(saved: SavedPrompts) -> None:
+    server, prompts = Double(saved.path, slots=2), live(saved)
+    short = await place(prompts, server, "Hello.")
+    assert short.slot is None
+    server.works = {1}
+    # The next one keeps out of the slot that the engine has chosen.
+    long = await place(prompts, server, PROMPTS[0])
+    assert long.slot == 0
+    server.works = set()
+    short.leave()
+    long.leave()
+    usage = {"prompt_tokens": TOKENS, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}}
+    long.answered(usage, 0.0, 0.0)
+    # Now there is something to lose.
+    assert (await place(prompts, server, "Hello.")).slot == 1
+
+
+async def test_a_slot_is_not_chosen_before_the_engine_has_chosen_one_for_the_request_before(
+    saved: SavedPrompts,
+) -> None:
+    server, prompts = Double(saved.path, slots=2), live(saved)
+    assert (await place(prompts, server, "Hello.")).slot is None
+    waiting = asyncio.create_task(place(prompts, server, PROMPTS[1]))
+    for _ in range(3):
+        await server.looks.get()
+    assert not waiting.done()
+    server.works = {0}
+    assert (await waiting).slot == 1
+
+
+async def test_the_engine_does_not_choose_before_it_works_in_the_slot_of_the_request_before(
+    saved: SavedPrompts,
+) -> None:
+    server, prompts = Double(saved.path, slots=2), live(saved)
+    long = await place(prompts, server, PROMPTS[0])
+    waiting = asyncio.create_task(place(prompts, server, "Hello."))
+    for _ in range(3):
+        await server.looks.get()
+    assert not waiting.done()
+    # The head of its answer says as much as the engine's list of slots.
+    with long:
+        pass
+    assert (await waiting).slot is None
+
+
+async def test_a_request_that_gives_up_its_wait_leaves_the_slot_to_the_next(saved: SavedPrompts) -> None:
+    server, prompts = Double(saved.path, slots=2), live(saved)
+    first, second = await place(prompts, server, PROMPTS[0]), await place(prompts, server, PROMPTS[1])
+    waiting = [asyncio.create_task(place(prompts, server, prompt)) for prompt in ("Hello.", PROMPTS[2])]
+    await asyncio.sleep(0)
+    first.leave()
+    await server.looks.get()
+    waiting[0].cancel()
+    server.works = {1}
+    assert (await waiting[1]).slot == 0
+    second.leave()
 
 
 async def test_what_an_engine_wrote_late_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from gateway.tune.scores import (
     choose,
     effects,
     estimate,
+    passes,
     ratio,
     rungs,
     same_words,
@@ -150,8 +151,18 @@ def test_the_own_setting_stays_unless_another_is_worth_it() -> None:
 
 
 def test_a_setting_that_was_given_up_is_not_chosen() -> None:
-    results = [result(0, [10] * 3), result(1, [40] * 2), result(2, [20] * 3)]
+    results = [result(0, [10] * 5), result(1, [40] * 2), result(2, [20] * 5)]
     assert choose(results) is results[2]
+
+
+def test_a_setting_whose_last_turn_did_not_come_can_be_chosen() -> None:
+    results = [result(0, [10] * 6), result(1, [40] * 4), result(2, [20] * 6)]
+    assert choose(results) is results[1]
+
+
+def test_settings_take_turns() -> None:
+    assert passes(range(3, 4)) == [range(3, 4)]
+    assert passes(range(4, 8)) == [range(4, 6), range(6, 8)]
 
 
 def test_an_effect_compares_settings_that_differ_in_that_key_alone() -> None:

@@ -62,7 +62,7 @@ def test_settings_that_the_args_fix_are_not_tried(file: Path) -> None:
     assert own == {"threads": 1, "draft": {"ngram": True}}
     tried = grid(choices(own, 4, 8))
     assert tried[0] == own
-    assert [keys["threads"] for keys in tried] == [1, 1, 4, 4, 3, 3, 8, 8]
+    assert [keys["threads"] for keys in tried] == [1, 1, 1, 4, 4, 4, 3, 3, 3, 8, 8, 8]
 
 
 def test_keys_become_the_settings_of_the_engine(file: Path) -> None:
