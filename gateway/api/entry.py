@@ -155,7 +155,7 @@ class API:
         try:
             await self._dispatched(scope, receive, _with_headers(send, left))
         finally:
-            meter.leave()
+            meter.ended += 1
 
     async def caller(self, agent: bytes, principal: Principal) -> Caller:
         """Raises what `Limiter.meter` raises."""

@@ -20,10 +20,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 from gateway import __version__
 from gateway.answer.capture import RecordedAnswer, Recording
 from gateway.answer.normalize import Answer
-from gateway.observe.request_log import LEFT, OK, Ended, Row, tokens_of
+from gateway.observe.request_log import LEFT, OK, Ended, Row
 from gateway.wire import genai
 from gateway.wire.chat import ApiName, ChatRequest, decode, encode
 from gateway.wire.fold import Fold
+from gateway.wire.usage import tokens_of
 
 OPERATIONS: Mapping[ApiName, str] = {"completions": "text_completion", "embeddings": "embeddings", "rerank": "rerank"}
 """API → `gen_ai.operation.name`; any other chats."""
