@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -312,6 +313,10 @@ class _Connection(asyncio.Protocol):
             response._wake()
 
 
+trace: ContextVar[bytes] = ContextVar("trace", default=b"")
+"""Lines, each behind a line break, for the heads of what is sent for a request that is traced."""
+
+
 class Upstream:
     """The connections to one engine.
 
@@ -352,6 +357,8 @@ class Upstream:
         If the engine closes a pooled connection before it sent a byte, sends the request again on another. An engine
         that only took too long isn't asked twice. Raises ProviderUnavailable, ProviderInvalidResponse.
         """
+        if more := trace.get():
+            head += more
         data = b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         while True:
             connection, fresh = (self._idle.pop(), False) if self._idle else (await self._connect(), True)
