@@ -11,6 +11,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -314,6 +315,10 @@ class _Connection(asyncio.Protocol):
             response._wake()
 
 
+trace: ContextVar[bytes] = ContextVar("trace", default=b"")
+"""Lines, each behind a line break, for the heads of what is sent for a request that is traced."""
+
+
 class Upstream:
     """The connections to one engine.
 
@@ -354,6 +359,8 @@ class Upstream:
         If the engine closes a pooled connection before it sent a byte, sends the request again on another. An engine
         that only took too long isn't asked twice. Raises ProviderUnavailable, ProviderInvalidResponse.
         """
+        if more := trace.get():
+            head += more
         data = b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
         while True:
             connection, fresh = (self._idle.pop(), False) if self._idle else (await self._connect(), True)

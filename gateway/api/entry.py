@@ -18,7 +18,7 @@ from gateway.server.access import Access
 from gateway.server.asgi import ASGIApp, Headers, Message, MethodNotAllowed, Receive, Scope, Send, not_found
 from gateway.server.bodies import SCOPE_KEY as BODY_KEY
 from gateway.server.bodies import Bodies, Body
-from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient
+from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client
 from gateway.server.keys import KeyFile, Keyring
 from gateway.server.principal import ANYBODY, CALLER_KEY, LOCAL, SCOPE_KEY, Callers, Principal
 from gateway.services import Services
@@ -56,6 +56,12 @@ class API:
         self.chat = Chat(gateway)
         self.hot_paths = frozenset(path.encode() for path in PATHS)
         self.answer_hot = self.chat.answer
+        self._continue_trace: Callable[[Headers], None] = lambda headers: None
+        if gateway.traced:
+            from gateway.observe.traces import continue_trace
+
+            self._continue_trace = continue_trace
+            self.answer_hot = self._answer_traced
         self._websockets = {
             spelling: handler for path, handler in routes.WEBSOCKETS.items() for spelling in routes.spellings(path)
         }
@@ -74,6 +80,7 @@ class API:
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
             return
+        self._continue_trace(scope["headers"])
         if scope["type"] != "http":
             await self._websocket(scope, receive, send)
             return
@@ -85,6 +92,10 @@ class API:
             await _send_error(send, error, scope["path"])
         finally:
             body.close()
+
+    async def _answer_traced(self, body: bytes, headers: Headers, client: Client, caller: Caller) -> None:
+        self._continue_trace(headers)
+        await self.chat.answer(body, headers, client, caller)
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises what `Access.admit` raises."""
@@ -155,7 +166,7 @@ class API:
         try:
             await self._dispatched(scope, receive, _with_headers(send, left))
         finally:
-            meter.leave()
+            meter.ended += 1
 
     async def caller(self, agent: bytes, principal: Principal) -> Caller:
         """Raises what `Limiter.meter` raises."""

@@ -137,6 +137,11 @@ class Gateway:
     def _limits(self) -> Engines:
         return self.config.engines
 
+    @property
+    def traced(self) -> bool:
+        """Whether requests become spans."""
+        return self._traces is not None
+
     def on_change(self, watcher: Callable[[], None]) -> None:
         """Calls `watcher` after each change of the configuration. It must not wait or raise."""
         self._watchers.append(watcher)

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from gateway.backends import Backend, Reply
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
-from gateway.observe.request_log import Outcome, Row, spent
+from gateway.observe.request_log import Outcome, Row
 from gateway.wire.chat import NOBODY, ApiName, Caller, Tier
 from gateway.wire.sse import Sink
 
@@ -38,9 +38,10 @@ class RequestMeter:
         self.chunks += payloads
 
     def end(self, outcome: Outcome) -> None:
-        times = self._began, monotonic(), self.first
+        now = monotonic()
         if self._caller.meter is not None:
-            self._caller.meter.spend(spent(self.usage))
+            self._caller.meter.spend(self.usage, now)
+        times = self._began, now, self.first
         self._book((*self._asked, outcome, *times, self.usage, self.chunks, None, None, self._api, self._caller))
 
 

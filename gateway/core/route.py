@@ -23,7 +23,7 @@ from gateway.core.flex_line import FlexLine, Load
 from gateway.core.passthrough import Passthrough, RequestMeter
 from gateway.core.run import Asked, Run
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
-from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs, spent
+from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
 from gateway.request.escaped import may_need_escape
 from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
 from gateway.request.repair_history import NOTHING
@@ -270,13 +270,13 @@ class Route:
         usage = answer.usage
         if (turn := run.reply.turn) is not None:
             usage = turn.answered(usage, run.began, run.first)
-        caller = run.caller
+        caller, now = run.caller, monotonic()
         if (meter := caller.meter) is not None:
             usage = usage or run.guessed_usage()
-            meter.spend(spent(usage))
+            meter.spend(usage, now)
         # fmt: off
         self._book((
-            self.model.name, run.stream, run.outcome, run.began, monotonic(), run.first,
+            self.model.name, run.stream, run.outcome, run.began, now, run.first,
             usage, answer.chunks, mended, recording, run.api, caller,
         ))
         # fmt: on

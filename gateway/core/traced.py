@@ -8,11 +8,13 @@ from typing import Any
 
 from gateway.backends import Backend
 from gateway.config import Model
+from gateway.core.passthrough import RequestMeter
 from gateway.core.route import Route
 from gateway.core.run import Asked, Run
 from gateway.observe.request_log import Row
-from gateway.observe.traces import Event, Note, Traces
-from gateway.wire.chat import ChatRequest
+from gateway.observe.traces import Event, Note, Traces, head_lines
+from gateway.upstream import trace
+from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest
 
 _current: ContextVar[Note | None] = ContextVar("_current", default=None)
 """Of the request that the running code works on."""
@@ -28,7 +30,7 @@ class TracedRoute(Route):
         return TracedRoute(self._traces, model, self._request_log, self.schemas, self.engine, self._limits)
 
     async def open(self, request: ChatRequest) -> Run:
-        note = Note(self.model.runtime, request)
+        note = self._begin(request)
         token = _current.set(note)
         try:
             run = await super().open(request)
@@ -36,6 +38,24 @@ class TracedRoute(Route):
             _current.reset(token)
         self._notes[run] = note
         return run
+
+    def count(self, api: ApiName, caller: Caller = NOBODY, *, stream: bool) -> RequestMeter:
+        note = self._begin()
+
+        def book(row: Row) -> None:
+            token = _current.set(note)
+            try:
+                self._book(row)
+            finally:
+                _current.reset(token)
+
+        return RequestMeter(self.model.name, api, stream, book, caller)
+
+    def _begin(self, request: ChatRequest | None = None) -> Note:
+        """Begins a span, and tells the servers of it that this task asks from now on."""
+        note = Note(self.model.runtime, self._traces.begin(), request)
+        trace.set(head_lines(note.span))
+        return note
 
     async def ask(self, request: ChatRequest) -> Asked:
         """Notes what the request waited for."""
@@ -75,4 +95,4 @@ class TracedRoute(Route):
 
     def _book(self, row: Row) -> None:
         super()._book(row)
-        self._traces.write(row, _current.get() or Note(self.model.runtime))
+        self._traces.write(row, _current.get() or self._begin())

@@ -20,6 +20,7 @@ from gateway.answer.capture import RecordedAnswer, Recording, asked, model_in
 from gateway.answer.normalize import Answer
 from gateway.errors import GatewayError, InternalError
 from gateway.wire.chat import NOBODY, ApiName, Caller
+from gateway.wire.usage import MOST_TOKENS, count, tokens_of
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of the histograms' buckets, in seconds. One more bucket counts the rest."""
@@ -34,8 +35,6 @@ MAX_MESSAGE = 4096
 """Characters of an error's message that the log keeps: one may quote much of the request."""
 MAX_NAME = 100
 """Characters of a model's name that the log keeps where a client asked for one that there isn't."""
-MOST_TOKENS = 1 << 40
-"""That one answer counts, whatever its server says: a day's sum has to fit into the database."""
 
 OK, LEFT = "ok", "client_left"
 Outcome = str
@@ -226,8 +225,8 @@ class Stats:
     def outcomes(self) -> Counter[Outcome]:
         """Finished answers by outcome."""
         found: Counter[Outcome] = Counter()
-        for (_, outcome), count in self.requests.items():
-            found[str(outcome)] += count
+        for (_, outcome), answers in self.requests.items():
+            found[str(outcome)] += answers
         return found
 
 
@@ -280,27 +279,6 @@ _INTERNAL: tuple[ApiName, ...] = ("rooms", "ctx")
 
 _NO_ERRORS = (OK, LEFT)
 DAY_SECONDS = 86400
-
-
-def tokens_of(usage: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Prompt, cached and completion tokens of an engine's counts. Ignores anything but numbers."""
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    return _count(prompt), _count(cached), _count(completion)
-
-
-def spent(usage: Mapping[str, Any]) -> int:
-    """Prompt and completion tokens together."""
-    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0:
-        return prompt + completion
-    return _count(prompt) + _count(completion)
-
-
-def _count(value: Any) -> int:
-    # A union of types would be made anew with each call.
-    return int(min(value, MOST_TOKENS)) if (type(value) is int or type(value) is float) and value > 0 else 0
 
 
 def _saved(usage: Mapping[str, Any]) -> float:
@@ -485,4 +463,4 @@ def _sum(usages: Sequence[Mapping[str, Any]], key: str) -> int:
             return total
     except (KeyError, TypeError):
         pass
-    return sum(_count(usage.get(key)) for usage in usages if isinstance(usage, Mapping))
+    return sum(count(usage.get(key)) for usage in usages if isinstance(usage, Mapping))

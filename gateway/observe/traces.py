@@ -7,23 +7,27 @@ said, unless `log.trace_content` asks for it. Spans leave in batches, in a threa
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from time import monotonic, time
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from gateway import __version__
 from gateway.answer.capture import RecordedAnswer, Recording
 from gateway.answer.normalize import Answer
-from gateway.observe.request_log import LEFT, OK, Ended, Row, tokens_of
+from gateway.observe.request_log import LEFT, OK, Ended, Row
 from gateway.wire import genai
 from gateway.wire.chat import ApiName, ChatRequest, decode, encode
 from gateway.wire.fold import Fold
+from gateway.wire.usage import tokens_of
 
 OPERATIONS: Mapping[ApiName, str] = {"completions": "text_completion", "embeddings": "embeddings", "rerank": "rerank"}
 """API → `gen_ai.operation.name`; any other chats."""
@@ -32,6 +36,20 @@ PARAMETERS = {
     **{"max_completion_tokens": "max_tokens", "seed": "seed"},
 }
 """Field of a request → its attribute behind `gen_ai.request.`."""
+
+
+_propagator = TraceContextTextMapPropagator()
+_parent: ContextVar[Context] = ContextVar("_parent", default=Context())  # noqa: B039  # nobody can change one
+
+
+def continue_trace(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """The requests of the running task belong to the trace that these headers name, if they name a valid one."""
+    carrier: dict[str, str] = {}
+    for key, value in headers:
+        if key in (b"traceparent", b"tracestate"):
+            name, text = key.decode(), value.decode("latin-1")
+            carrier[name] = f"{carrier[name]},{text}" if name in carrier else text
+    _parent.set(_propagator.extract(carrier, Context()) if carrier else Context())
 
 
 class Event(Struct, frozen=True):
@@ -46,6 +64,7 @@ class Note(Struct):
     """What a span says beyond the request log. request: None unless it is a chat. answer: None if none came."""
 
     runtime: str
+    span: Span
     request: ChatRequest | None = None
     answer: Answer | None = None
     events: list[Event] = []
@@ -94,17 +113,18 @@ class Traces:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("ctxgate", __version__)
 
+    def begin(self) -> Span:
+        """The span of a request that begins now, within the client's trace if it named one."""
+        return self._tracer.start_span("request", context=_parent.get(), kind=SpanKind.SERVER)
+
     def write(self, row: Row, note: Note) -> None:
-        """The span of a request that has ended."""
+        """Ends the span of a request that has ended."""
         ended = Ended(*row)
         clock = time() - monotonic()
         operation = OPERATIONS.get(ended.api, "chat")
-        span = self._tracer.start_span(
-            f"{operation} {ended.model}",
-            kind=SpanKind.SERVER,
-            attributes=_attributes(ended, note, operation),
-            start_time=_nanoseconds(clock + ended.began),
-        )
+        span = note.span
+        span.update_name(f"{operation} {ended.model}")
+        span.set_attributes(_attributes(ended, note, operation))
         for event in note.events:
             span.add_event(event.name, event.attributes, _nanoseconds(clock + event.at))
         if ended.first:
@@ -119,6 +139,13 @@ class Traces:
     def close(self) -> None:
         """Sends what is left. Blocks."""
         self._provider.shutdown()
+
+
+def head_lines(span: Span) -> bytes:
+    """What tells a server the trace; see `gateway.upstream.trace`."""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier, set_span_in_context(span, Context()))
+    return b"".join(b"\r\n%b: %b" % (name.encode(), value.encode("latin-1")) for name, value in carrier.items())
 
 
 def _attributes(ended: Ended, note: Note, operation: str) -> genai.Attributes:

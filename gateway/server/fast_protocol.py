@@ -593,8 +593,8 @@ class ChatCycle:
             principal = app.keyring.anybody() or app.authenticate(self._headers)
             caller = app.callers.known(agent, principal) or await app.caller(agent, principal)
             if (meter := caller.meter) is not None:
-                meter.enter(openai_headers)
-                self._meter, self._left = meter, meter.lines()
+                self._left = meter.enter(openai_headers)
+                self._meter = meter
             if self.more_body or len(self.body) > app.max_body or self._protocol.flow.read_paused:
                 await self._answer_large(app, caller)
             else:
@@ -613,7 +613,7 @@ class ChatCycle:
         finally:
             self._task = None
             if self._meter is not None:
-                self._meter.leave()
+                self._meter.ended += 1
 
     async def _answer_large(self, app: HotApp, caller: Caller) -> None:
         body = Body(app.bodies, app.max_body)

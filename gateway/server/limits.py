@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from math import ceil, floor
 from time import monotonic, time
+from typing import Any
 
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderRateLimit
 from gateway.server.principal import Limits, Principal
 from gateway.wire.chat import TIERS, Tier
 from gateway.wire.limits import FULL, Headers, Left, Standing, duration, openai_lines
+from gateway.wire.usage import FEW, spent
 
 MINUTE, DAY = 60, 86400
 MOST = 10**12
@@ -51,7 +53,7 @@ class Window:
         self._used = 0
 
     def add(self, amount: int, now: float) -> None:
-        second = ceil(now)
+        second = floor(now) + 1
         self._used += amount
         if self._amounts and self._amounts[-1][0] == second:
             self._amounts[-1][1] += amount
@@ -88,36 +90,57 @@ class Window:
 class KeyMeter:
     """Counts what one key uses; a `gateway.wire.chat.Meter`.
 
-    Within a second it only counts down plain integers: what windows and days say is looked up once a second.
+    It only counts down plain integers, and reads no clock: what windows and days say is looked up after each `tick`,
+    which comes once a second. wake: called when ticks shall come; no more are wanted once `tick` has returned False.
     """
 
     def __init__(
-        self, key: str, limits: Limits, now: Callable[[], float] = monotonic, clock: Callable[[], float] = time
+        self,
+        key: str,
+        limits: Limits,
+        wake: Callable[[KeyMeter], None],
+        now: Callable[[], float] = monotonic,
+        clock: Callable[[], float] = time,
     ) -> None:
         self.key = key
-        self.running = 0
+        self.ended = 0
         self.remembers = False
         """The day's tokens are those of the store and of this process."""
+        self._wake = wake
+        self._awake = False
         self._now = now
         self._clock = clock
         self._day = clock() // DAY
         self._day_tokens = 0
-        self._until = 0.0
-        """When to look again: the end of the second in which `_look` was called last, by `now`. What is used until then
-        counts in that second."""
-        self._requests_seen = self._requests_left = self._tokens_seen = self._tokens_left = MOST
-        """What was left at that look, and what is left now."""
-        self._reset = self._reset_if_used = FULL
-        """The `reset` of the tokens, now and once more of them are used."""
+        self._stale = True
+        """Whether to look before the next request."""
+        self._granted = self._free = 0
+        """How many requests could come at the last grant without another one, and how many still can."""
+        self._entered = self._booked = 0
+        """Requests until the last grant, and those of them that the window has."""
+        self._last = self._beyond = 0
+        """Up to which of them the limit on requests goes, and by how many that is more than was granted."""
+        self._tokens_seen = self._tokens_left = MOST
+        """What was left at the last look, and what is left now."""
+        self._lines = self._lines_if_used = b""
+        """What `enter` returns, now and once more tokens are used; `%` takes the requests and tokens that are left."""
         self.change(limits)
+
+    @property
+    def running(self) -> int:
+        """Requests at a time."""
+        return self._entered + self._granted - self._free - self.ended
 
     def change(self, limits: Limits) -> None:
         """Other limits; those of a minute count anew."""
-        self._book()
-        self._until = 0.0
+        self._requests = self._tokens = None
+        self._book(0.0)
         self.limits = limits
         self.restricted = bool(limits.models or limits.tiers or limits.tier)
-        self._lines = openai_lines(limits.requests_per_minute, limits.tokens_per_minute or limits.tokens_per_day)
+        self._minute_lines, self._day_lines = (
+            openai_lines(limits.requests_per_minute, tokens)
+            for tokens in (limits.tokens_per_minute, limits.tokens_per_day)
+        )
         self._models = frozenset(limits.models)
         self._most = limits.parallel if limits.parallel is not None else MOST
         self._requests = Window(limits.requests_per_minute) if limits.requests_per_minute is not None else None
@@ -125,38 +148,41 @@ class KeyMeter:
 
     def remember(self, tokens: int) -> None:
         """tokens: of today, in the store."""
-        self._book()
+        self._book(self._now())
         self._roll(self._clock())
         self._day_tokens = tokens
-        self._until = 0.0
         self.remembers = True
 
-    def enter(self, headers: Callable[[Standing, float], Headers]) -> None:
+    def enter(self, headers: Callable[[Standing, float], Headers]) -> bytes:
         """See `gateway.wire.chat.Meter`. Raises LimitReached."""
-        now = self._now()
-        if now >= self._until:
-            self._look(now)
-        if self._requests_left <= 0 or self._tokens_left <= 0 or self.running >= self._most:
-            self._refuse(now, headers)
-        self._requests_left -= 1
-        self.running += 1
-
-    def leave(self) -> None:
-        self.running -= 1
+        if self._free <= 0:
+            self._admit(headers)
+        self._free = free = self._free - 1
+        return self._lines % (self._beyond + free, self._tokens_left)
 
     def standing(self) -> Standing:
         return self._look(self._now())
 
-    def lines(self) -> bytes:
-        tokens = self._tokens_left
-        return self._lines % (self._requests_left, tokens if tokens > 0 else 0, self._reset)
-
-    def spend(self, tokens: int) -> None:
-        now = self._now()
-        if now >= self._until:
+    def spend(self, usage: Mapping[str, Any], now: float) -> None:
+        """See `gateway.wire.chat.Meter`."""
+        if not self._awake:
             self._look(now)
-        self._tokens_left -= tokens
-        self._reset = self._reset_if_used
+        try:  # as `spent` does, which would cost a call
+            prompt = usage["prompt_tokens"]
+            tokens = prompt + usage["completion_tokens"]
+            if type(tokens) is not int or not 0 <= prompt <= tokens <= FEW:
+                tokens = spent(usage)
+        except (KeyError, TypeError):
+            tokens = spent(usage)
+        self._tokens_left = left = self._tokens_left - tokens
+        self._lines = self._lines_if_used
+        if left <= 0:
+            self._grant()
+
+    def tick(self) -> bool:
+        """A second has passed. Returns whether anything has been used in it."""
+        self._awake = self._book(self._now())
+        return self._awake
 
     def check(self, *names: str) -> None:
         """names: the model's name and aliases."""
@@ -178,54 +204,76 @@ class KeyMeter:
             return default
         return limits.tier or (allowed[-1] if allowed and "default" not in allowed else None)
 
-    def _refuse(self, now: float, headers: Callable[[Standing, float], Headers]) -> None:
-        """Raises LimitReached, unless the day has ended since the last look."""
+    def _admit(self, headers: Callable[[Standing, float], Headers]) -> None:
+        """Lets requests in. Raises LimitReached."""
+        if not self._stale:
+            self._grant()
+            if self._free > 0:
+                return
+        now = self._now()
         standing, clock = self._look(now), self._clock()
-        if (reached := self._reached(now, clock)) is not None:
-            why, wait = reached
+        if self._free <= 0:
+            why, wait = self._reached(now, clock)
             message = f"key {self.key}: {why} are its limit; try again in {max(1, ceil(wait))} s"
             raise LimitReached(message, wait, headers(standing, clock))
 
-    def _reached(self, now: float, clock: float) -> tuple[str, float] | None:
+    def _reached(self, now: float, clock: float) -> tuple[str, float]:
         """The limit that the key has reached, and the seconds until a request may come."""
         if self.running >= self._most:
             return f"{self.running} requests at a time", 1.0
         for what, window in (("requests", self._requests), ("tokens", self._tokens)):
             if window is not None and (wait := window.wait(now)) > 0:
                 return f"{window.limit} {what} a minute", wait
-        if (most := self.limits.tokens_per_day) is not None and self._day_tokens >= most:
-            return f"{most} tokens a day", DAY - clock % DAY
-        return None
+        return f"{self.limits.tokens_per_day} tokens a day", DAY - clock % DAY
 
     def _look(self, now: float) -> Standing:
         """Works out what is left. Of two limits on tokens, it is that of which less is left."""
-        self._book()
+        self._book(now)
         clock = self._clock()
         self._roll(clock)
-        self._until = floor(now) + 1.0
         requests = self._requests.left(now) if self._requests is not None else None
         tokens = self._tokens.left(now) if self._tokens is not None else None
-        used = FULL
+        lines, used = self._minute_lines, FULL
         if (most := self.limits.tokens_per_day) is not None:
             remaining = most - self._day_tokens
             if tokens is None or remaining < tokens.remaining:
                 tokens = Left(most, remaining if remaining > 0 else 0, DAY - clock % DAY)
-                used = duration(tokens.reset).encode()
-        self._requests_seen = self._requests_left = requests.remaining if requests is not None else MOST
+                lines, used = self._day_lines, duration(tokens.reset).encode()
+        self._last = self._entered + (requests.remaining if requests is not None else MOST)
         self._tokens_seen = self._tokens_left = tokens.remaining if tokens is not None else MOST
-        self._reset = duration(tokens.reset).encode() if tokens is not None else FULL
-        self._reset_if_used = used
+        self._lines = self._lines_if_used = lines
+        if tokens is not None:
+            self._lines = b"%b%b\r\n" % (lines, duration(tokens.reset).encode())
+            self._lines_if_used = b"%b%b\r\n" % (lines, used)
+        self._stale = False
+        self._grant()
+        if not self._awake:
+            self._awake = True
+            self._wake(self)
         return Standing(requests, tokens)
 
-    def _book(self) -> None:
-        """Counts what has been used since the last look."""
-        requests, tokens = self._requests_seen - self._requests_left, self._tokens_seen - self._tokens_left
-        self._requests_seen, self._tokens_seen = self._requests_left, self._tokens_left
+    def _grant(self) -> None:
+        """Works out how many requests may come before this is asked again."""
+        self._entered += self._granted - self._free
+        left = self._last - self._entered
+        free = min(left, self._most - self._entered + self.ended) if self._tokens_left > 0 else 0
+        self._granted = self._free = max(0, free)
+        self._beyond = left - self._free
+
+    def _book(self, now: float) -> bool:
+        """Counts what has been used since the last time: as if it were used now, which is a second too late at most.
+        Returns whether anything was."""
+        self._entered += self._granted - self._free
+        self._granted = self._free = 0
+        self._stale = True
+        requests, tokens = self._entered - self._booked, self._tokens_seen - self._tokens_left
+        self._booked, self._tokens_seen = self._entered, self._tokens_left
         self._day_tokens += tokens
         if requests and self._requests is not None:
-            self._requests.add(requests, self._until)
+            self._requests.add(requests, now)
         if tokens and self._tokens is not None:
-            self._tokens.add(tokens, self._until)
+            self._tokens.add(tokens, now)
+        return bool(requests or tokens)
 
     def _roll(self, clock: float) -> None:
         if (today := clock // DAY) != self._day:
@@ -238,6 +286,8 @@ class Limiter:
     def __init__(self, used_today: Callable[[str], Awaitable[int]]) -> None:
         self._used_today = used_today
         self._meters: dict[str, KeyMeter] = {}
+        self._used: list[KeyMeter] = []
+        """Those that want ticks."""
         self._remembering: dict[str, asyncio.Task[None]] = {}
         """By key; a finished one has succeeded."""
 
@@ -248,7 +298,7 @@ class Limiter:
         assert limits is not None
         meter = self._meters.get(key)
         if meter is None:
-            meter = self._meters[key] = KeyMeter(key, limits)
+            meter = self._meters[key] = KeyMeter(key, limits, self._wake)
         elif meter.limits is not limits:
             if meter.limits != limits:
                 meter.change(limits)
@@ -256,6 +306,16 @@ class Limiter:
         if not meter.remembers and limits.tokens_per_day is not None:
             await self._remembered(meter)
         return meter
+
+    def _wake(self, meter: KeyMeter) -> None:
+        if not self._used:
+            asyncio.get_running_loop().call_later(1.0, self._tick)
+        self._used.append(meter)
+
+    def _tick(self) -> None:
+        self._used = [meter for meter in self._used if meter.tick()]
+        if self._used:
+            asyncio.get_running_loop().call_later(1.0, self._tick)
 
     async def _remembered(self, meter: KeyMeter) -> None:
         task = self._remembering.get(meter.key)

@@ -182,17 +182,15 @@ class Meter(Protocol):
 
     restricted: bool
 
-    def enter(self, headers: Callable[[Standing, float], Headers]) -> None:
-        """Counts a request in; `leave` counts it out. Raises ProviderRateLimit, with the headers of `headers`."""
-        ...
+    ended: int
+    """Requests that `enter` counted in, and that have ended since: whoever called it adds one."""
 
-    def leave(self) -> None: ...
+    def enter(self, headers: Callable[[Standing, float], Headers]) -> bytes:
+        """Counts a request in, until `ended` counts it out. Returns what is left, in OpenAI's words, as lines of the
+        answer's head. Raises ProviderRateLimit, with the headers of `headers`."""
+        ...
 
     def standing(self) -> Standing: ...
-
-    def lines(self) -> bytes:
-        """What is left for the key of a request that was just counted in, as lines of the answer's head."""
-        ...
 
     def check(self, *names: str) -> None:
         """Raises ProviderAuthentication (403) for a model that the key may not use. names: its name and aliases."""
@@ -205,8 +203,8 @@ class Meter(Protocol):
         """
         ...
 
-    def spend(self, tokens: int) -> None:
-        """An answer has ended that took these tokens, of the prompt and of its own."""
+    def spend(self, usage: Mapping[str, Any], now: float) -> None:
+        """An answer has ended. usage: its counts of tokens. now: by time.monotonic."""
         ...
 
 

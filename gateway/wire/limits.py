@@ -38,11 +38,10 @@ def openai_headers(standing: Standing, now: float) -> Headers:
 
 
 def openai_lines(requests: int | None, tokens: int | None) -> bytes:
-    """The same as lines of an answer's head, for `%`: requests left, tokens left, the tokens' reset. A chat pays mostly
-    these for its limits. requests, tokens: the limits; None for none."""
-    lines = (_LEFT + b"%b\r\n") % (b"requests", requests, b"requests", b"requests", FULL) if requests else b"%.0a"
-    more = (_LEFT + b"%%b\r\n") % (b"tokens", tokens, b"tokens", b"tokens") if tokens else b"%.0a%.0a"
-    return lines + more
+    """The same as lines of an answer's head, for `%`: requests left, tokens left. Of tokens, their reset and the line's
+    end are missing. requests, tokens: the limits; None for none."""
+    lines = b"%b%b\r\n" % (_LEFT % (b"requests", requests, b"requests", b"requests"), FULL) if requests else b"%.0a"
+    return lines + (_LEFT % (b"tokens", tokens, b"tokens", b"tokens") if tokens else b"%.0a")
 
 
 _LEFT = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %%d\r\nx-ratelimit-reset-%b: "

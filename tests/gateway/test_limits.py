@@ -25,6 +25,7 @@ from gateway.server.keys import FILE, KeyFile
 from gateway.server.limits import KeyMeter, Limiter, LimitReached, Window, parse, written
 from gateway.server.principal import Limits, Principal
 from gateway.wire.limits import Left, Standing, anthropic_headers, duration, openai_headers
+from gateway.wire.usage import MOST_TOKENS
 from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve
@@ -34,18 +35,36 @@ DAY = 86400
 
 
 class Clock:
+    """A meter's time, which `pass_on` moves, with a tick each second while the meter wants them."""
+
     def __init__(self, at: float = 0.0) -> None:
         self.at = at
+        self._woken: list[tuple[float, KeyMeter]] = []
 
     def __call__(self) -> float:
         return self.at
 
+    def meter(self, limits: Limits) -> KeyMeter:
+        return KeyMeter("k", limits, lambda meter: self._woken.append((self.at + 1, meter)), self, self)
+
+    def pass_on(self, seconds: float) -> None:
+        until = self.at + seconds
+        while self._woken and self._woken[0][0] <= until:
+            self.at, meter = self._woken.pop(0)
+            if meter.tick():
+                self._woken.append((self.at + 1, meter))
+        self.at = until
+
+
+def used(tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": tokens - tokens // 2, "completion_tokens": tokens // 2}
+
 
 def left_of(meter: KeyMeter) -> dict[bytes, bytes]:
     """Counts a request in; the headers of its answer."""
-    meter.enter(openai_headers)
+    lines = meter.enter(openai_headers)
     standing = dict(openai_headers(meter.standing(), 0.0))
-    assert dict(line.split(b": ") for line in meter.lines().splitlines()) == standing
+    assert dict(line.split(b": ") for line in lines.splitlines()) == standing
     return standing
 
 
@@ -89,9 +108,9 @@ def test_after_the_wait_one_more_is_allowed(limit: int, gaps: list[float]) -> No
     st.lists(st.tuples(st.floats(0, 25), st.integers(0, 30), st.booleans()), min_size=1, max_size=60),
 )
 def test_a_meter_counts_as_one_would_by_hand(requests: int, tokens: int, asked: list[tuple[float, int, bool]]) -> None:
-    """However often it is looked at. A second more or less: what comes within one counts from its end."""
+    """However often it is looked at. Two seconds more or less: what comes within one counts from its end, by a tick."""
     clock = Clock(0.5)
-    meter = KeyMeter("k", Limits(requests_per_minute=requests, tokens_per_minute=tokens), clock, clock)
+    meter = clock.meter(Limits(requests_per_minute=requests, tokens_per_minute=tokens))
     let_in: list[float] = []
     spent: list[tuple[float, int]] = []
 
@@ -100,39 +119,39 @@ def test_a_meter_counts_as_one_would_by_hand(requests: int, tokens: int, asked: 
         return sum(at > since for at in let_in) < requests and sum(n for at, n in spent if at > since) < tokens
 
     for after, amount, looks in asked:
-        clock.at += after
+        clock.pass_on(after)
         if looks:
             meter.standing()
         try:
             meter.enter(openai_headers)
         except LimitReached:
-            assert not has_room(61)
+            assert not has_room(62)
             continue
         assert has_room(60)
-        meter.leave()
-        meter.spend(amount)
+        meter.ended += 1
+        meter.spend(used(amount), clock.at)
         let_in.append(clock.at)
         spent.append((clock.at, amount))
 
 
 def test_a_meter_forgets_nothing_within_a_day_and_all_after_it() -> None:
     clock = Clock(DAY * 20_000 + 100.0)
-    meter = KeyMeter("k", Limits(tokens_per_day=100), clock, clock)
+    meter = clock.meter(Limits(tokens_per_day=100))
     meter.remember(70)
     assert left_of(meter)[b"x-ratelimit-remaining-tokens"] == b"30"
-    meter.spend(30)
+    meter.spend(used(30), clock.at)
     with pytest.raises(LimitReached, match="key k: 100 tokens a day are its limit; try again in 86300 s") as refused:
         meter.enter(openai_headers)
     headers = dict(refused.value.headers())
     assert headers[b"retry-after"] == b"86300"
     assert headers[b"x-ratelimit-reset-tokens"] == b"23h58m20s"
-    clock.at += DAY
+    clock.pass_on(DAY)
     assert left_of(meter)[b"x-ratelimit-remaining-tokens"] == b"100"
 
 
 @given(st.integers(1, 6), st.lists(st.booleans(), max_size=60))
 def test_requests_at_a_time(most: int, steps: list[bool]) -> None:
-    meter, running = KeyMeter("k", Limits(parallel=most), Clock(), Clock()), 0
+    meter, running = Clock().meter(Limits(parallel=most)), 0
     for comes in steps:
         if comes and running == most:
             with pytest.raises(LimitReached, match="at a time are its limit"):
@@ -141,9 +160,55 @@ def test_requests_at_a_time(most: int, steps: list[bool]) -> None:
             meter.enter(openai_headers)
             running += 1
         elif running:
-            meter.leave()
+            meter.ended += 1
             running -= 1
         assert meter.running == running <= most
+
+
+@pytest.mark.parametrize(
+    ("usage", "taken"),
+    [
+        ({"prompt_tokens": 3, "completion_tokens": 4}, 7),
+        ({"prompt_tokens": 3}, 3),
+        ({}, 0),
+        ({"prompt_tokens": -8, "completion_tokens": 9}, 9),
+        ({"prompt_tokens": 9, "completion_tokens": -8}, 9),
+        ({"prompt_tokens": "three", "completion_tokens": [4]}, 0),
+        ({"prompt_tokens": 1.5, "completion_tokens": float("nan")}, 1),
+        ({"prompt_tokens": 10**30, "completion_tokens": 1}, MOST_TOKENS + 1),
+        ({"prompt_tokens": float("inf"), "completion_tokens": 10**30}, 2 * MOST_TOKENS),
+    ],
+)
+def test_an_answer_takes_what_its_server_counted_within_bounds(usage: dict[str, Any], taken: int) -> None:
+    clock = Clock()
+    meter = clock.meter(Limits(tokens_per_day=4 * MOST_TOKENS))
+    meter.spend(usage, clock.at)
+    meter.spend(used(5), clock.at)
+    standing = meter.standing()
+    assert standing.tokens is not None
+    assert standing.tokens.limit - standing.tokens.remaining == taken + 5
+
+
+def test_of_two_limits_on_tokens_the_lines_of_the_head_show_the_tighter_one() -> None:
+    clock = Clock(DAY * 20_000 + 100.0)
+    meter = clock.meter(Limits(tokens_per_minute=50, tokens_per_day=60))
+    assert left_of(meter)[b"x-ratelimit-limit-tokens"] == b"50"
+    meter.spend(used(40), clock.at)
+    clock.pass_on(70)
+    assert left_of(meter)[b"x-ratelimit-limit-tokens"] == b"60"
+
+
+def test_tokens_of_an_answer_that_ends_long_after_its_request_count_from_its_end() -> None:
+    clock = Clock()
+    meter = clock.meter(Limits(tokens_per_minute=10))
+    meter.enter(openai_headers)
+    clock.pass_on(300)
+    meter.spend(used(10), clock.at)
+    clock.pass_on(50)
+    with pytest.raises(LimitReached, match="10 tokens a minute"):
+        meter.enter(openai_headers)
+    clock.pass_on(12)
+    meter.enter(openai_headers)
 
 
 def test_the_headers_of_both_apis() -> None:

@@ -14,7 +14,6 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.observe.request_log import (
     BOUNDS,
     LEFT,
-    MOST_TOKENS,
     OK,
     UNSETTLED,
     Histogram,
@@ -24,6 +23,7 @@ from gateway.observe.request_log import (
     Stats,
 )
 from gateway.wire.chat import NOBODY, ChatRequest, encode
+from gateway.wire.usage import MOST_TOKENS
 from normalizers import registry
 from tests.gateway.double import chunk, completion
 

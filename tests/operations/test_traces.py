@@ -33,7 +33,8 @@ from tests.cli.commands import config, ctxgate
 from tests.engines.test_put_aside import asked, places, put_aside_by, streamed
 from tests.engines.test_residency import gateway_of, sized
 from tests.engines.test_turns import limits
-from tests.gateway.running import FAST
+from tests.gateway.double import answers, completion
+from tests.gateway.running import FAST, running
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 
@@ -198,6 +199,72 @@ async def test_errors_and_clients_that_leave(
         "provider_unavailable",
     )
     assert (left.status.is_unset, dict(left.attributes or {})["ctxgate.outcome"]) == (True, "client_left")
+
+
+TRACE, CLIENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize("http", [FAST, "httptools"])
+async def test_a_trace_goes_on_through_the_gateway(
+    http: str, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Request after request on one connection: what one names must not hold for the next."""
+    head = f"traceparent: 00-{TRACE}-{CLIENT}-01\r\ntracestate: shop=7\r\n"
+    vectors = {"object": "list", "data": [], "model": "m", "usage": {"prompt_tokens": 1, "total_tokens": 1}}
+    with traced(monkeypatch):
+        async with running(
+            answers(completion("Hi")), answers(completion("Hi")), answers(vectors), http=http
+        ) as gateway:
+            async with await gateway.connect() as client:
+                assert (await client.ask(asks("Hi", model="m"), head=head)).status == 200
+                assert (await client.ask(asks("Hi", model="m"))).status == 200
+                said = {"model": "m", "prompt": "Hi"}
+                assert (await client.ask(said, "/v1/completions", head)).status == 200
+            sent = [exchange.headers for exchange in gateway.engine.requests]
+    continued, own, completed = spans(exported)
+    for span, headers in ((continued, sent[0]), (own, sent[1]), (completed, sent[2])):
+        assert headers["traceparent"].startswith(f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-0")
+    for span, headers in ((continued, sent[0]), (completed, sent[2])):
+        assert span.parent is not None
+        assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (TRACE, CLIENT)
+        assert headers["tracestate"] == "shop=7"
+    assert own.parent is None
+    assert f"{own.context.trace_id:032x}" != TRACE
+    assert "tracestate" not in sent[1]
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        "",
+        "x",
+        f"00-{'0' * 32}-{CLIENT}-01",
+        f"ff-{TRACE}-{CLIENT}-01",
+        f"00-{TRACE}-{CLIENT}-01-more",
+        "00-" + "\u00e9" * 32 + f"-{CLIENT}-01",
+        f"00-{TRACE}-{CLIENT}-01\r\ntraceparent: 00-{TRACE}-{CLIENT}-01",
+        "a" * 8000,
+    ],
+)
+async def test_a_header_that_names_no_trace_does_no_harm(
+    malformed: str, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = f"traceparent: {malformed}\r\ntracestate: \u00e9=,,=\r\n"
+    with traced(monkeypatch):
+        async with running(answers(completion("Hi"))) as gateway:
+            assert (await gateway.ask(asks("Hi", model="m"), head=head)).status == 200
+            (exchange,) = gateway.engine.requests
+    (span,) = spans(exported)
+    assert span.parent is None
+    assert exchange.headers["traceparent"].startswith(f"00-{span.context.trace_id:032x}-")
+
+
+async def test_without_tracing_no_server_hears_of_one() -> None:
+    async with running(answers(completion("Hi"))) as gateway:
+        head = f"traceparent: 00-{TRACE}-{CLIENT}-01\r\n"
+        assert (await gateway.ask(asks("Hi", model="m"), head=head)).status == 200
+        (exchange,) = gateway.engine.requests
+    assert "traceparent" not in exchange.headers
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -183,7 +183,7 @@ def _counted(meter: Meter) -> Iterator[None]:
     try:
         yield
     finally:
-        meter.leave()
+        meter.ended += 1
 
 
 def _read(data: bytes) -> tuple[_Event, CreateResponse]:
