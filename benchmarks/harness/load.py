@@ -106,11 +106,10 @@ async def check(port: int) -> None:
     client.close()
 
 
-async def in_turn(port: int, count: int, key: str = KEY, pause: float = 0.0) -> None:
-    """`count` whole answers, one after another. pause: seconds before each."""
+async def in_turn(port: int, count: int, key: str = KEY) -> None:
+    """`count` whole answers, one after another."""
     client = await Client.connect(port, key)
     for _ in range(count):
-        await asyncio.sleep(pause)
         check_whole(await client.send(request_body(None)))
     client.close()
 
