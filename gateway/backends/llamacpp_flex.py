@@ -213,7 +213,6 @@ class FlexReply(HTTPReply):
         "_begun",
         "_cached",
         "_closed",
-        "_full",
         "_id",
         "_ids",
         "_known",
@@ -271,8 +270,6 @@ class FlexReply(HTTPReply):
         self._away = False
         """It has no place at the engine."""
         self._left = False
-        self._full = False
-        """It was put aside behind its last token: the engine, asked for none, writes one more."""
         """A grammar runs: it is finished first."""
         self._closed = False
         self.history: list[tuple[str, float]] = []
@@ -287,9 +284,7 @@ class FlexReply(HTTPReply):
         asked = {**self._asked, "id_slot": Raw(b"%d" % turn.slot) if turn.slot is not None else Raw(b"-1")}
         asked["prompt"] = Raw(encode([*self._prompt, *self._written]))
         if self._limit is not None:
-            left = max(0, self._limit - len(self._written))
-            self._full = not left
-            asked["n_predict"] = Raw(b"%d" % left)
+            asked["n_predict"] = Raw(b"%d" % max(0, self._limit - len(self._written)))
         response = await origin.accepted(origin.post_head("/completion"), asked)
         self._receive_from(response)
         self.turn = turn
@@ -334,7 +329,7 @@ class FlexReply(HTTPReply):
         if "error" in body:
             return [payload]
         try:
-            text, timings = "" if self._full else body.get("content") or "", body.get("timings") or {}
+            text, timings = body.get("content") or "", body.get("timings") or {}
             self._ids += body.get("tokens") or ()
             if text:
                 self._texts.append(text)
@@ -370,7 +365,7 @@ class FlexReply(HTTPReply):
     def _last(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         chunks = [self._chunk({}, "length" if body.get("stop_type") == "limit" else "stop")]
         if self._usage:
-            prompt, completion = len(self._prompt), len(self._written) + (0 if self._full else body["tokens_predicted"])
+            prompt, completion = len(self._prompt), len(self._written) + body["tokens_predicted"]
             usage: dict[str, Any] = {
                 "prompt_tokens": prompt,
                 "completion_tokens": completion,
