@@ -5,8 +5,7 @@ means "not given": the defaults are in those classes. `gateway.config.schema` ma
 these classes.
 """
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: pydantic would compile each annotation of each start after an edit.
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
