@@ -93,7 +93,7 @@ async def answer(gateway: Gateway, text: str, tier: str | None = None, request: 
 
 
 async def in_line(route: Route, count: int) -> None:
-    while route._line is None or len(route._line) < count:  # noqa: ASYNC110 - nothing tells of requests that wait
+    while route.line is None or len(route.line) < count:  # noqa: ASYNC110 - nothing tells of requests that wait
         await asyncio.sleep(0)
 
 
@@ -117,8 +117,8 @@ async def test_flex_waits_for_all_others_where_nobody_knows_the_places() -> None
         held.let("one")
         held.let("two")
         assert await asyncio.gather(*flex) == ["Hi", "Hi"]
-        assert route._line is not None
-        assert (route.in_flight, route._line.inside, route._line.coming) == (0, 0, 0)
+        assert route.line is not None
+        assert (route.in_flight, route.line.inside, route.line.coming) == (0, 0, 0)
 
 
 async def test_flex_takes_the_places_that_are_left() -> None:
