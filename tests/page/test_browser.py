@@ -170,8 +170,8 @@ def test_models_say_who_waits(page: Page, gateway: Gateway, upstream: Upstream) 
         page.js(
             """import("/ui/base.js").then(({state, changed}) => {
               const [model] = state.status.models;
-              const waiting_tiers = {priority: 0, default: 1, flex: 2};
-              Object.assign(model, {waiting: 3, waiting_tiers, put_aside: 1, waits_for: "memory", held_by: ["big", "old"]});
+              const waiting_tiers = {priority: 0, default: 1, flex: 2}, held_by = ["big", "old"];
+              Object.assign(model, {waiting: 3, waiting_tiers, put_aside: 1, waits_for: "memory", held_by});
               changed();
             })"""
         )
