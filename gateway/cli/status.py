@@ -153,8 +153,8 @@ def _draining_row(route: dict[str, Any]) -> Row:
 def _notes(now: dict[str, Any]) -> list[str]:
     lines = []
     for model in now["models"]:
-        if (engine := model["engine"] or {}).get("waits_for"):
-            lines += ["", f"{model['name']}: {_waiting(engine)}"]
+        if model["waiting"]:
+            lines += ["", f"{model['name']}: {_waiting(model)}"]
         for key in ("failure", "note"):
             if text := (model["engine"] or {}).get(key):
                 lines += ["", f"{model['name']}: {text}"]
@@ -172,17 +172,20 @@ _WAITING = {
     "drain": "for the engine's last answers to end",
     "back-off": "for the next try of an engine that failed",
     "load": "for the weights to load",
-    "place": "with service tier flex, for a free place at the engine",
+    "place": "for a free place",
 }
 
 
-def _waiting(engine: dict[str, Any]) -> str:
-    count, what = engine["waiting"], _WAITING[engine["waits_for"]]
-    holders = f" that {' and '.join(engine['held_by'])} hold" if engine["held_by"] else ""
-    whose = "1 request waits" if count == 1 else f"{count} requests wait"
-    return (
-        f"{whose} {what}{holders}{'s' if len(engine['held_by']) == 1 else ''}, the first for {engine['waited']:.0f} s"
-    )
+def _waiting(model: dict[str, Any]) -> str:
+    count, holders = model["waiting"], model["held_by"]
+    text = "1 request waits" if count == 1 else f"{count} requests wait"
+    if model["waits_for"]:
+        text += f" {_WAITING[model['waits_for']]}"
+    if holders:
+        text += f" that {' and '.join(holders)} hold{'s' if len(holders) == 1 else ''}"
+    tiers = ", ".join(f"{number} {tier}" for tier, number in model["waiting_tiers"].items() if number)
+    aside = f" ({model['put_aside']} put aside)" if model["put_aside"] else ""
+    return f"{text}, the first for {model['waited']:.0f} s: {tiers}{aside}"
 
 
 def _free(used: int, total: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -37,10 +36,16 @@ class FlexLine:
         self._model = model
         self._load = load
         self._places = places
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: dict[asyncio.Future[None], float] = {}
+        """Those that wait, the oldest first, and since when, by time.monotonic."""
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the oldest request in it has waited; 0 if it is empty."""
+        return max((monotonic() - since for since in self._waiting.values()), default=0.0)
 
     @asynccontextmanager
     async def place(
@@ -61,7 +66,8 @@ class FlexLine:
     def look(self) -> None:
         """A request has left the server."""
         while self._waiting and self._free():
-            turn = self._waiting.popleft()
+            turn = next(iter(self._waiting))
+            del self._waiting[turn]
             if not turn.done():
                 self.coming += 1
                 turn.set_result(None)
@@ -79,11 +85,10 @@ class FlexLine:
                 retry_after=5,
             )
         turn = asyncio.get_running_loop().create_future()
-        waiting.append(turn)
-        since = monotonic()
+        waiting[turn] = since = monotonic()
         tell(
             lambda: (
-                str(Progress("place", waiting.index(turn) + 1, len(waiting), None, monotonic() - since))
+                str(Progress("place", [*waiting].index(turn) + 1, len(waiting), None, monotonic() - since))
                 if turn in waiting
                 else "waiting"
             )
@@ -97,7 +102,6 @@ class FlexLine:
             asyncio.get_running_loop().call_soon(self.look)  # its turn is the next one's
             raise
         finally:
-            if turn in waiting:
-                waiting.remove(turn)
+            waiting.pop(turn, None)
             if turn.done() and not turn.cancelled():
                 self.coming -= 1

@@ -84,8 +84,8 @@ class Route:
         )
         self._terms = TermsCache()
         self._limits = limits
-        self._line: FlexLine | None = None
-        """Made by the first flex request, for a server that isn't ours."""
+        self.line: FlexLine | None = None
+        """Of flex requests that wait before a server that isn't ours; made by the first."""
         self._unused: asyncio.Event | None = None
         self._watch: Callable[[], None] | None = None
         """Called after each request that ends, once somebody waits for that."""
@@ -148,24 +148,24 @@ class Route:
             return await self.open(request)
 
     def _flex_line(self) -> FlexLine:
-        if self._line is None:
+        if self.line is None:
             parallel = self.model.engine.parallel
             places = parallel * max(1, len(self.model.replicas)) if parallel is not None else None
-            self._line = FlexLine(self.model.name, self._load, places)
+            self.line = FlexLine(self.model.name, self._load, places)
             self._watch = self._look
-        return self._line
+        return self.line
 
     def _load(self) -> Load:
-        assert self._line is not None
+        assert self.line is not None
         flex = sum(run.flex for run in self.runs)
-        return Load(self.opening - self._line.inside + len(self.runs) - flex, self.in_flight)
+        return Load(self.opening - self.line.inside + len(self.runs) - flex, self.in_flight)
 
     def _look(self) -> None:
         """A request has ended."""
         if self._unused is not None and not self.in_flight:
             self._unused.set()
-        if self._line is not None and self._line:
-            self._line.look()
+        if self.line is not None and self.line:
+            self.line.look()
 
     def _failed(self, request: ChatRequest, began: float, error: BaseException) -> None:
         """Books a request that no engine has accepted."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
 from gateway.backends import Backend
 from gateway.errors import GatewayError, ProviderRateLimit
-from gateway.wire.chat import DEFAULT, FLEX
+from gateway.wire.chat import DEFAULT, FLEX, TIERS, Tier, rank_of
 
 
 class Running(Struct, frozen=True):
@@ -73,6 +74,17 @@ class RequestQueue:
         """The best rank of its requests, and when the first of that rank came; None if it is empty."""
         return min(((ticket.rank, ticket.since) for ticket in self._tickets), default=None)
 
+    @property
+    def tiers(self) -> dict[Tier, int]:
+        """How many of its requests have each service tier."""
+        ranks = Counter(ticket.rank for ticket in self._tickets)
+        return {tier: ranks[rank_of(tier)] for tier in TIERS}
+
+    @property
+    def begun(self) -> int:
+        """How many of its requests are answers that were put aside."""
+        return sum(ticket.begun for ticket in self._tickets)
+
     def add(
         self,
         key: object,
@@ -87,7 +99,7 @@ class RequestQueue:
         """begun: see `Ticket`. Raises ProviderRateLimit if `most` requests wait already, unless it has begun."""
         if begun:
             ticket = Ticket(key, rank, waited, begun=True)
-            self._tickets.insert(sum(other.begun for other in self._tickets), ticket)
+            self._tickets.insert(self.begun, ticket)
             return ticket
         if len(self) >= most:
             raise ProviderRateLimit(
@@ -129,7 +141,7 @@ class RequestQueue:
         """The place of the request with this key, from 1; None if it doesn't wait."""
         return next((at for at, ticket in enumerate(self, 1) if ticket.key is key), None)
 
-    def waited(self, key: object = None) -> float:
-        """Seconds that the request with this key has waited; None: the oldest one; 0 if it doesn't wait."""
-        since = next((ticket.since for ticket in self if key is None or ticket.key is key), None)
+    def waited(self, key: object) -> float:
+        """Seconds that the request with this key has waited; 0 if it doesn't wait."""
+        since = next((ticket.since for ticket in self if ticket.key is key), None)
         return 0.0 if since is None else time.monotonic() - since

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from gateway.engines.states import State
+from gateway.wire.chat import Tier
 from gateway.wire.progress import Waiting
 
 
@@ -13,7 +14,8 @@ class EngineSnapshot(Struct, frozen=True):
 
     pid: None unless a process of ours runs. loaded: see `Progress`. resident_bytes: what the process holds now, 0 if
     none runs. expected_bytes: its share of the budget, measured earlier or else estimated; None before its first start.
-    in_flight: answers that it works on. waiting: requests in the queue. waits_for: why they wait; None if none does.
+    in_flight: answers that it works on. waiting: requests in the queue. waiting_tiers: the same by service tier.
+    put_aside: how many of them are answers that gave way in the middle. waits_for: why they wait; None if none does.
     waited: seconds that the oldest of them has waited. held_by: the models that hold the memory for which they wait.
     since: seconds in this state. starts and crashes: since the gateway started. failure: why the state is failed.
     note: why the program that was started last isn't the usual one.
@@ -25,6 +27,8 @@ class EngineSnapshot(Struct, frozen=True):
     address: str | None
     in_flight: int
     waiting: int
+    waiting_tiers: dict[Tier, int]
+    put_aside: int
     waits_for: Waiting | None
     waited: float
     held_by: tuple[str, ...]

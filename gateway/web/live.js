@@ -67,19 +67,26 @@ function Figures({gateway}) {
 }
 
 const WAITS = {memory: "for memory", drain: "for the engine to end its answers", place: "for a free place",
-  backoff: "for the engine to start again"};
+  load: "until the engine is loaded", "back-off": "for the engine to start again"};
+// What requests wait for. holders: the models that hold the memory.
+export const waitsFor = (what, holders) => (WAITS[what] || `for the engine (${what})`) + (holders.length > 0
+  ? `, which ${holders.join(" and ")} ${holders.length > 1 ? "hold" : "holds"}` : "");
 
 // What a request in flight does, to go after its state.
 export function doing(one) {
   if (one.state === "sent") return `${many(one.count, "request")} that the engine has not begun`;
   if (one.state === "writes") return `the answer, ${many(one.chunks, "token")}`;
-  const [word, ...pairs] = (one.progress || "").split(" ");
+  const [, aside, told] = /^(put-aside ?)?(.*)/.exec(one.progress || "");
+  return progress(one, told) + (aside ? ", put aside" : "");
+}
+
+function progress(one, told) {
+  const [word, ...pairs] = told.split(" ");
   const values = Object.fromEntries(pairs.map((pair) => pair.split("=")));
   if (word === "loading") return `until the engine is loaded${values.percent ? `, ${values.percent} %` : ""}`;
   if (word === "queued") {
-    const holder = values["held-by"] ? `, which ${values["held-by"].replaceAll(",", ", ")} holds` : "";
-    return `${WAITS[values.for] || `for the engine (${values.for})`}${holder}, ${values.position} of ` +
-      `${values.waiting} in line`;
+    const holders = values["held-by"] ? values["held-by"].split(",") : [];
+    return `${waitsFor(values.for, holders)}, ${values.position} of ${values.waiting} in line`;
   }
   if (one.state === "waits") return "for the engine";
   if (word === "reading") return `the prompt, ${count(+values.processed)} of ${many(+values.total, "token")}`;

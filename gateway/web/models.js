@@ -1,6 +1,7 @@
 // Models: which there are, what their engines do, how they fared.
 import {html, useState} from "./preact.js";
 import {Problem, Table, ask, bytes, count, href, seconds, useAnswer, useGateway} from "./base.js";
+import {waitsFor} from "./live.js";
 
 const STATES = {ready: "good", failed: "bad", starting: "busy", draining: "busy", stopping: "busy"};
 const TOLD = {external: "another's server", "built in": "built in", stopped: "not loaded", starting: "loads",
@@ -75,6 +76,7 @@ function More({model, listed}) {
     ${engine && engine.failure && html`<pre class="problem">${engine.failure}</pre>`}
     ${engine && engine.note && html`<p>${engine.note}</p>`}
     <${Facts} rows=${[
+      ["requests wait", model.waits_for && waitsFor(model.waits_for, model.held_by)],
       ["runtime", model.runtime],
       ["other names", listed && listed.aliases.join(", ")],
       ["can", listed && listed.capabilities.join(", ")],
@@ -92,6 +94,12 @@ function More({model, listed}) {
     ${engine && html`<${Log} name=${model.name} />`}`;
 }
 
+// Of all that wait: who, by service tier, and which are answers that gave way in the middle.
+function line({waiting, waiting_tiers: tiers, put_aside: aside}) {
+  const found = Object.entries(tiers).filter(([, number]) => number > 0).map(([tier, number]) => `${number} ${tier}`);
+  return `${waiting} waiting: ${found.join(", ")}${aside > 0 ? ` (${aside} put aside)` : ""}`;
+}
+
 function Row({model, listed, gateway, open, done}) {
   const good = model.outcomes.ok || 0, left = model.outcomes.client_left || 0;
   const bad = model.requests - good - left;
@@ -100,7 +108,7 @@ function Row({model, listed, gateway, open, done}) {
   return html`<tr>
       <td><a href=${link} aria-expanded=${open ? "true" : "false"}>${model.name}</a>
         ${model.active && html`${" "}<span class="badge">default</span>`}</td>
-      <td>${state(model, listed)}${" "}${model.waiting > 0 && `${model.waiting} waiting`}
+      <td>${state(model, listed)}${" "}${model.waiting > 0 && line(model)}
         ${model.in_flight > 0 && html`${" "}<a href=${href("live", {model: model.name})}>${model.in_flight} in flight</a>`}</td>
       <td class="number">${engine ? bytes(engine.resident_bytes) : "–"}</td>
       <td class="number">${listed && listed.context_window ? count(listed.context_window) : "–"}</td>

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from gateway.api.operations.live import in_flight as in_flight_now
+from gateway.api.operations.snapshot import snapshot
 from gateway.backends.llamacpp_flex import FORGETTING, FlexReply, written
 from gateway.config import Model
 from gateway.core import Gateway, Run
@@ -21,7 +23,7 @@ from gateway.engines.recipe import Machine
 from gateway.engines.request_queue import Running, put_aside
 from gateway.wire.chat import ChatRequest
 from tests.engines.test_residency import engine_of, gateway_of, rest, sized
-from tests.engines.test_turns import limits
+from tests.engines.test_turns import limits, notes_on
 
 ANSWERS = int(os.environ.get("CTXGATE_TEST_PUT_ASIDE", "12"))
 TOKENS = 60
@@ -88,12 +90,15 @@ async def in_flight(engine: Engine, tokens: int, answer: asyncio.Task[Any]) -> F
     return None
 
 
-async def put_aside_by(gateway: Gateway, request: ChatRequest, text: str = "Hello.") -> tuple[asyncio.Task[Any], Run]:
+async def put_aside_by(
+    gateway: Gateway, request: ChatRequest, text: str = "Hello.", *, stream: bool = False
+) -> tuple[asyncio.Task[Any], Run]:
     """A flex answer that is put aside in the middle, and the run of the request that has its place."""
     engine = engine_of(gateway, "a")
     while True:
         before = engine.put_asides
-        task = asyncio.create_task(whole(gateway, flex("a", text)))
+        answer = streamed(gateway, flex("a", text, stream=True)) if stream else whole(gateway, flex("a", text))
+        task: asyncio.Task[Any] = asyncio.create_task(answer)
         await in_flight(engine, 5, task)
         run = await gateway.chat(request)
         if engine.put_asides > before:
@@ -169,6 +174,32 @@ async def test_memory_is_given_away_in_the_middle(
         assert any(text.startswith("put-aside queued for=memory position=") for text in aside), aside
         assert swaps[-3:] == ["a", "b", "a"]
         assert list((tmp_path / "prompts").glob("aside-*")) == []
+
+
+async def test_the_status_names_an_answer_that_is_aside(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    """Beside it, a flex request waits that hasn't begun."""
+    async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
+        engine = engine_of(gateway, "a")
+        task, run = await put_aside_by(gateway, asked("a", stream=True), stream=True)
+        while not engine.queue:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        other = asyncio.create_task(whole(gateway, flex("a", "Hello.", max_tokens=2)))
+        while len(engine.queue) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        (shown,) = snapshot(gateway, None)["models"]
+        assert (shown["waiting"], shown["waiting_tiers"]["flex"], shown["put_aside"]) == (2, 2, 1)
+        assert shown["engine"]["put_aside"] == 1
+        (line,) = notes_on(gateway, "a")
+        assert line.startswith("a: 2 requests wait for a free place, the first for ")
+        assert line.endswith(" s: 2 flex (1 put aside)")
+        (aside,) = [one for one in in_flight_now(gateway) if one["progress"].startswith("put-aside queued for=place")]
+        assert (aside["model"], aside["state"], aside["chunks"] > 0) == ("a", "waits", True)
+        run.close()
+        await asyncio.gather(task, other)
+        (shown,) = snapshot(gateway, None)["models"]
+        assert (shown["waiting"], shown["put_aside"], notes_on(gateway, "a")) == (0, 0, [])
 
 
 async def test_a_client_that_leaves_while_its_answer_is_aside(

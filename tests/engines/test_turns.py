@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from gateway.api.operations.snapshot import snapshot
@@ -14,7 +15,8 @@ from gateway.config import Engines, Model
 from gateway.core import Gateway, Run
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
-from gateway.wire.chat import ChatRequest
+from gateway.engines.request_queue import RequestQueue
+from gateway.wire.chat import DEFAULT, FLEX, PRIORITY, ChatRequest
 from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
 
 FOREVER = 600.0
@@ -32,6 +34,11 @@ async def waits(engine: Engine, count: int) -> None:
 async def held(gateway: Gateway, name: str, tier: str = "default") -> Run:
     """An answer that is in flight until it is closed."""
     return await gateway.chat(asked(name, stream=True, service_tier=tier))
+
+
+def notes_on(gateway: Gateway, name: str) -> list[str]:
+    """What `ctxgate status` says of a model below its table."""
+    return [note for note in _notes(snapshot(gateway, None)) if note.startswith(f"{name}: ")]
 
 
 def limits(**more: float) -> Engines:
@@ -61,12 +68,30 @@ async def test_flex_waits_for_a_place_and_others_do_not(
         assert (engine.in_flight, engine.flex_in_flight, len(engine.queue), ended) == (1, 0, 2, [])
         assert flex[1].describe_progress().startswith("queued for=place position=2 waiting=2")
         assert engine.status().waits_for == "place"
+        (line,) = notes_on(gateway, "a")
+        assert line.startswith("a: 2 requests wait for a free place, the first for ")
+        assert line.endswith(" s: 2 flex")
         run.close()
         await asyncio.gather(*tasks)
         assert ended == [0, 1]
         assert (engine.in_flight, engine.flex_in_flight, len(engine.queue)) == (0, 0, 0)
         # With a free place it needn't wait.
         assert await whole(gateway, "a", service_tier="flex")
+
+
+async def test_a_queue_counts_its_requests() -> None:
+    queue = RequestQueue()
+    assert (queue.tiers, queue.begun) == ({"priority": 0, "default": 0, "flex": 0}, 0)
+    for rank in (DEFAULT, FLEX, PRIORITY, FLEX):
+        queue.add(object(), "m", 9, 1.0, rank)
+    aside = queue.add(object(), "m", 9, 1.0, FLEX, 40.0, begun=True)
+    assert (queue.tiers, queue.begun) == ({"priority": 1, "default": 1, "flex": 3}, 1)
+    assert next(iter(queue)) is aside
+    aside.aged = True  # it goes as any other, and is flex all the same
+    assert queue.tiers["flex"] == 3
+    with pytest.raises(TimeoutError):
+        await queue.wait(aside, 0)
+    assert (queue.tiers["flex"], queue.begun, len(queue)) == (2, 0, 4)
 
 
 async def test_flex_goes_on_at_last(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
@@ -116,8 +141,9 @@ async def test_flex_gives_its_memory_to_others_at_once_and_waits_for_theirs(
             await asyncio.sleep(0.01)
         status = engine_of(gateway, "a").status()
         assert (status.waits_for, status.held_by, engine_of(gateway, "b").state) == ("memory", ("b",), "ready")
-        (line,) = [note for note in _notes(snapshot(gateway, None)) if note.startswith("a: ")]
+        (line,) = notes_on(gateway, "a")
         assert line.startswith("a: 1 request waits for memory that b holds, the first for ")
+        assert line.endswith(" s: 1 flex")
         run.close()
         assert await back
 

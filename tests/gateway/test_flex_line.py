@@ -93,7 +93,7 @@ async def answer(gateway: Gateway, text: str, tier: str | None = None, request: 
 
 
 async def in_line(route: Route, count: int) -> None:
-    while route._line is None or len(route._line) < count:  # noqa: ASYNC110 - nothing tells of requests that wait
+    while route.line is None or len(route.line) < count:  # noqa: ASYNC110 - nothing tells of requests that wait
         await asyncio.sleep(0)
 
 
@@ -106,6 +106,8 @@ async def test_flex_waits_for_all_others_where_nobody_knows_the_places() -> None
         flex = [asyncio.create_task(answer(gateway, "", request=request)) for request in requests]
         await in_line(route, 2)
         assert requests[1].describe_progress() == "queued for=place position=2 waiting=2"
+        assert route.line is not None
+        assert route.line.waited > 0
         second = asyncio.create_task(answer(gateway, "another"))
         await held.has("another")  # it doesn't wait
         held.let("person")
@@ -117,8 +119,7 @@ async def test_flex_waits_for_all_others_where_nobody_knows_the_places() -> None
         held.let("one")
         held.let("two")
         assert await asyncio.gather(*flex) == ["Hi", "Hi"]
-        assert route._line is not None
-        assert (route.in_flight, route._line.inside, route._line.coming) == (0, 0, 0)
+        assert (route.in_flight, route.line.inside, route.line.coming, route.line.waited) == (0, 0, 0, 0)
 
 
 async def test_flex_takes_the_places_that_are_left() -> None:

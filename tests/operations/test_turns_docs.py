@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from gateway.cli.status import _waiting
 from gateway.config import Engines, load
 from gateway.config.values import Log
 from gateway.engines.admission import STAY_SECONDS
 from gateway.server.keys import FILE, KeyFile
 from gateway.server.limits import NAMES
 from gateway.server.principal import MOST_CLIENTS
+from gateway.wire.chat import TIERS
 from tests.cli.commands import config, ctxgate
 from tests.conftest import ROOT
 
@@ -36,6 +38,24 @@ WORDS = " ".join(PAGE.split())
 )
 def test_numbers(said: str) -> None:
     assert said in WORDS
+
+
+@pytest.mark.parametrize(
+    ("name", "tiers", "aside", "waits_for", "held_by", "waited"),
+    [
+        ("large", (0, 1, 1), 0, "memory", ["small"], 7.2),
+        ("small", (0, 0, 3), 1, "place", [], 11.6),
+        ("remote", (0, 0, 1), 0, "place", [], 4.0),
+    ],
+)
+def test_what_waits(
+    name: str, tiers: tuple[int, ...], aside: int, waits_for: str, held_by: list[str], waited: float
+) -> None:
+    model = {
+        "waiting": sum(tiers), "waiting_tiers": dict(zip(TIERS, tiers, strict=True)), "put_aside": aside,
+        "waits_for": waits_for, "held_by": held_by, "waited": waited,
+    }  # fmt: skip
+    assert f"\n{name}: {_waiting(model)}\n" in PAGE
 
 
 def test_every_limit_has_its_row() -> None:

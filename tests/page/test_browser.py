@@ -12,6 +12,7 @@ import pytest
 
 from tests.gateway.double import Exchange, chunk, completion
 from tests.hostile.running import Gateway, Json, Upstream, configuration, started, started_at
+from tests.operations.test_waiting import flex_waits
 from tests.page.browser import Page
 from tests.page.conftest import QUESTION, needs_engine
 from tests.patience import PATIENCE
@@ -158,6 +159,39 @@ def test_models_load_unload_and_explain(page: Page, gateway: Gateway) -> None:
     page.wait("document.querySelector('pre.boxed') && document.querySelector('pre.boxed').textContent.length > 20")
     page.click("button", "Unload")
     page.reads("not loaded")
+
+
+def test_models_say_who_waits(page: Page, gateway: Gateway, upstream: Upstream) -> None:
+    page.open(f"{gateway.url}/#/models?id=m")
+    page.reads("another's server")
+    with flex_waits(gateway, upstream, 2):
+        text = page.reads("2 waiting: 2 flex", "for a free place")
+        assert "put aside" not in text
+        page.js(
+            """import("/ui/base.js").then(({state, changed}) => {
+              const [model] = state.status.models;
+              const waiting_tiers = {priority: 0, default: 1, flex: 2}, held_by = ["big", "old"];
+              Object.assign(model, {waiting: 3, waiting_tiers, put_aside: 1, waits_for: "memory", held_by});
+              changed();
+            })"""
+        )
+        page.reads("3 waiting: 1 default, 2 flex (1 put aside)", "for memory, which big and old hold")
+    page.wait("!document.body.innerText.includes('waiting:')")
+
+
+def test_live_says_which_answer_is_aside(page: Page, gateway: Gateway) -> None:
+    page.open(gateway.url)
+    page.reads("connected")
+    said = [
+        ("put-aside", "for the engine, put aside"),
+        ("put-aside queued for=place position=1 waiting=2", "for a free place, 1 of 2 in line, put aside"),
+        ("put-aside loading percent=40", "until the engine is loaded, 40 %, put aside"),
+        ("queued for=memory position=1 waiting=1 held-by=big", "for memory, which big holds, 1 of 1 in line"),
+        ("queued for=back-off position=1 waiting=1", "for the engine to start again, 1 of 1 in line"),
+    ]
+    for progress, words in said:
+        one = json.dumps({"state": "waits", "progress": progress, "chunks": 5})
+        assert page.js(f'import("/ui/live.js").then(({{doing}}) => doing({one}))') == words
 
 
 def test_a_lost_gateway_comes_back_and_no_row_twice(

@@ -21,7 +21,7 @@ from gateway.server.asgi import ASGIApp
 from gateway.server.http import EventStream, Request
 from gateway.services import Services
 from gateway.wire import sse
-from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.chat import PUT_ASIDE, ChatRequest, encode
 
 LISTENERS = 16
 """Clients at a time."""
@@ -79,14 +79,16 @@ def find(gateway: Gateway, key: str) -> tuple[Json, Any] | None:
 def _run(model: str, run: Run, now: float) -> Json:
     answer = run.answer
     writes = run.first > 0 or answer.chunks > 0
+    progress = run.request.describe_progress()
+    aside = progress.startswith(PUT_ASIDE)
     return {
         "key": key_of(run.began),
         "model": model,
         "api": run.api,
         "client": run.caller.client[:CLIENT],
         "stream": run.stream,
-        "state": "writes" if writes else "reads",
-        "progress": "" if writes else run.request.describe_progress(),
+        "state": "waits" if aside else "writes" if writes else "reads",
+        "progress": progress if aside or not writes else "",
         "seconds": round(now - run.began, 1),
         "first_seconds": round(run.first - run.began, 3) if run.first else None,
         "chunks": answer.chunks,

@@ -10,6 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from gateway.api.operations.snapshot import waiting
 from gateway.core import Gateway
 from gateway.core.reload import Reloader
 from gateway.engines import State
@@ -124,6 +125,12 @@ class _Metrics(Collector):
             "ctxgate_engine_state", "1 for the present state, 0 for the others.", labels=["model", "state"]
         )
         queue = GaugeMetricFamily("ctxgate_queue_length", "Requests that wait for an engine.", labels=["model"])
+        tiers = GaugeMetricFamily(
+            "ctxgate_requests_waiting", "Requests that wait for an engine, by service tier.", labels=["model", "tier"]
+        )
+        aside = GaugeMetricFamily(
+            "ctxgate_answers_put_aside", "Flex answers that are put aside and wait to go on.", labels=["model"]
+        )
         memory = GaugeMetricFamily("ctxgate_engine_memory_bytes", "Memory of the engine's processes.", labels=["model"])
         starts = CounterMetricFamily("ctxgate_engine_starts", "Starts of the engine.", labels=["model"])
         crashes = CounterMetricFamily(
@@ -134,17 +141,21 @@ class _Metrics(Collector):
         )
         for name, route in self._gateway.routes.items():
             in_flight.add_metric([name], route.in_flight)
-            if route.engine is None:
+            status = route.engine.status() if route.engine is not None else None
+            line = waiting(route, status)
+            queue.add_metric([name], line["waiting"])
+            for tier, count in line["waiting_tiers"].items():
+                tiers.add_metric([name, tier], count)
+            aside.add_metric([name], line["put_aside"])
+            if route.engine is None or status is None:
                 continue
-            status = route.engine.status()
             for each in STATES:
                 state.add_metric([name, each], int(each == status.state))
-            queue.add_metric([name], status.waiting)
             memory.add_metric([name], status.resident_bytes)
             starts.add_metric([name], status.starts)
             asides.add_metric([name], route.engine.put_asides)
             crashes.add_metric([name], status.crashes)
-        yield from (in_flight, state, queue, memory, starts, crashes, asides)
+        yield from (in_flight, state, queue, tiers, aside, memory, starts, crashes, asides)
 
     def _replicas(self) -> Iterator[Metric]:
         healthy = GaugeMetricFamily("ctxgate_replica_healthy", "1 if the server answers.", labels=["model", "url"])

@@ -12,6 +12,8 @@ from msgspec.structs import asdict
 from gateway import __version__
 from gateway.core import Gateway, Route
 from gateway.core.reload import Reloader
+from gateway.engines import EngineSnapshot
+from gateway.wire.chat import TIERS
 
 
 def snapshot(
@@ -50,14 +52,15 @@ def _resident() -> int:
 
 def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
     stats = gateway.request_log.stats(name)
-    engine = asdict(route.engine.status()) if route.engine is not None else None
+    status = route.engine.status() if route.engine is not None else None
+    engine = asdict(status) if status is not None else None
     return {
         "name": name,
         "active": name == gateway.config.active_model,
         "runtime": route.model.runtime,
         "state": engine["state"] if engine is not None else _external(route),
         "in_flight": route.in_flight,
-        "waiting": engine["waiting"] if engine is not None else 0,
+        **waiting(route, status),
         "requests": sum(stats.outcomes.values()),
         "outcomes": stats.outcomes,
         "prompt_tokens": stats.prompt_tokens,
@@ -73,6 +76,25 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
             for replica in route.replicas()
         ],
     }
+
+
+def waiting(route: Route, engine: EngineSnapshot | None) -> dict[str, Any]:
+    """The requests that wait for the model: in its engine's queue or, as flex requests do, before another's server."""
+    if engine is not None:
+        return {name: getattr(engine, name) for name in _WAITING}
+    line = route.line
+    count = len(line) if line is not None else 0
+    return {
+        "waiting": count,
+        "waiting_tiers": {tier: count if tier == "flex" else 0 for tier in TIERS},
+        "put_aside": 0,
+        "waits_for": "place" if count else None,
+        "waited": line.waited if line is not None else 0.0,
+        "held_by": (),
+    }
+
+
+_WAITING = ("waiting", "waiting_tiers", "put_aside", "waits_for", "waited", "held_by")
 
 
 def _external(route: Route) -> str:
