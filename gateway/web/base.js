@@ -20,7 +20,8 @@ export const changed = () => watchers.forEach((watcher) => watcher());
 
 export function useGateway() {
   const [, tick] = useReducer((count) => count + 1, 0);
-  useEffect(() => {
+  // Before the browser paints: what changes between a first look and the effects after it would be missed.
+  useLayoutEffect(() => {
     watchers.add(tick);
     return () => watchers.delete(tick);
   }, []);

@@ -54,6 +54,28 @@ def test_live_lists_what_was_asked_and_what_became_of_it(page: Page, gateway: Ga
     page.wait("document.querySelectorAll('tbody tr').length === 1")
 
 
+LATE_PAINT = """
+const now = setTimeout;
+window.requestAnimationFrame = () => 0;
+window.setTimeout = (work, wait, ...more) => now(work, wait > 0 && wait < 1000 ? 3000 : wait, ...more);
+"""
+
+
+def test_what_comes_before_the_first_paint_is_shown(
+    page: Page, upstream: Upstream, tmp_path: Path, test_model: Path
+) -> None:
+    """Nothing else comes from an idle gateway that would show it."""
+    with started(tmp_path, configuration(upstream, tmp_path, test_model)) as gateway:
+        gateway.chat()
+        script = page.send("Page.addScriptToEvaluateOnNewDocument", source=LATE_PAINT)
+        try:
+            page.open(gateway.url)
+            page.wait("document.querySelectorAll('tbody tr').length === 1")
+        finally:
+            page.send("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
+            page.open("about:blank")
+
+
 @needs_engine
 def test_a_tool_call_raw_beside_clean(page: Page, gateway: Gateway, asked: Json) -> None:
     page.open(f"{gateway.url}/#/live?id={asked['call']}")
