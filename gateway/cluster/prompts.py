@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from gateway.cluster.listener import Listener
 from gateway.config import Prompts
 from gateway.errors import Backoff
 from gateway.prompts.blocks import Chain
@@ -99,31 +100,17 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(size)
 
 
-class PlaceServer:
+class PlaceServer(Listener):
     """Beside an engine: answers gateways that have the key."""
 
     def __init__(self, live: LivePrompts, slots: SlotServer, key: str) -> None:
+        super().__init__()
         self._live = live
         self._slots = slots
         self._key = key
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
 
-    async def start(self, host: str, tls: ssl.SSLContext | None) -> int:
-        """Returns the port."""
-        self._server = await asyncio.start_server(self._serve, host, 0, ssl=tls)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for writer in self._open:
-            writer.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         placing: dict[int, asyncio.Task[Turn | None]] = {}
-        self._open.add(writer)
         try:
             # One that doesn't say the key at once is nobody's.
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -137,8 +124,6 @@ class PlaceServer:
         finally:
             for id in [*placing]:
                 self._left(Left(id), placing)
-            self._open.discard(writer)
-            writer.close()
 
     def _heard(
         self, message: Asked, placing: dict[int, asyncio.Task[Turn | None]], writer: asyncio.StreamWriter

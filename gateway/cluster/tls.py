@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 
+from gateway.cluster.listener import Listener
 from gateway.config.values import ClusterTLS
 from gateway.errors import ProviderUnavailable
 
@@ -29,29 +30,14 @@ def context(tls: ClusterTLS) -> ssl.SSLContext:
     return made
 
 
-class Front:
+class Front(Listener):
     """Passes the bytes of its TLS connections on to a port of this machine, and back."""
 
     def __init__(self, port: int) -> None:
+        super().__init__()
         self._port = port
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
 
-    async def start(self, host: str, tls: ssl.SSLContext) -> int:
-        """Returns the port where it listens."""
-        self._server = await asyncio.start_server(self._serve, host, 0, ssl=tls, limit=PART)
-        port: int = self._server.sockets[0].getsockname()[1]
-        return port
-
-    def close(self) -> None:
-        """Ends its connections, too."""
-        if self._server is not None:
-            self._server.close()
-        for writer in self._open:
-            writer.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             behind, to_engine = await asyncio.open_connection("127.0.0.1", self._port, limit=PART)
             try:
@@ -66,9 +52,6 @@ class Front:
                 to_engine.close()
         except OSError as error:
             log.debug("TLS: the engine at port %d: %s", self._port, error)
-        finally:
-            self._open.discard(writer)
-            writer.close()
 
 
 async def _pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
