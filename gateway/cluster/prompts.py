@@ -146,7 +146,6 @@ class PlaceServer(Listener):
                 turn = await self._live.place_beside(self._slots, message.sent, private=message.private)
         except TROUBLE as error:
             log.debug("places: none for a request: %s", error)
-            self._live.freed()
         restored = turn.restored.tokens if turn is not None and turn.restored is not None else 0
         slot = turn.slot if turn is not None else None
         _write(writer, Placed(message.id, slot, restored, self._live.seconds_per_token))

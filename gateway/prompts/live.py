@@ -272,22 +272,29 @@ class LivePrompts:
             return await self.place_long(server, prompt)
         except TROUBLE as error:
             log.debug("model %s: no place for a prompt: %s", self._model, error)
-            self.freed()
             return None
 
     async def place_beside(self, server: SlotServer, sent: bytes, *, private: bool) -> Turn | None:
         """A place for a request that isn't saved. sent: what others that are as short may begin with, too."""
         await self._any_idle()
-        return await self._spare(server, private=private, sent=b"" if private else sent)
+        try:
+            return await self._spare(server, private=private, sent=b"" if private else sent)
+        except BaseException:
+            self.freed()
+            raise
 
     async def place_long(self, server: SlotServer, prompt: str) -> Turn | None:
-        """A place for a rendered prompt. Raises one of TROUBLE; call `freed` then."""
+        """A place for a rendered prompt. Raises one of TROUBLE."""
         if not await self.know(server) or self._key is None:
             return None
         begins = chain(prompt)
         await self._fetch(self._key, begins)
         await self._any_idle()
-        return await self._place(server, self._key, prompt, begins)
+        try:
+            return await self._place(server, self._key, prompt, begins)
+        except BaseException:
+            self.freed()
+            raise
 
     async def _fetch(self, key: str, begins: Chain) -> None:
         """Brings from the share what is neither in the engine nor on this disk, unless reading it is faster."""
@@ -328,10 +335,14 @@ class LivePrompts:
         """
         await self.know(server)
         await self._any_idle()
-        await self._see_unplaced(server)
-        idle = [slot for slot in self._slots if slot.idle]
-        if not idle:
-            await self._see_placed(server)
+        try:
+            await self._see_unplaced(server)
+            idle = [slot for slot in self._slots if slot.idle]
+            if not idle:
+                await self._see_placed(server)
+        except BaseException:
+            self.freed()
+            raise
         prompt, begins = (begun.prompt, begun.chain) if begun is not None else ("", ())
         turn = self._turn(server, least_lost(idle) if idle else None, prompt, begins)
         if begun is not None:
@@ -349,8 +360,7 @@ class LivePrompts:
     async def _any_idle(self) -> None:
         """Waits here for a slot instead of in the engine's queue, which would not say which slot it took.
 
-        Whoever returns from here must take a place without waiting, or call `freed`. After LINE_SECONDS the engine's
-        queue it is.
+        Whoever returns from here must take a place, or call `freed`. After LINE_SECONDS the engine's queue it is.
         """
         if not self._slots or (self._has_idle() and not self._line):
             return
@@ -429,9 +439,6 @@ class LivePrompts:
                     await asyncio.sleep(LOOK_AGAIN)
         except TROUBLE as error:
             log.debug("model %s: its slots can't be seen: %s", self._model, error)
-        except asyncio.CancelledError:
-            self.freed()
-            raise
 
     async def _look(self, server: SlotServer) -> bool:
         """Notes in which slots the engine works; False if it doesn't tell."""

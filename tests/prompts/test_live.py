@@ -18,6 +18,7 @@ from gateway.prompts import folder
 from gateway.prompts.folder import Folder
 from gateway.prompts.live import Build, LivePrompts, Turn
 from gateway.prompts.saved import CONTROL_TOKENS, UNSUPPORTED, SavedPrompts
+from tests.patience import PATIENCE
 from tests.prompts.conftest import names
 
 TOKENS = 1000
@@ -291,6 +292,29 @@ async def test_a_request_that_gives_up_its_wait_leaves_the_slot_to_the_next(save
     server.works = {1}
     assert (await waiting[1]).slot == 0
     second.leave()
+
+
+async def test_a_request_that_gives_up_before_it_took_the_slot_leaves_it_to_the_next(
+    saved: SavedPrompts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, prompts = Double(saved.path), live(saved)
+    first = await place(prompts, server, PROMPTS[0])
+    asked, written = asyncio.Event(), asyncio.Event()
+
+    async def kept(key: str | None = None) -> None:
+        asked.set()
+        await written.wait()
+
+    monkeypatch.setattr(saved, "kept", kept)
+    monkeypatch.setattr("gateway.prompts.live.LINE_SECONDS", 1e6)
+    waiting = [asyncio.create_task(place(prompts, server, prompt)) for prompt in PROMPTS[1:]]
+    await asyncio.sleep(0)
+    first.leave()
+    await asked.wait()
+    waiting[0].cancel()
+    written.set()
+    async with asyncio.timeout(PATIENCE):
+        assert (await waiting[1]).slot == 0
 
 
 async def test_what_an_engine_wrote_late_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
