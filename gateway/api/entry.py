@@ -25,7 +25,6 @@ from gateway.services import Services
 from gateway.wire.chat import Caller, Meter, encode
 
 if TYPE_CHECKING:
-    from gateway.server.limits import Limiter
     from gateway.wire.limits import Standing
 
 LEFT_KEY = "ctxgate.left"
@@ -68,7 +67,6 @@ class API:
         self.websocket_paths = frozenset(path.encode() for path in self._websockets)
         self.bodies = Bodies(gateway.config.server.max_bodies_bytes)
         self.callers = Callers()
-        self._limiter: Limiter | None = None
         self._services = services
         services.answer_as = self.answer_as
         self._router: ASGIApp | None = None
@@ -174,11 +172,9 @@ class API:
             return known
         if principal.limits is None:
             return self.callers.add(agent, principal)
-        if self._limiter is None:
-            from gateway.server.limits import Limiter
+        from gateway.server.limits import limiter  # most gateways have no limits
 
-            self._limiter = Limiter(self._services.tokens_today)
-        return self.callers.add(agent, principal, await self._limiter.meter(principal))
+        return self.callers.add(agent, principal, await self._services.shared(limiter).meter(principal))
 
     async def _dispatched(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]

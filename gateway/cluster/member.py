@@ -38,6 +38,7 @@ from gateway.config import Config, Model
 from gateway.engines.environment import inherited
 from gateway.errors import Backoff, GatewayError
 from gateway.server.keys import FILE
+from gateway.server.limits import limiter
 from gateway.services import Services, store_url
 
 TELL_SECONDS = 0.2
@@ -94,6 +95,7 @@ class Member:
         self._bus = Bus(store_url(config), self._heard, self._read_tables)
         self._heard_of: dict[str, tuple[float, Load]] = {}
         self._id = token_hex(6)
+        self._limiter = services.shared(limiter)
         self.url = self._cluster.gateway_url.replace("{host}", self._cluster.host or _own_host(store_url(config)))
         self._rereading = asyncio.Event()
         self._settings_changed = asyncio.Event()
@@ -130,6 +132,7 @@ class Member:
 
     def _note(self, load: Load) -> None:
         self._heard_of[load.gateway] = time.monotonic(), load
+        self._limiter.elsewhere(load.gateway, load.used, whole=load.whole)
         for backend in self._models.backends.values():
             for id, engine in backend.engines.items():
                 if id in load.busy or load.whole:
@@ -142,6 +145,7 @@ class Member:
         for gateway, (at, _) in [*self._heard_of.items()]:
             if now - at > SILENT_SECONDS:
                 del self._heard_of[gateway]
+                self._limiter.elsewhere(gateway, {}, whole=True)
                 for backend in self._models.backends.values():
                     for engine in backend.engines.values():
                         backend.others(gateway, engine, 0)
@@ -209,7 +213,8 @@ class Member:
                 changed = {id: count for id, count in busy.items() if told.get(id, 0) != count}
             waiting = {name: each.waiting for name, each in self._models.backends.items() if each.waiting}
             told = busy
-            load = Load(self._id, self.url, changed, waiting, self._read_since(), whole=whole)
+            used = self._limiter.news(whole=whole)
+            load = Load(self._id, self.url, changed, waiting, self._read_since(), used, whole)
             for message in split(load, MOST_BYTES):
                 await self._bus.send(message)
             if not self._models.urgent:

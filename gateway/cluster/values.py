@@ -14,6 +14,7 @@ from gateway.config import Engines, Model, Prompts
 from gateway.config.diff import launch
 from gateway.config.values import Cluster, ClusterTLS
 from gateway.engines.memory import Budget, Footprint
+from gateway.wire.limits import Used
 
 NAMESPACE, PLACER, ENGINE = "ctxgate", "ctxgate placer", "ctxgate engine "
 """Ray's namespace, and the names of our actors in it."""
@@ -89,13 +90,15 @@ class NodeRow(Struct, frozen=True):
 
 class Load(Struct, frozen=True, tag="load"):
     """What a gateway does. busy: engine → requests in flight. waiting: model → requests without an engine. read: engine
-    → hashes of prompts that it has read since the last time. whole: engines that aren't in `busy` have none."""
+    → hashes of prompts that it has read since the last time. used: API key with limits → what its requests used. whole:
+    engines that aren't in `busy` have none, and keys that aren't in `used` have no request on its way."""
 
     gateway: str
     url: str
     busy: Mapping[str, int] = field(default_factory=dict)
     waiting: Mapping[str, int] = field(default_factory=dict)
     read: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    used: Mapping[str, Used] = field(default_factory=dict)
     whole: bool = False
 
 
@@ -132,10 +135,9 @@ def fingerprint(model: Model, tls: ClusterTLS | None = None) -> str:
 def split(load: Load, most: int) -> list[bytes]:
     """`load` as messages of at most `most` bytes each, which say the same together."""
     data = encode(load)
-    parts = len(load.busy) + len(load.read)
-    if len(data) <= most or parts < 2:
+    names = [*dict.fromkeys([*load.busy, *load.read, *load.used])]
+    if len(data) <= most or (len(names) < 2 and not load.read):
         return [data]
-    names = list(dict.fromkeys([*load.busy, *load.read]))
     if len(names) < 2:
         # One engine with too many prompts: the newest are worth the most.
         read = {name: prompts[len(prompts) // 2 :] for name, prompts in load.read.items()}
@@ -145,6 +147,7 @@ def split(load: Load, most: int) -> list[bytes]:
     for at, half in enumerate((halves, {*names} - halves)):
         busy = {name: count for name, count in load.busy.items() if name in half}
         read = {name: prompts for name, prompts in load.read.items() if name in half}
+        used = {key: one for key, one in load.used.items() if key in half}
         waiting = load.waiting if at == 0 else {}
-        found += split(Load(load.gateway, load.url, busy, waiting, read, whole=load.whole and at == 0), most)
+        found += split(Load(load.gateway, load.url, busy, waiting, read, used, load.whole and at == 0), most)
     return found

@@ -1,5 +1,5 @@
-"""The limits of API keys: requests and tokens in a time, requests at a time, models. Counts are this process's own;
-the day's tokens begin with those in the store."""
+"""The limits of API keys: requests and tokens in a time, requests at a time, models. Counts are this process's own, and
+what other gateways of a cluster tell; the day's tokens begin with those in the store."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from math import ceil, floor
 from time import monotonic, time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderRateLimit
 from gateway.server.principal import Limits, Principal
 from gateway.wire.chat import TIERS, Tier
-from gateway.wire.limits import FULL, Headers, Left, Standing, duration, openai_lines
+from gateway.wire.limits import FULL, Headers, Left, Standing, Used, duration, openai_lines
 from gateway.wire.usage import FEW, spent
+
+if TYPE_CHECKING:
+    from gateway.services import Services
 
 MINUTE, DAY = 60, 86400
 MOST = 10**12
@@ -112,6 +115,12 @@ class KeyMeter:
         self._clock = clock
         self._day = clock() // DAY
         self._day_tokens = 0
+        self._spent = 0
+        """Tokens that the window has, all in all."""
+        self._told: Used = (0, 0, 0)
+        """The totals when `news` was asked last."""
+        self._elsewhere: dict[str, int] = {}
+        """Other gateways of the cluster, with their requests at a time."""
         self._stale = True
         """Whether to look before the next request."""
         self._granted = self._free = 0
@@ -128,7 +137,7 @@ class KeyMeter:
 
     @property
     def running(self) -> int:
-        """Requests at a time."""
+        """Requests at a time, at this gateway."""
         return self._entered + self._granted - self._free - self.ended
 
     def change(self, limits: Limits) -> None:
@@ -142,7 +151,7 @@ class KeyMeter:
             for tokens in (limits.tokens_per_minute, limits.tokens_per_day)
         )
         self._models = frozenset(limits.models)
-        self._most = limits.parallel if limits.parallel is not None else MOST
+        self._limit_parallel()
         self._requests = Window(limits.requests_per_minute) if limits.requests_per_minute is not None else None
         self._tokens = Window(limits.tokens_per_minute) if limits.tokens_per_minute is not None else None
 
@@ -153,12 +162,39 @@ class KeyMeter:
         self._day_tokens = tokens
         self.remembers = True
 
+    def elsewhere(self, gateway: str, used: Used, now: float) -> None:
+        """What another gateway of the cluster told. now: when it did, by this meter's time."""
+        requests, tokens, running = used
+        self._book(self._now())
+        self._roll(self._clock())
+        self._day_tokens += tokens
+        if requests and self._requests is not None:
+            self._requests.add(requests, now)
+        if tokens and self._tokens is not None:
+            self._tokens.add(tokens, now)
+        if running:
+            self._elsewhere[gateway] = running
+        else:
+            self._elsewhere.pop(gateway, None)
+        self._limit_parallel()
+
+    def news(self, *, whole: bool) -> Used | None:
+        """What other gateways don't know yet; None if they know all. whole: requests at a time are always news."""
+        self._book(self._now())
+        (requests, tokens, running), self._told = self._told, (self._entered, self._spent, self.running)
+        used = self._entered - requests, self._spent - tokens, self.running
+        return used if used != (0, 0, running) or (whole and running) else None
+
     def enter(self, headers: Callable[[Standing, float], Headers]) -> bytes:
         """See `gateway.wire.chat.Meter`. Raises LimitReached."""
         if self._free <= 0:
             self._admit(headers)
         self._free = free = self._free - 1
         return self._lines % (self._beyond + free, self._tokens_left)
+
+    def is_used_by(self, gateway: str) -> bool:
+        """Whether another gateway works on requests of the key."""
+        return gateway in self._elsewhere
 
     def standing(self) -> Standing:
         return self._look(self._now())
@@ -220,7 +256,7 @@ class KeyMeter:
     def _reached(self, now: float, clock: float) -> tuple[str, float]:
         """The limit that the key has reached, and the seconds until a request may come."""
         if self.running >= self._most:
-            return f"{self.running} requests at a time", 1.0
+            return f"{self.limits.parallel} requests at a time", 1.0
         for what, window in (("requests", self._requests), ("tokens", self._tokens)):
             if window is not None and (wait := window.wait(now)) > 0:
                 return f"{window.limit} {what} a minute", wait
@@ -269,6 +305,7 @@ class KeyMeter:
         requests, tokens = self._entered - self._booked, self._tokens_seen - self._tokens_left
         self._booked, self._tokens_seen = self._entered, self._tokens_left
         self._day_tokens += tokens
+        self._spent += tokens
         if requests and self._requests is not None:
             self._requests.add(requests, now)
         if tokens and self._tokens is not None:
@@ -279,6 +316,10 @@ class KeyMeter:
         if (today := clock // DAY) != self._day:
             self._day, self._day_tokens = today, 0
 
+    def _limit_parallel(self) -> None:
+        most = self.limits.parallel
+        self._most = most - sum(self._elsewhere.values()) if most is not None else MOST
+
 
 class Limiter:
     """The meters of all keys that have limits. used_today: the tokens of a key that the store knows of today."""
@@ -288,6 +329,10 @@ class Limiter:
         self._meters: dict[str, KeyMeter] = {}
         self._used: list[KeyMeter] = []
         """Those that want ticks."""
+        self._untold: dict[KeyMeter, None] = {}
+        """Those that were used since `news` found none, or still are."""
+        self._early: dict[str, deque[tuple[float, str, Used]]] = {}
+        """What other gateways told in the last minute of keys that were never used here: when, who, and what."""
         self._remembering: dict[str, asyncio.Task[None]] = {}
         """By key; a finished one has succeeded."""
 
@@ -299,6 +344,8 @@ class Limiter:
         meter = self._meters.get(key)
         if meter is None:
             meter = self._meters[key] = KeyMeter(key, limits, self._wake)
+            for at, gateway, used in self._early.pop(key, ()):
+                meter.elsewhere(gateway, used, at)
         elif meter.limits is not limits:
             if meter.limits != limits:
                 meter.change(limits)
@@ -307,7 +354,38 @@ class Limiter:
             await self._remembered(meter)
         return meter
 
+    def news(self, *, whole: bool) -> dict[str, Used]:
+        """What was used here and other gateways don't know yet, by key. whole: with all requests at a time."""
+        found: dict[str, Used] = {}
+        for meter in [*self._untold]:
+            if (used := meter.news(whole=whole)) is not None:
+                found[meter.key] = used
+            elif not meter.running:
+                del self._untold[meter]
+        return found
+
+    def elsewhere(self, gateway: str, used: Mapping[str, Used], *, whole: bool) -> None:
+        """What another gateway told. whole: it works on no request of any other key."""
+        now = monotonic()
+        for key, one in used.items():
+            if (meter := self._meters.get(key)) is not None:
+                meter.elsewhere(gateway, one, now)
+                continue
+            early = self._early.setdefault(key, deque())
+            early.append((now, gateway, one))
+            while early[0][0] <= now - MINUTE:
+                early.popleft()
+        for key, meter in self._meters.items() if whole else ():
+            if key not in used and meter.is_used_by(gateway):
+                meter.elsewhere(gateway, (0, 0, 0), now)
+
+    async def aclose(self) -> None:
+        for task in self._remembering.values():
+            task.cancel()
+        await asyncio.gather(*self._remembering.values(), return_exceptions=True)
+
     def _wake(self, meter: KeyMeter) -> None:
+        self._untold[meter] = None
         if not self._used:
             asyncio.get_running_loop().call_later(1.0, self._tick)
         self._used.append(meter)
@@ -332,6 +410,11 @@ class Limiter:
         except BaseException:
             self._remembering.pop(meter.key, None)
             raise
+
+
+def limiter(services: Services) -> Limiter:
+    """See `Services.shared`."""
+    return Limiter(services.tokens_today)
 
 
 def parse(given: tuple[str, ...]) -> Limits | None:

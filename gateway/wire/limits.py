@@ -9,6 +9,10 @@ from msgspec import Struct
 
 Headers = Sequence[tuple[bytes, bytes]]
 
+Used = tuple[int, int, int]
+"""What a gateway of a cluster tells the others of a key: requests and tokens since it told the last time, and requests
+at a time."""
+
 
 class Left(Struct, frozen=True):
     """What is left of one limit. reset: seconds until all of it is free again."""

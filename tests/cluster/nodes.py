@@ -114,10 +114,11 @@ class Gateway:
         assert self.process.poll() is None, self.log.read_text()
         return self.ask("/health") is not None
 
-    def ask(self, path: str, body: object = None, seconds: float = PATIENCE) -> Any:
+    def ask(self, path: str, body: object = None, seconds: float = PATIENCE, key: str = "") -> Any:
         """The JSON of the answer; None if nobody answers."""
         data = None if body is None else json.dumps(body).encode()
-        call = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, {"content-type": "application/json"})
+        headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
+        call = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers)
         try:
             with urllib.request.urlopen(call, timeout=seconds) as answer:
                 text = answer.read()

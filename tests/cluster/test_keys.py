@@ -21,6 +21,13 @@ def status(gateway: Gateway, key: str) -> int:
     return httpx.get(url, headers={"authorization": f"Bearer {key}"}, timeout=PATIENCE, trust_env=False).status_code
 
 
+def post(gateway: Gateway, key: str) -> int:
+    answer = gateway.ask(
+        "/v1/chat/completions", {"model": "echo", "messages": [{"role": "user", "content": "Hi"}]}, key=key
+    )
+    return int(answer.get("status", 200))
+
+
 def keys(gateway: Gateway, *args: str, code: int = 0) -> str:
     done = ctxgate("keys", *args, "--config", str(gateway.folder / f"{gateway.name}.yaml"), cwd=gateway.folder)
     assert done.returncode == code, done.stderr
@@ -56,6 +63,29 @@ def test_a_key_works_at_every_gateway(tmp_path: Path) -> None:
             finally:
                 server.restart()
             assert [each["id"] for each in json.loads(keys(two, "list", "--json"))["keys"]] == [listed["local"]]
+        finally:
+            one.close()
+            two.close()
+
+
+def test_the_limits_of_a_key_hold_for_all_gateways_together(tmp_path: Path) -> None:
+    with start() as server:
+        settings = config(f"127.0.0.1:{free_port()}", server.database())
+        settings["models"]["echo"] = {"runtime": "echo"}
+        one, two = (Gateway(tmp_path, name, settings) for name in ("one", "two"))
+        try:
+            key = keys(one, "add", "--scope", "models", "--limit", "requests/minute=1000")
+            until(lambda: status(one, key) == status(two, key) == 200, "it works")
+            first = [post(one, key) for _ in range(1001)]
+            assert (first.count(200), first.count(429)) == (1000, 1)
+            second: list[int] = []
+
+            def refuses() -> bool:
+                second.append(post(two, key))
+                return second[-1] == 429
+
+            until(refuses, "the other one refuses it, too")
+            assert len(second) < 1000
         finally:
             one.close()
             two.close()

@@ -13,6 +13,7 @@ from gateway.config import Engines
 from gateway.config.values import Spread
 from gateway.engines.admission import Resident
 from gateway.engines.memory import Budget, Footprint
+from gateway.wire.limits import Used
 
 LIMITS = Engines()
 
@@ -132,17 +133,19 @@ def test_never_fewer_than_min_nor_more_than_max(
     st.dictionaries(
         st.text("abc-", min_size=1, max_size=8), st.lists(st.integers(), max_size=3).map(tuple), max_size=9
     ),
+    st.dictionaries(st.text("xyz-", min_size=1, max_size=8), st.tuples(*[st.integers(0, 9)] * 3), max_size=40),
     st.integers(400, 1000),
 )
 def test_messages_fit_postgresql_and_say_the_same(
-    busy: dict[str, int], read: dict[str, tuple[int, ...]], most: int
+    busy: dict[str, int], read: dict[str, tuple[int, ...]], used: dict[str, Used], most: int
 ) -> None:
     clamp = {name: tuple(value % (1 << 63) for value in prompts) for name, prompts in read.items()}
-    load = Load("g", "http://g", busy, {"m": 1}, clamp, whole=True)
+    load = Load("g", "http://g", busy, {"m": 1}, clamp, used, whole=True)
     messages = [decode(data) for data in split(load, most)]
     assert all(len(msgspec.json.encode(message)) <= most for message in messages)
     found = [message for message in messages if isinstance(message, Load)]
     assert {name: count for each in found for name, count in each.busy.items()} == busy
     assert {name: prompts for each in found for name, prompts in each.read.items()} == clamp
+    assert {key: one for each in found for key, one in each.used.items()} == used
     assert [each.whole for each in found] == [True] + [False] * (len(found) - 1)
     assert [each.waiting for each in found] == [{"m": 1}] + [{}] * (len(found) - 1)

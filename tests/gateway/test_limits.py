@@ -289,6 +289,74 @@ async def test_the_days_tokens_are_asked_once_and_again_after_a_failure() -> Non
     assert left_of(meters[0])[b"x-ratelimit-remaining-tokens"] == b"4"
 
 
+async def nothing_today(key: str) -> int:
+    return 0
+
+
+async def two_limiters(limits: Limits) -> tuple[Limiter, Limiter, Principal]:
+    return Limiter(nothing_today), Limiter(nothing_today), Principal(key="k", limits=limits)
+
+
+@given(st.integers(1, 9), st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40))
+async def test_gateways_that_tell_each_other_hold_to_one_limit(most: int, steps: list[tuple[bool, bool]]) -> None:
+    """A request at one of them, and whether both tell then. None is counted twice, and none is forgotten."""
+    one, two, principal = await two_limiters(Limits(requests_per_minute=most))
+    meters = await one.meter(principal), await two.meter(principal)
+    let_in, untold = [0, 0], [0, 0]
+    for at_first, tell in steps:
+        at = 0 if at_first else 1
+        try:
+            meters[at].enter(openai_headers)
+        except LimitReached:
+            assert sum(let_in) - untold[1 - at] >= most
+        else:
+            assert sum(let_in) - untold[1 - at] < most
+            let_in[at] += 1
+            untold[at] += 1
+        if tell:
+            for name, here, there in (("one", one, two), ("two", two, one)):
+                there.elsewhere(name, here.news(whole=False), whole=False)
+            assert one.news(whole=False) == two.news(whole=False) == {}
+            untold = [0, 0]
+
+
+async def test_requests_at_a_time_count_wherever_they_are_until_their_gateway_is_gone() -> None:
+    one, two, principal = await two_limiters(Limits(parallel=2))
+    here, there = await one.meter(principal), await two.meter(principal)
+    here.enter(openai_headers)
+    two.elsewhere("one", one.news(whole=False), whole=False)
+    there.enter(openai_headers)
+    with pytest.raises(LimitReached, match="2 requests at a time"):
+        there.enter(openai_headers)
+    assert one.news(whole=False) == {}
+    two.elsewhere("one", told := one.news(whole=True), whole=True)
+    assert told == {"k": (0, 0, 1)}
+    with pytest.raises(LimitReached):
+        there.enter(openai_headers)
+    here.ended += 1
+    two.elsewhere("one", told := one.news(whole=False), whole=False)
+    assert told == {"k": (0, 0, 0)}
+    there.enter(openai_headers)
+
+    one.elsewhere("two", two.news(whole=False), whole=False)
+    with pytest.raises(LimitReached):
+        here.enter(openai_headers)
+    one.elsewhere("two", {}, whole=True)
+    here.enter(openai_headers)
+
+
+async def test_a_key_that_comes_here_later_has_used_what_others_told() -> None:
+    one, two, principal = await two_limiters(Limits(requests_per_minute=2, tokens_per_minute=10))
+    meter = await one.meter(principal)
+    meter.enter(openai_headers)
+    meter.spend(used(10), 0.0)
+    two.elsewhere("one", one.news(whole=False), whole=False)
+    standing = (await two.meter(principal)).standing()
+    assert standing.requests is not None
+    assert standing.tokens is not None
+    assert (standing.requests.remaining, standing.tokens.remaining) == (1, 0)
+
+
 # A gateway
 
 
