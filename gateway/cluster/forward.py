@@ -45,8 +45,8 @@ class Forward:
                 if error.holder.startswith("http"):
                     try:
                         return await self._passed(error.holder, request)
-                    except httpx.ConnectError:
-                        pass  # it died, and its claim is about to end
+                    except (httpx.ConnectError, httpx.ConnectTimeout):
+                        pass  # it or its machine died, and its claim is about to end
                     except httpx.TransportError as lost:
                         message = f"the gateway {error.holder} went away while it answered"
                         raise ProviderUnavailable(message, code="store_claimed", retry_after=1) from lost

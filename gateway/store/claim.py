@@ -136,10 +136,10 @@ _ALIVE = text("SELECT 1")
 _NAME = text("SELECT set_config('application_name', :name, false)")
 _SETTINGS = text(
     "SELECT set_config(wanted.name, wanted.value, false) FROM pg_settings JOIN (VALUES ('idle_session_timeout', '0'), "
-    "('tcp_keepalives_idle', '30'), ('tcp_keepalives_interval', '10'), ('tcp_keepalives_count', '3')) "
+    "('tcp_keepalives_idle', '5'), ('tcp_keepalives_interval', '2'), ('tcp_keepalives_count', '3')) "
     "AS wanted (name, value) USING (name)"
 )
-"""Keeps the idle connection open, and ends it a minute after its machine has died."""
+"""Keeps the idle connection open, and ends it some ten seconds after its machine has died."""
 _LOCK = text("SELECT pg_try_advisory_lock(:key)")
 _HOLDER = text(
     "SELECT activity.application_name FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid) "
