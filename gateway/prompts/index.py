@@ -40,14 +40,14 @@ class Match(Struct, frozen=True):
 
 
 def best(entries: Iterable[Saved], key: str, chain: Chain) -> Match | None:
-    """The saved prompt that shares most with a request; of several, the one with the least beyond that."""
-    found: tuple[int, int] | None = None
+    """The saved prompt that shares most with a request; of several, the newest of those with the least beyond that."""
+    found: tuple[int, int, float] | None = None
     match: Match | None = None
     for entry in entries:
         if entry.key != key:
             continue
         blocks = shared(entry.chain, chain)
-        rank = blocks, -len(entry.chain)
+        rank = blocks, -len(entry.chain), entry.saved
         if blocks and (found is None or rank > found):
             found, match = rank, Match(entry, blocks)
     return match

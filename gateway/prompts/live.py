@@ -54,6 +54,8 @@ TOLERANCE = 8
 """Tokens by which an engine's counts may differ: the last one, drafts."""
 FAST_SECONDS_PER_TOKEN = 0.0002
 """Until an engine has shown how fast it reads."""
+SLOW_SECONDS = 0.1
+"""A slow engine takes as long for one block."""
 RATE_TOKENS = 64
 """As many tokens must be read to learn how long reading takes."""
 WRITING = 8
@@ -251,6 +253,15 @@ class LivePrompts:
         """How long the engine takes to read one; 0 if it has read too few."""
         return self._seconds_per_token
 
+    @property
+    def _rate(self) -> float:
+        """Seconds to read a token, as far as anybody knows."""
+        return self._seconds_per_token or self.assumed_seconds_per_token
+
+    def _worth(self, begins: Chain) -> int:
+        """How many blocks of a prompt are worth a file."""
+        return worth(len(begins), slow=tokens_of(1) * self._rate >= SLOW_SECONDS)
+
     # A request
 
     async def place(
@@ -298,12 +309,12 @@ class LivePrompts:
 
     async def _fetch(self, key: str, begins: Chain) -> None:
         """Brings from the share what is neither in the engine nor on this disk, unless reading it is faster."""
-        least = worth(len(begins))
+        least = self._worth(begins)
         held = [*(slot.chain for slot in self._slots), *(hosted.chain for hosted in self._hosted)]
         match = self.saved.best(key, begins)
         known = max([match.blocks if match is not None else 0, *(shared(each, begins) for each in held)])
         if len(begins) - known >= least:
-            seconds = tokens_of(len(begins) - known) * (self._seconds_per_token or self.assumed_seconds_per_token)
+            seconds = tokens_of(len(begins) - known) * self._rate
             end = time.monotonic() + seconds
             if self._sharing is not None:
                 await asyncio.wait({self._sharing}, timeout=seconds)
@@ -498,7 +509,7 @@ class LivePrompts:
 
     async def _place(self, server: SlotServer, key: str, prompt: str, begins: Chain) -> Turn:
         await self.saved.kept(key)
-        match, least = self.saved.best(key, begins), worth(len(begins))
+        match, least = self.saved.best(key, begins), self._worth(begins)
         choice = Choice()
         if tokens_of(len(begins)) >= self.saved.settings.min_tokens or match is not None or self._at_stake():
             await self._see_unplaced(server)

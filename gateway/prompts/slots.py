@@ -20,7 +20,7 @@ MOST_HOSTED = 64
 SHORT_BLOCK_BYTES = 64
 """Of a request too short to save: its tools and messages are compared as they were sent."""
 LEAST_WORTH, WORTH = 2, 32
-"""Of a prompt at least 2 blocks and a 32nd."""
+"""Of a prompt at least 2 blocks and a 32nd; a slow engine reads even one block more slowly than a short file."""
 
 
 @dataclass(eq=False)
@@ -76,9 +76,10 @@ class Choice(Struct, frozen=True):
     restore: Saved | None = None
 
 
-def worth(blocks: int) -> int:
-    """How many blocks of a prompt are worth saving or restoring it: both cost as much as the prompt is long."""
-    return max(LEAST_WORTH, blocks // WORTH)
+def worth(blocks: int, *, slow: bool = False) -> int:
+    """How many blocks of a prompt are worth saving or restoring it: both cost as much as the prompt is long. slow: the
+    engine reads slowly."""
+    return max(1 if slow else LEAST_WORTH, blocks // WORTH)
 
 
 def tokens_of(blocks: int) -> int:
@@ -98,7 +99,8 @@ def choose(slots: Sequence[Slot], hosted: Sequence[Hosted], chain: Chain, match:
     in_cache = max((shared(each.chain, chain) for each in hosted), default=0)
     on_disk = match.blocks if match is not None else 0
     if match is not None and on_disk - max(in_slot, in_cache) >= least:
-        return _into(least_lost(idle), chain, least, match.saved)
+        # An earlier turn of the same conversation gives way to it.
+        return _into(live if in_slot and not live.loses(chain) else least_lost(idle), chain, least, match.saved)
     if in_cache > in_slot:
         return Choice()
     if live.loses(chain) >= least:

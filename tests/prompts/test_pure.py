@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.prompts import key
 from gateway.prompts.blocks import BLOCK_BYTES, chain, chain_of, shared
@@ -43,6 +44,12 @@ def test_the_best_is_the_longest_beginning_with_the_least_beyond() -> None:
     assert found is not None
     assert (found.saved.name, found.blocks) == ("right", 8000 // BLOCK_BYTES)
     assert best(entries, "k", chain("z" * 9000)) is None
+    right = entries[2]
+    newer = replace(right, name="newer", saved=right.saved + 1)
+    for each in ([right, newer], [newer, right]):
+        found = best(each, "k", chain(text[:8500]))
+        assert found is not None
+        assert found.saved is newer
 
 
 def test_a_longer_turn_takes_the_place_of_a_shorter_one() -> None:
@@ -91,6 +98,19 @@ def test_a_saved_prompt_comes_back_where_least_is_lost() -> None:
     assert choose(two, [], chain(B), match, WORTH) == Choice(two[1], restore=entry)
 
 
+def test_an_earlier_turn_gives_way_to_a_later_one_from_a_file() -> None:
+    two = slots(A, B)
+    for slot in two:
+        slot.unsaved = 0
+    entry = saved("a", A + C[:300])
+    prompt = chain(A + C[:600])
+    match = best([entry], "k", prompt)
+    slow = worth(len(prompt) // 10, slow=True)
+    assert choose(two, [], prompt, match, slow) == Choice(two[0], restore=entry)
+    two[1].used = 0
+    assert choose(two, [], prompt, match, slow) == Choice(two[0], restore=entry)
+
+
 def test_a_shared_beginning_leaves_the_other_conversation_alone() -> None:
     two, entry = slots(C + A, ""), saved("a", C + A)
     match = best([entry], "k", chain(C + B))
@@ -108,6 +128,7 @@ def test_a_short_part_of_its_own_is_worth_saving_in_a_short_prompt() -> None:
     chosen = choose(one, [], chain(A[:1100] + C[:1100]), None, worth(8))
     assert chosen == Choice(one[0], rescue=True)
     assert (worth(8), worth(1000)) == (2, 31)
+    assert (worth(8, slow=True), worth(1000, slow=True)) == (1, 31)
 
 
 def test_busy_slots_are_left_alone() -> None:
