@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 SLACK = 2
 """A server with fewer than this many requests more than the least busy one may still win by its cache."""
+UNKNOWN = 1 << 30
 MAX_PREFIXES = 4096
 """Prompt prefixes to remember for each server."""
 MOST_LOOKS = 32
@@ -19,10 +20,12 @@ MOST_LOOKS = 32
 
 
 class Server:
-    """One of the servers. load: requests that it works on. healthy: it may be asked. asked: requests so far."""
+    """One of the servers. load: requests that it works on. slots: as many of them don't wait, and others can go on with
+    what it has read; UNKNOWN if waiting for it may be better. healthy: it may be asked. asked: requests so far."""
 
     def __init__(self) -> None:
         self.load = 0
+        self.slots = UNKNOWN
         self.healthy = True
         self.asked = 0
         self.prefixes: OrderedDict[int, None] = OrderedDict()
@@ -92,6 +95,7 @@ class Choice(Generic[S]):
             left = [server for server in self._sick if server not in without]
             return min(left, key=lambda server: (server.load, server.asked)) if left else None
         most = idle.load + SLACK
+        anywhere_full = idle.load >= idle.slots
         for prefix in reversed(prefixes):
             holders = self._holders.get(prefix)
             if holders is None:
@@ -99,7 +103,10 @@ class Choice(Generic[S]):
             free = [
                 server
                 for server in islice(reversed(holders), MOST_LOOKS)
-                if server.load < most and server.healthy and server not in without
+                if server.load < most
+                and (anywhere_full or server.load < server.slots)
+                and server.healthy
+                and server not in without
             ]
             if free:
                 return min(free, key=lambda server: (server.load, server.asked))

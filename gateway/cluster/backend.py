@@ -221,6 +221,8 @@ class ClusterBackend(Replicas):
         engine = Engine(row, self._type(model, Address.parse(row.url)))
         self.engines[row.id] = engine
         if row.places and self._shared.key is not None:
+            # Others restore what it has read sooner than one of its slots is free.
+            engine.slots = row.slots
             engine.places = self._places(row, self._shared.key)
             engine.backend.ask_for_places(engine.places)
         self._failure = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.backends.choice import MAX_PREFIXES, MOST_LOOKS, SLACK, Choice, Server
+from gateway.backends.choice import MAX_PREFIXES, MOST_LOOKS, SLACK, UNKNOWN, Choice, Server
 
 ACTIONS = st.lists(
     st.one_of(
@@ -31,15 +31,18 @@ def expected(present: list[Server], prefixes: list[int]) -> tuple[bool, int, int
         return None
     if not left[0].healthy:
         return False, 0, min(server.load for server in left)
-    most = min(server.load for server in left) + SLACK
-    free = [server for server in left if server.load < most]
+    least = min(server.load for server in left)
+    idle = [server for server in left if server.load < server.slots]
+    free = [server for server in idle or left if server.load < least + SLACK]
     best = min(free, key=lambda server: (-worth(server, prefixes), server.load))
     return True, worth(best, prefixes), best.load
 
 
-@given(ACTIONS)
-def test_it_chooses_as_a_look_at_every_server_does(actions: list[tuple[str, object, int]]) -> None:
+@given(ACTIONS, st.sampled_from((1, 2, UNKNOWN)))
+def test_it_chooses_as_a_look_at_every_server_does(actions: list[tuple[str, object, int]], slots: int) -> None:
     servers = [Server() for _ in range(6)]
+    for server in servers:
+        server.slots = slots
     present = servers[:3]
     choice: Choice[Server] = Choice()
     for server in present:
@@ -71,6 +74,19 @@ def test_it_chooses_as_a_look_at_every_server_does(actions: list[tuple[str, obje
             present.append(server)
             choice.add(server)
         assert len(choice) == len(present)
+
+
+def test_a_full_server_is_asked_for_what_it_has_read_only_if_all_are_full() -> None:
+    home, other = Server(), Server()
+    home.slots = other.slots = 1
+    choice: Choice[Server] = Choice()
+    for server in (home, other):
+        choice.add(server)
+    choice.remember(home, [1])
+    choice.change(home, 1)
+    assert choice.pick([1]) is other
+    choice.change(other, 1)
+    assert choice.pick([1]) is home
 
 
 def test_it_never_picks_one_that_was_tried() -> None:
