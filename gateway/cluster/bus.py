@@ -64,6 +64,8 @@ class Bus:
                 async with asyncio.timeout(SEND_SECONDS):
                     if self._sending is None:
                         self._sending = await psycopg.AsyncConnection.connect(self._conninfo, autocommit=True)
+                        # A message is of now: nobody needs it on PostgreSQL's disk.
+                        await self._sending.execute("SET synchronous_commit = off")
                     await self._sending.execute("SELECT pg_notify(%s, %s)", (CHANNEL, data.decode()))
             except (psycopg.Error, OSError, TimeoutError) as error:
                 log.debug("cluster: a message is lost: %s", error)

@@ -45,7 +45,7 @@ class Found:
 def kill_nodes(machines: Machines, prompts: dict[str, Any], kills: int) -> Found:
     """Two gateways, three nodes, six engines, eight conversations; each kill takes the node with most of them."""
     replicas = {"min": ENGINES, "max": ENGINES}
-    model: dict[str, Any] = {"path": str(MODEL), "memory": "300 MB", "threads": 1, "replicas": replicas}
+    model: dict[str, Any] = {"path": str(MODEL), "memory": "300 MB", "threads": 1, "batch": 64, "replicas": replicas}
     gateways = [machines.gateway(name, prompts, **model) for name in ("one", "two")]
     until(lambda: len(healthy(gateways[0])) == len(healthy(gateways[1])) == ENGINES, "six engines run", 3 * PATIENCE)
     where = Whereabouts(machines.store)
@@ -115,5 +115,7 @@ def test_a_share_saves_the_conversations_of_killed_nodes(tmp_path: Path) -> None
     assert found[True].failed == found[False].failed == []
     assert len(found[True].cached) >= MOST * len(found[True].moved)
     assert found[True].restored > 0
-    assert len(found[False].cached) < (1 - MOST) * len(found[False].moved)
+    # An engine that had the conversation before holds most of it without a share, too.
+    assert [each for each in found[False].cached if each.new] == []
+    assert any(each.new for each in found[False].moved)
     assert found[False].restored == 0
