@@ -172,7 +172,7 @@ _WAITING = {
     "drain": "for the engine's last answers to end",
     "back-off": "for the next try of an engine that failed",
     "load": "for the weights to load",
-    "place": "for a free place",
+    "place": "for a free slot",
 }
 
 
