@@ -32,7 +32,7 @@ def check(config: Path | None, as_json: bool) -> int:
     """Shows what this machine lacks: packages, Ray, PostgreSQL, the clock, the key, the port, weights."""
     settings = configuration(config)
     if settings.cluster is None:
-        raise ProviderInvalidRequest(f"{settings.source} has no cluster:; docs/cluster.md tells what to write")
+        raise ProviderInvalidRequest(f"{settings.source} has no cluster:; docs/cluster.md explains what to write")
     from gateway.cluster import check as checks
 
     findings = asyncio.run(checks.check(settings))

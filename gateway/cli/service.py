@@ -150,7 +150,7 @@ def logs(lines: int, follow: bool, manager: str | None) -> None:
     try:
         os.execvp(command[0], command)  # noqa: S606 - a program of the system
     except FileNotFoundError:
-        raise ProviderUnavailable(f"{command[0]} isn't on this machine, so nobody keeps the log") from None
+        raise ProviderUnavailable(f"{command[0]} isn't on this machine, so there is no log") from None
 
 
 @service.command("uninstall")
@@ -196,7 +196,7 @@ def _loaded(config: Path | None) -> Config:
         load(environment, os.environ)
     loaded = Overrides(None, None, None, None).apply(configuration(config, create=True))
     if loaded.server.uds is None and loaded.server.port == 0:
-        raise ProviderInvalidRequest("a service needs an address that stays: set server.port of config.yaml")
+        raise ProviderInvalidRequest("a service needs a fixed address: set server.port of config.yaml")
     if loaded.server.https is not None:
         from gateway.server.tls import Certificate
 

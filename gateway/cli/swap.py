@@ -142,7 +142,7 @@ def _by_traffic(
     from gateway.cli import swap_traffic
 
     if baseline is not None:
-        raise ProviderInvalidRequest("--baseline holds answers to a suite; --gate traffic asks the active model again")
+        raise ProviderInvalidRequest("--baseline is for suites; --gate traffic always asks the active model again")
     return swap_traffic.gate(config, active, candidate, days=days, limit=limit, worst=worst, send=send_conversations)
 
 

@@ -97,7 +97,7 @@ def tune(
 def _check(model: Model) -> None:
     """Raises a GatewayError unless the model's engine can be tried here."""
     if model.runtime != "llama.cpp" or model.path is None or model.engine.command is not None:
-        raise ProviderInvalidRequest(f"{model.name}: tune knows the settings of llama.cpp, for a model with a path")
+        raise ProviderInvalidRequest(f"{model.name}: tune works only for llama.cpp models with a path")
     if not model.path.exists():
         raise ProviderUnavailable(f"{model.name} isn't on this machine: ctxgate pull {model.name}")
 
@@ -197,7 +197,7 @@ def _known(file: Path, model: Model) -> Kept:
 
     found = read(file)
     if found is None:
-        raise ProviderInvalidRequest(f"nothing is known of {model.name}: ctxgate tune {model.name}")
+        raise ProviderInvalidRequest(f"there are no results for {model.name} yet: run ctxgate tune {model.name}")
     return found
 
 

@@ -180,7 +180,7 @@ class ClusterBackend(Replicas):
         limits = self._shared.config().engines
         if self.waiting >= limits.queue_length:
             raise ProviderRateLimit(
-                f"model {self.model.name!r}: {self.waiting} requests wait for an engine of the cluster already",
+                f"model {self.model.name!r}: {self.waiting} requests are already waiting for an engine of the cluster",
                 retry_after=5,
             )
         self.waiting += 1

@@ -102,7 +102,7 @@ def test_one_at_a_time(url: str, source: Source) -> None:
             lines = answer.iter_lines()
             assert json.loads(next(lines))["status"] == "pulling manifest"
             refused = other.post("/api/pull", json={"model": "mine"})
-            assert (refused.status_code, "one at a time" in refused.json()["error"]) == (429, True)
+            assert (refused.status_code, "only one pull" in refused.json()["error"]) == (429, True)
             source.hold.set()
             assert json.loads([*lines][-1]) == {"status": "success"}
         assert other.post("/api/pull", json={"model": "mine", "stream": False}).json() == {"status": "success"}

@@ -221,7 +221,7 @@ def test_the_hub(config: Path, weights: bytes) -> None:
         wrong = ctxgate(config, "add", f"hf:{REPO}:Q6_K", hub=source)
         assert f"{REPO} has no Q6_K; it has: Q2_K, Q4_K_M" in wrong.stderr
         twice = ctxgate(config, "add", f"hf:{REPO}:q4_k_m", hub=source)
-        assert "config.yaml has it already, as tiny-q4_k_m" in twice.stderr
+        assert "config.yaml already has it, as tiny-q4_k_m" in twice.stderr
     assert re.search(r"tiny-Q4_K_M.gguf +100 %", done.stderr)
     assert left(config) == ["tiny-Q4_K_M.gguf"]
     other_lines_stay(config)

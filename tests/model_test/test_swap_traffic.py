@@ -108,7 +108,8 @@ def test_real_calls_read_in_a_wrong_format(calling: Running) -> None:
     few = swap(calling.config, "twin", "--gate", "traffic")
     assert few.returncode == 4, few.stderr
     assert (
-        "too few requests to tell: 8; with as many changes as these have, a drop of 5 points shows in 209" in few.stderr
+        "too few requests to decide: 8; with as many changes as these have, a drop of 5 points shows in 209"
+        in few.stderr
     )
     assert load(calling.config, {}).active_model == "right"
 
