@@ -44,7 +44,7 @@ class LlamaCppPythonBackend(OpenAIBackend):
     def adapt(self, fields: dict[str, Raw]) -> None:
         if fields.get("grammar", _NULL) != _NULL:
             raise ProviderInvalidRequest(
-                "grammar: not supported by runtime llama-cpp-python, which an invalid one crashes; use runtime llama.cpp",
+                "grammar: not supported by runtime llama-cpp-python, which invalid ones crash; use runtime llama.cpp",
                 param="grammar",
             )
         _check_response_format(fields.get("response_format"))

@@ -340,7 +340,7 @@ class _Build:
             message = f"{explain.dotted((*at, 'draft'))} names {found_both}"
             self.problem((*at, "draft"), message, "write model: a smaller model's weights, or ngram: true", key=True)
         if runtime == "llama.cpp" and entry.fit and entry.gpu_layers is not None:
-            message = f"{explain.dotted((*at, 'fit'))}: llama.cpp fits only settings that aren't given, and gpu_layers is given"
+            message = f"{explain.dotted((*at, 'fit'))}: llama.cpp fits only settings that aren't given; gpu_layers is"
             self.problem((*at, "fit"), message, "leave out one of them", key=True)
 
     def adapters(self, at: KeyPath, entry: ModelEntry) -> tuple[Adapter, ...]:

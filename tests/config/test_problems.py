@@ -334,9 +334,9 @@ CASES = [
         "alias that is taken",
         model("runtime: echo\naliases: [m, other, other]") + "  other: {runtime: echo}\n",
         [
-            (5, 15, "models.m.aliases[0]: m is a name of m", "choose another"),
-            (5, 18, "models.m.aliases[1]: other is a name of other", "choose another"),
-            (5, 25, "models.m.aliases[2]: other is a name of other", "choose another"),
+            (5, 15, "models.m.aliases[0]: m is already a name of m", "choose another"),
+            (5, 18, "models.m.aliases[1]: other is already a name of other", "choose another"),
+            (5, 25, "models.m.aliases[2]: other is already a name of other", "choose another"),
         ],
     ),
     Case(
@@ -361,7 +361,7 @@ CASES = [
         [
             (5, 5, "models.m has replicas, and port too", "keep one of them"),
             (6, 30, "models.m.replicas[1] isn't a URL", "write http://host:port"),
-            (6, 40, "models.m.replicas[2]: http://a:1 is there twice", "remove one of them"),
+            (6, 40, "models.m.replicas[2]: http://a:1 is listed twice", "remove one of them"),
         ],
     ),
     Case(
@@ -680,7 +680,7 @@ CASES = [
             (
                 7,
                 5,
-                "models.m.fit: llama.cpp fits only settings that aren't given, and gpu_layers is given",
+                "models.m.fit: llama.cpp fits only settings that aren't given; gpu_layers is",
                 "leave out one of them",
             ),
             (
@@ -698,8 +698,8 @@ CASES = [
             "adapters: [{path: a, alias: b}, {path: a, alias: c}, {path: a, alias: c}, {path: 'd:e', scale: 2}]"
         ),
         [
-            (7, 33, "models.m.adapters[0].alias: b is a name of m", "choose another"),
-            (7, 75, "models.m.adapters[2].alias: c is a name of m", "choose another"),
+            (7, 33, "models.m.adapters[0].alias: b is already a name of m", "choose another"),
+            (7, 75, "models.m.adapters[2].alias: c is already a name of m", "choose another"),
             (
                 7,
                 86,
