@@ -105,7 +105,7 @@ def _refuse_pages(request: Request) -> None:
     site = request.headers.get("sec-fetch-site")
     if "origin" in request.headers or site not in (None, "none"):
         raise ProviderAuthentication(
-            "no web page may pull or delete models: use ctxgate add, ctxgate remove or ollama pull",
+            "web pages may not pull or delete models: use ctxgate add, ctxgate remove or ollama pull",
             code="origin_not_allowed",
             status=403,
         )
@@ -127,7 +127,9 @@ class Pulls:
         """Raises ProviderRateLimit while another one is under way."""
         if self._work is not None and not self._work.ended.is_set():
             raise ProviderRateLimit(
-                f"{self._work.name} is being pulled: one at a time", code="pull_running", retry_after=30
+                f"{self._work.name} is being pulled: only one pull can run at a time",
+                code="pull_running",
+                retry_after=30,
             )
         self._work = Work(config, name)
         return self._work
@@ -213,7 +215,7 @@ class Work:
         if f"{host}/" in HUB:
             written = f"hf:{path}"
         elif slash and ("." in host or ":" in host):
-            raise ProviderInvalidRequest(f"{self.name}: pulls come from hf.co or Ollama's library, no other address")
+            raise ProviderInvalidRequest(f"{self.name}: models can be pulled only from hf.co or Ollama's library")
         else:
             written = f"ollama:{self.name}"
         found = add.fetch(config, add.look(config, written), self._told)

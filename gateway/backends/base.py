@@ -241,7 +241,7 @@ class Backend:
         Raises ProviderInvalidRequest if the server can't be told.
         """
         raise ProviderInvalidRequest(
-            f"model {self.model.name!r}: its server is not the gateway's, and decides itself what it has in memory",
+            f"model {self.model.name!r}: its server isn't the gateway's, and decides itself what it keeps in memory",
             code="not_loadable",
             param="model",
         )

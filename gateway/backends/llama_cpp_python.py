@@ -44,7 +44,7 @@ class LlamaCppPythonBackend(OpenAIBackend):
     def adapt(self, fields: dict[str, Raw]) -> None:
         if fields.get("grammar", _NULL) != _NULL:
             raise ProviderInvalidRequest(
-                "grammar: an invalid one crashes runtime llama-cpp-python, so it takes none; use runtime llama.cpp",
+                "grammar: not supported by runtime llama-cpp-python, which invalid ones crash; use runtime llama.cpp",
                 param="grammar",
             )
         _check_response_format(fields.get("response_format"))

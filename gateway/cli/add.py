@@ -22,7 +22,7 @@ examples:
   ctxgate add ~/models/Qwen3-4B-Q4_K_M.gguf                 a GGUF file, or an MLX model's folder
   ctxgate add hf:unsloth/Qwen3-4B-Instruct-2507-GGUF:Q4_K_M from the Hugging Face hub
   ctxgate add ollama:qwen3:4b                               from Ollama's library
-  ctxgate add http://127.0.0.1:8080 --name mine             a server that runs, as llama-server
+  ctxgate add http://127.0.0.1:8080 --name mine             a running server, such as llama-server
   ctxgate add hf:unsloth/Qwen3-4B-Instruct-2507-GGUF --dry-run
 """
 
@@ -32,8 +32,8 @@ QUICK_SECONDS = 3.0
 @click.command(cls=Command, epilog=EXAMPLES)
 @config_option
 @click.option("--name", metavar="NAME", help="The model's name for clients (default: after the source).")
-@click.option("--model", "model_name", metavar="ID", help="Which model of the server, if it has several.")
-@click.option("--dry-run", is_flag=True, help="Show what it is and the entry, and change nothing.")
+@click.option("--model", "model_name", metavar="ID", help="Which of the server's models to add, if it has several.")
+@click.option("--dry-run", is_flag=True, help="Show the model and its entry, but change nothing.")
 @click.option("--no-smoke", is_flag=True, help="Don't ask the model the 20 questions of the smoke suite.")
 @click.option("--out", type=FILE, metavar="DIR", help="Folder for the suite's results (default: below runs/add).")
 @click.argument("source", metavar="SOURCE", help="A path, hf:org/repo[:quant], ollama:name, or a server's URL.")
@@ -48,7 +48,7 @@ def add(
 ) -> int:
     """Adds a model: shows what it is, fetches it, writes its entry into config.yaml, and tests it.
 
-    Comments in the file stay. An interrupted download goes on where it stopped when you run the same command again.
+    Comments in the file stay. An interrupted download resumes where it stopped when you run the same command again.
     """
     from gateway.inventory import add as inventory
     from gateway.pull.progress import progress_on
@@ -72,7 +72,7 @@ def add(
 
 
 def _status(config: Config) -> dict[str, Any] | None:
-    """What the running gateway has in memory; None if none runs here, or doesn't tell."""
+    """What the running gateway has in memory; None if no gateway runs here, or it doesn't say."""
     from gateway.cli.client import RunningGateway
 
     try:
@@ -130,7 +130,7 @@ def _memory(config: Config, found: Addition, status: dict[str, Any] | None) -> s
 
 
 def _smoke(config: Config, name: str, out: Path | None) -> int:
-    """Asks the smoke suite. Returns 0, or the exit code of a run without scores: the entry stays."""
+    """Runs the smoke suite. Returns 0, or the exit code of a run without scores: the entry stays."""
     from gateway.cli.swap import MEASURED, Test
     from gateway.config import load
     from gateway.model_test.target import RUNS

@@ -37,9 +37,10 @@ FAILED = 1
 @click.group(cls=Group, epilog=EXAMPLES)
 @config_option
 def batch(config: Path | None) -> None:
-    """Shows the batches of a running gateway. Programs make them: POST /v1/files, then POST /v1/batches.
+    """Shows the batches of a running gateway. Programs create them: POST /v1/files, then POST /v1/batches.
 
-    With a key of `ctxgate keys`, only that key's user sees a batch; this command uses the first of server.api_keys.
+    A batch created with a key of `ctxgate keys` is visible only to that key's user; this command uses the first of
+    server.api_keys.
     """
 
 

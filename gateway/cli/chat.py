@@ -279,7 +279,7 @@ def _tools(file: Path) -> list[Any]:
     except (OSError, ValueError) as error:
         raise ProviderInvalidRequest(f"{file} can't be read as JSON: {error}") from error
     if not isinstance(tools, list):
-        raise ProviderInvalidRequest(f"{file} must hold a JSON list of tools, as in a request")
+        raise ProviderInvalidRequest(f"{file} must contain a JSON list of tools, as in a request")
     return tools
 
 

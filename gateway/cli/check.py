@@ -20,7 +20,7 @@ examples:
 @config_option
 @click.option("--schema", is_flag=True, help="Print the file's JSON Schema instead.")
 def check(config: Path | None, schema: bool) -> None:
-    """Shows all mistakes in config.yaml at once, each with its place and cure."""
+    """Shows all mistakes in config.yaml at once, each with its position and fix."""
     if schema:
         from gateway.config import schema as json_schema
 

@@ -22,17 +22,17 @@ LACKS = 1
 @click.group(cls=Group, epilog=EXAMPLES)
 @config_option
 def cluster(config: Path | None) -> None:
-    """Several machines that run one set of engines; docs/cluster.md tells how to set one up."""
+    """Several machines that share their engines; docs/cluster.md explains the set-up."""
 
 
 @cluster.command("check", cls=Command)
 @config_option
 @json_option
 def check(config: Path | None, as_json: bool) -> int:
-    """Says what this machine lacks: packages, Ray, PostgreSQL, the clock, the key, the port, weights."""
+    """Shows what this machine lacks: packages, Ray, PostgreSQL, the clock, the key, the port, weights."""
     settings = configuration(config)
     if settings.cluster is None:
-        raise ProviderInvalidRequest(f"{settings.source} has no cluster:; docs/cluster.md tells what to write")
+        raise ProviderInvalidRequest(f"{settings.source} has no cluster:; docs/cluster.md explains what to write")
     from gateway.cluster import check as checks
 
     findings = asyncio.run(checks.check(settings))

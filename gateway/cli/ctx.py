@@ -19,10 +19,10 @@ examples:
   ctxgate ctx ls                      list the objects and their states
   ctxgate ctx cat main                print the main model's object
   ctxgate ctx cat debug/echo.d/status
-  ctxgate ctx run main "hello"        as if executed; takes stdin, --text and --jsonl too
-  ctxgate ctx send main "hello" --session talk      one message of a conversation that is kept
-  ctxgate ctx attach main talk        print its events, those to come too
-  ctxgate ctx sessions                list the conversations; agents' are rooms
+  ctxgate ctx run main "hello"        as if executed; also takes stdin, --text and --jsonl
+  ctxgate ctx send main "hello" --session talk      one message of a stored conversation
+  ctxgate ctx attach main talk        print its events, and new ones as they come
+  ctxgate ctx sessions                list the conversations; an agent's is a room
   ctxgate ctx rm main talk            delete one
   ctxgate ctx export main default     write a session as files
   ctxgate ctx doctor                  check that everything works

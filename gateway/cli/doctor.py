@@ -126,7 +126,7 @@ def running(config: Config) -> Iterator[Finding]:
             yield Finding("wrong", "port", f"something else answers at {address}", cure)
     except (httpx.TimeoutException, httpx.ProtocolError):
         cure = "stop it, or give the gateway another port: server.port"
-        yield Finding("wrong", "port", f"something else holds {address} and doesn't answer", cure)
+        yield Finding("wrong", "port", f"something else listens at {address} but doesn't answer", cure)
     except httpx.TransportError:
         yield Finding("note", "gateway", f"doesn't run at {address}", "start it: ctxgate serve")
 

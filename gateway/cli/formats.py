@@ -34,7 +34,7 @@ BREAK = "⏎"
 @click.option("--detect", metavar="MODEL", help="A model of config.yaml, a GGUF file or a model's folder.")
 @json_option
 def formats(config: Path | None, detect: str | None, as_json: bool) -> int:
-    """Lists the formats that tool_call_format of config.yaml accepts, or detects the one that a model writes."""
+    """Lists the formats that tool_call_format in config.yaml accepts, or detects the one that a model writes."""
     if detect is not None:
         return _detect(config, detect, as_json)
     found = _formats()

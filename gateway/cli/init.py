@@ -19,7 +19,7 @@ examples:
 
 @click.command(cls=Command, epilog=EXAMPLES)
 def init() -> None:
-    """Writes the commented default configuration to the user's configuration folder, and keeps one that is there.
+    """Writes the commented default configuration to the user's configuration folder, unless there is one already.
 
     `ctxgate serve` does the same where it finds no configuration. The weights go below ~/.local/share/ctxgate.
     """

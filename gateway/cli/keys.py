@@ -29,15 +29,15 @@ examples:
 def keys(config: Path | None) -> None:
     """Manages the keys that callers send as `Authorization: Bearer KEY`.
 
-    A running gateway asks for keys as soon as the first one exists, and until it starts again without any.
+    A running gateway requires a key as soon as the first one exists, and until it restarts without any.
     A key belongs to a user of a tenant. Only its tenant sees the tenant's rooms and their content.
-    In a cluster a key works at every gateway.
+    In a cluster, a key works at every gateway.
     """
 
 
 @keys.command("add")
 @config_option
-@click.option("--tenant", default="local", help="Tenant whose rooms the key opens (default: local).")
+@click.option("--tenant", default="local", help="Tenant whose rooms the key may use (default: local).")
 @click.option("--user", default="local", help="User whose secrets the key uses (default: local).")
 @click.option(
     "--scope",
@@ -51,12 +51,12 @@ def keys(config: Path | None) -> None:
     "limits",
     multiple=True,
     metavar="NAME=VALUE",
-    help=f"What the key may use of the models; repeatable: {', '.join(NAMES)} (its default service tier).",
+    help=f"A limit on the use of models; repeatable: {', '.join(NAMES)} (its default service tier).",
 )
 def add(config: Path | None, tenant: str, user: str, scopes: tuple[str, ...], limits: tuple[str, ...]) -> None:
-    """Makes a key and prints it. It can't be printed again.
+    """Creates a key and prints it. It can't be printed again.
 
-    A request above a limit gets a 429 that says when to try again. The limits hold on the APIs of models.
+    A request above a limit gets a 429 that says when to try again. The limits apply to the model APIs.
     """
     wanted = parse(limits)
     allowed = list(scopes) or ["models" if wanted is not None else "*"]
@@ -85,7 +85,7 @@ def list_keys(config: Path | None, as_json: bool) -> None:
 @config_option
 @click.argument("id", metavar="ID", help="As `ctxgate keys list` shows it.")
 def revoke(config: Path | None, id: str) -> None:
-    """Ends a key. A running gateway refuses it within a second."""
+    """Revokes a key. A running gateway refuses it within a second."""
     gone = _file(config).revoke(id)
     print(f"revoked {gone.id} of {gone.user} at {gone.tenant}")
 

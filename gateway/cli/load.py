@@ -43,7 +43,7 @@ def load(config: Path | None, url: str | None, name: str | None) -> None:
 @url_option
 @click.argument("name", metavar="NAME", help="A model of config.yaml.")
 def unload(config: Path | None, url: str | None, name: str) -> None:
-    """Takes a model out of memory, even a pinned one, once its answers in flight are complete.
+    """Unloads a model from memory, even a pinned one, once its answers in flight are complete.
 
     The next request loads it again.
     """

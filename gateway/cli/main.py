@@ -20,47 +20,47 @@ COMMANDS = {
     "serve": ("gateway.cli.serve:serve", "Serve the models of config.yaml."),
     "init": ("gateway.cli.init:init", "Write the default config.yaml."),
     "check": ("gateway.cli.check:check", "Check config.yaml."),
-    "doctor": ("gateway.cli.doctor:doctor", "Check everything that serving needs, and try what a client asks."),
+    "doctor": ("gateway.cli.doctor:doctor", "Check everything that serving needs, and try a client's requests."),
     "plan": ("gateway.cli.plan:plan", "Show what a changed config.yaml would change."),
     "service": ("gateway.cli.service:service", "Keep the gateway running: install it for systemd or launchd."),
-    "self": ("gateway.cli.self_check:itself", "Check whether this installation of ctxgate is whole."),
+    "self": ("gateway.cli.self_check:itself", "Check that this installation of ctxgate is complete."),
     "status": ("gateway.cli.status:status", "Show what the running gateway does."),
-    "usage": ("gateway.cli.usage:usage", "Show what keys and programs used of the models."),
+    "usage": ("gateway.cli.usage:usage", "Show how much each key, model and program used."),
     "logs": ("gateway.cli.logs:logs", "Show the output of a model's engine."),
-    "replay": ("gateway.cli.replay:replay", "Read a recorded answer as another tool-call format."),
-    "models": ("gateway.cli.models:models", "List the models: what is installed and what runs."),
+    "replay": ("gateway.cli.replay:replay", "Parse a recorded answer as another tool-call format."),
+    "models": ("gateway.cli.models:models", "List the models: which are installed and which run."),
     "formats": ("gateway.cli.formats:formats", "List the tool-call formats, or detect a model's."),
     "add": ("gateway.cli.add:add", "Add a model: a file, a folder, from the hub or Ollama, or a running server."),
     "remove": ("gateway.cli.remove:remove", "Remove a model from config.yaml, and its weights if you wish."),
     "pull": ("gateway.cli.pull:pull", "Fetch a model's weights."),
     "load": ("gateway.cli.load:load", "Load a model into memory."),
-    "unload": ("gateway.cli.load:unload", "Take a model out of memory."),
-    "swap": ("gateway.cli.swap:swap", "Make another model the active one, if it calls tools no worse."),
+    "unload": ("gateway.cli.load:unload", "Unload a model from memory."),
+    "swap": ("gateway.cli.swap:swap", "Make another model the active one, unless it calls tools worse."),
     "tune": ("gateway.cli.tune:tune", "Find the fastest settings of a model's engine on this machine."),
     "chat": ("gateway.cli.chat:chat", "Try a model in the terminal."),
     "ctx": ("gateway.cli.ctx:ctx", "Models as files: executable, with sockets and control files."),
     "room": ("gateway.cli.room:room", "Rent a room, talk to it, watch it, release it."),
-    "tools": ("gateway.cli.tools:tools", "List and call the tools of models, those of MCP servers too."),
-    "records": ("gateway.cli.records:records", "Define the models of records that rooms work on."),
+    "tools": ("gateway.cli.tools:tools", "List and call the tools of models, including those of MCP servers."),
+    "records": ("gateway.cli.records:records", "Define the models of records that rooms use."),
     "batch": ("gateway.cli.batch:batch", "List batches, and watch one."),
     "prompts": ("gateway.cli.prompts:prompts", "List and remove saved prompts."),
-    "cluster": ("gateway.cli.cluster:cluster", "Check what this machine needs to join the cluster."),
+    "cluster": ("gateway.cli.cluster:cluster", "Check what this machine lacks to join the cluster."),
     "keys": ("gateway.cli.keys:keys", "Make, list and revoke the keys of callers."),
 }
-"""Where a command lives, and its purpose. Only the module of the command that runs is imported."""
+"""The module and the purpose of each command. Only the module of the command that runs is imported."""
 
 INTERRUPTED = 130
 
 EPILOG = """\
 examples:
-  ctxgate pull smollm2-135m-instruct   fetch the default model, 98 MB; the first `serve` does that, too
+  ctxgate pull smollm2-135m-instruct   fetch the default model, 98 MB, as the first `serve` does
   ctxgate serve                        then point any OpenAI client at http://127.0.0.1:4000/v1
   ctxgate chat                         try the active model here
   ctxgate check                        check config.yaml
 
-The configuration is _models/config.yaml of the working folder or of a folder above it,
+The configuration is _models/config.yaml in the working folder or in a folder above it,
 else ctxgate/config.yaml in the user's configuration folder (~/.config).
-Where there is none, `ctxgate serve` and `ctxgate init` write that one; other commands read the default.
+If there is none, `ctxgate serve` and `ctxgate init` write the latter; other commands use the default.
 
 exit codes:
 """

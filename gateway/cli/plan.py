@@ -16,7 +16,7 @@ CHANGES = 3
 
 EXAMPLES = f"""\
 examples:
-  ctxgate plan                     config.yaml as it is now
+  ctxgate plan                     the present config.yaml
   ctxgate plan edited.yaml && mv edited.yaml _models/config.yaml
 
 exit codes:

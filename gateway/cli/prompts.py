@@ -17,7 +17,7 @@ from gateway.prompts.index import Saved
 
 EXAMPLES = """\
 examples:
-  ctxgate prompts ls                        what is saved, the last used first
+  ctxgate prompts ls                        the saved prompts, the last used first
   ctxgate prompts rm 20261122-190213-fa37b022
   ctxgate prompts rm --model qwen2.5-32b    all of one model
   ctxgate prompts rm --all
@@ -28,10 +28,10 @@ examples:
 @click.group(cls=Group, epilog=EXAMPLES)
 @config_option
 def prompts(config: Path | None) -> None:
-    """Lists and removes saved prompts. Their files hold whole conversations.
+    """Lists and removes saved prompts. Their files contain whole conversations.
 
-    Engines save what they have read of a conversation, so that nobody has to wait for it again after a swap or a
-    restart (prompts in config.yaml). Needs no running gateway.
+    Engines save the prompts that they have read, so that nobody has to wait for them again after a swap or a restart
+    (prompts in config.yaml). Needs no running gateway.
     """
 
 
@@ -64,10 +64,10 @@ def ls(config: Path | None, as_json: bool) -> None:
 @prompts.command("rm")
 @config_option
 @click.argument("names", nargs=-1, metavar="[NAME]...", help="As `ctxgate prompts ls` shows it.")
-@click.option("--model", metavar="MODEL", help="All that this model's engine saved.")
+@click.option("--model", metavar="MODEL", help="All prompts of this model.")
 @click.option("--all", "everything", is_flag=True, help="All of them.")
 def rm(config: Path | None, names: tuple[str, ...], model: str | None, everything: bool) -> None:
-    """Removes saved prompts. A running gateway reads such a prompt anew."""
+    """Removes saved prompts. The next request with such a prompt has to read it again."""
     folder = _folder(config)
     found = folder.list()
     if not (names or model is not None or everything):
@@ -83,9 +83,9 @@ def rm(config: Path | None, names: tuple[str, ...], model: str | None, everythin
 @prompts.command("why")
 @config_option
 @url_option
-@click.argument("id", required=False, metavar="[ID]", help="Of a request, as /-/requests has it.")
+@click.argument("id", required=False, metavar="[ID]", help="A request's id, as in /-/requests.")
 def why(config: Path | None, url: str | None, id: str | None) -> None:
-    """Shows where a prompt first differed from the turn before, so that its engine had to read it again.
+    """Shows where a prompt first differed from the previous turn, so that its engine had to read it again.
 
     Without an ID, all requests in the log of the running gateway whose prompts did.
     """

@@ -44,11 +44,11 @@ def records(config: Path | None) -> None:
 @records.command("define")
 @config_option
 @tenant_option
-@click.option("--description", default="", help="What describe.model_get tells a model about it.")
+@click.option("--description", default="", help="Description that describe.model_get returns.")
 @model_argument
 @click.argument("file", metavar="FILE", help="A JSON Schema of type object; - reads stdin.")
 def define(config: Path | None, tenant: str, description: str, model: str, file: str) -> None:
-    """Makes a model, or replaces its schema."""
+    """Creates a model, or replaces its schema."""
     schema = _object(file)
     made = _with_records(config, tenant, lambda records: records.define(model, schema, description))
     print(f"ctxgate: {tenant} has the model {made.name}", file=sys.stderr)
@@ -72,7 +72,7 @@ def save_filter(config: Path | None, tenant: str, model: str, name: str, file: s
 @tenant_option
 @json_option
 def models(config: Path | None, tenant: str, as_json: bool) -> None:
-    """Lists the models, with --json their schemas too."""
+    """Lists the models; with --json, also their schemas."""
     found = _with_records(config, tenant, lambda records: records.models())
     if as_json:
         shown = [{"name": model.name, "description": model.description, "schema": model.schema} for model in found]

@@ -10,17 +10,17 @@ from gateway.cli.options import Command, config_option, configuration
 
 EXAMPLES = """\
 examples:
-  ctxgate remove qwen3-4b            its entry in config.yaml alone
+  ctxgate remove qwen3-4b            only its entry in config.yaml
   ctxgate remove qwen3-4b --weights  its files, too
 """
 
 
 @click.command(cls=Command, epilog=EXAMPLES)
 @config_option
-@click.option("--weights", is_flag=True, help="Delete its weights, too; of a model in Ollama, there.")
+@click.option("--weights", is_flag=True, help="Delete its weights, too (for a model in Ollama: from Ollama).")
 @click.argument("name", metavar="NAME", help="A model of config.yaml.")
 def remove(config: Path | None, weights: bool, name: str) -> None:
-    """Removes a model from config.yaml. Comments of other models stay; a running gateway notices by itself."""
+    """Removes a model from config.yaml. Comments of other models stay; a running gateway notices the change itself."""
     from gateway.inventory import remove as inventory
 
     loaded = configuration(config)

@@ -30,7 +30,7 @@ REPEATED = ("content", "reasoning_content")
 @json_option
 @click.argument("id", required=False, metavar="[ID]", help="The request's number, or its completion's id.")
 def replay(config: Path | None, url: str | None, format: str | None, as_json: bool, id: str | None) -> None:
-    """Reads a model's recorded answer as another tool-call format, and shows the result beside the original.
+    """Parses a model's recorded answer as another tool-call format, and shows the result beside the original.
 
     The gateway records answers while config.yaml has log: {bodies: true}. Without ID, lists the remembered requests.
     """

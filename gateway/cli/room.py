@@ -41,7 +41,7 @@ room_argument = click.argument("room", metavar="ROOM", help="Id or name of the r
 @click.group(cls=Group, epilog=EXAMPLES)
 @config_option
 def room(config: Path | None) -> None:
-    """Uses the rooms of a running gateway: places where a model works on messages, with tools, within bounds.
+    """Uses the rooms of a running gateway: long-running conversations with a model that can use tools.
 
     ROOM is an id, or the name that `new --name` gave to a room that is neither released nor failed.
     """
@@ -105,7 +105,7 @@ def watch(config: Path | None, after: int, as_json: bool, room: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the room, its messages and its events.")
 @room_argument
 def history(config: Path | None, as_json: bool, room: str) -> None:
-    """Prints the messages, or with --json everything."""
+    """Prints the messages or, with --json, everything."""
     with _api(config) as api:
         found = api.call("GET", f"/llm/room/{api.id_of(room)}/history?limit=10000")
     if as_json:

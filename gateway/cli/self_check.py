@@ -37,13 +37,13 @@ examples:
 
 NAME = "ctxgate"
 ALL = "all"
-"""The extra that is the others together."""
+"""The extra that includes all others."""
 OLDEST_PYTHON = (3, 11)
 PACKAGES = ("gateway", "normalizers")
 IMPORT_SECONDS = 120
-"""For the imports of all packages: the engines' take seconds."""
+"""Time limit for importing all packages: those of engines take seconds."""
 FEW = 3
-"""Files that are named; of more only the number is."""
+"""How many files to name; of further ones, only the number is shown."""
 COMPILED = {"mlx": ("mlx.core",), "pydantic": ("pydantic",)}
 """What to import of packages that aren't compiled themselves, or whose name imports no compiled part."""
 IMPORTS = """\
@@ -66,7 +66,7 @@ def itself() -> None:
 @itself.command("check")
 @config_option
 def check(config: Path | None) -> int:
-    """Checks whether the installation is whole, and says what to do about each fault.
+    """Checks whether the installation is complete, and says how to fix each problem.
 
     Looks at the versions of Python and of all packages, the extras, whether what is compiled runs on this processor,
     ctxgate's own files, its folder and its port. `ctxgate doctor` looks at models and engines.
@@ -110,7 +110,7 @@ def _version(itself: metadata.Distribution) -> Iterator[Finding]:
 
 
 def _own(command: Path) -> bool:
-    """Whether the script is of this environment: a link to it (as pipx and uv make them), or with its Python."""
+    """Whether the script belongs to this environment: links to it (as pipx and uv do), or runs its Python."""
     if command.resolve().parent == Path(sys.executable).parent.resolve():
         return True
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -154,7 +154,7 @@ def _have(wanted: Requirement) -> str | None:
 def _installed(
     itself: metadata.Distribution, wanted: Sequence[Requirement], about: str, extras: list[str]
 ) -> Iterator[Finding]:
-    """Whether the versions are there, and those that ctxgate is made for."""
+    """Whether the packages are installed, in versions that ctxgate supports."""
     missing, others = [], []
     for one in wanted:
         version = _have(one)
@@ -205,7 +205,7 @@ def _compiled(one: Requirement) -> bool:
 
 
 def _import(modules: Sequence[str]) -> tuple[dict[str, str], str]:
-    """What importing each came to ("" if well), as far as the process got; and how it ended."""
+    """The error of each import ("" for none), as far as the process got; and how the process ended."""
     command = [sys.executable, "-P", "-W", "ignore", "-c", IMPORTS, *modules]
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter
@@ -284,7 +284,7 @@ def _writable(config: Config) -> Finding:
 
 
 def _install(itself: metadata.Distribution, extras: list[str], package: str | None = None) -> str:
-    """The command that installs it again the way in which it was installed. package: this one alone, if that can be."""
+    """The command that reinstalls ctxgate the way it was installed. package: only this one, if that is possible."""
     prefix = Path(sys.prefix)
     whole = shlex.quote(f"{NAME}[{','.join(extras)}]" if extras else NAME)
     if '"editable": true' in (itself.read_text("direct_url.json") or "") and not extras:

@@ -37,7 +37,7 @@ examples:
 
 
 class Overrides(Struct, frozen=True):
-    """What the command line puts in place of the file's values; None keeps the file's."""
+    """Values of the command line that replace the file's; None keeps the file's."""
 
     host: str | None
     port: int | None
@@ -80,10 +80,15 @@ class Overrides(Struct, frozen=True):
 @click.option(
     "--no-tls", "tls", is_flag=True, default=True, flag_value=False, help="Serve plain HTTP despite server.tls."
 )
-@click.option("--model", metavar="NAME", help="The active model instead of active_model.")
-@click.option("--pull", is_flag=True, help="Fetch its weights first if they are missing.")
-@click.option("--env-file", type=FILE, metavar="FILE", help="NAME=value lines; only its owner may read it.")
-@click.option("--offline-model", metavar="NAME", help="The active model if --pull finds no network.")
+@click.option("--model", metavar="NAME", help="The active model, instead of active_model in the file.")
+@click.option("--pull", is_flag=True, help="Fetch the active model's weights first if they are missing.")
+@click.option(
+    "--env-file",
+    type=FILE,
+    metavar="FILE",
+    help="File of variables, as NAME=value lines; only its owner may be able to read it.",
+)
+@click.option("--offline-model", metavar="NAME", help="The active model to use if --pull finds no network.")
 def serve(
     config: Path | None,
     host: str | None,
@@ -146,7 +151,7 @@ def _reloader(source: Path, overrides: Overrides, named: str, stand_in: str | No
 
 
 def _first(config: Config) -> bool:
-    """Whether it still serves what `ctxgate init` wrote, and lacks the weights: the one download that nobody asks for.
+    """Whether the file is still as `ctxgate init` wrote it and the weights are missing: the only unrequested download.
 
     Whoever names another model decides about its gigabytes.
     """
@@ -182,7 +187,7 @@ def _with_weights(config: Config, offline_model: str | None) -> Config:
 
 
 def _certificate(server: Server) -> Certificate | None:
-    """None where it serves plain HTTP. Raises ProviderInvalidRequest."""
+    """None if the gateway serves plain HTTP. Raises ProviderInvalidRequest."""
     if server.https is None:
         return None
     from gateway.server.tls import Certificate

@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   ctxgate service install              starts it now, and whenever you log in
-  ctxgate service install --linger     and keeps it when you log out
+  ctxgate service install --linger     and keeps it running when you log out
   ctxgate service status
   ctxgate service logs --follow
   ctxgate service uninstall            removes what install wrote; models and configuration stay
 """
 START_SECONDS = 30.0
-"""For the first answer. A first start may have to fetch a model: then it goes on by itself."""
+"""How long to wait for the first answer. A first start may have to fetch a model: it continues by itself."""
 LOOK_SECONDS = 0.2
 HEALTH_SECONDS = 5.0
 
 manager_option = click.option(
     "--manager",
     type=click.Choice(("systemd", "launchd")),
-    help="Whose files to write (default: launchd on macOS, else systemd).",
+    help="The service manager (default: launchd on macOS, else systemd).",
 )
 
 
 @click.group(cls=Group, epilog=EXAMPLES)
 def service() -> None:
-    """Keeps the gateway running: as a service of yours, by systemd on Linux and by launchd on macOS.
+    """Keeps the gateway running as a user service, under systemd on Linux and launchd on macOS.
 
     It needs no root. systemd opens the gateway's address itself, so that requests wait while it starts or restarts.
     Keys go into the environment file, ~/.config/ctxgate/environment. See docs/service.md.
@@ -53,7 +53,7 @@ def service() -> None:
 
 @service.command("install")
 @config_option
-@click.option("--linger", is_flag=True, help="Keep the service when you log out, and start it with the machine.")
+@click.option("--linger", is_flag=True, help="Keep the service running when you log out, and start it at boot.")
 @click.option("--no-start", "start", is_flag=True, default=True, flag_value=False, help="Only write the files.")
 @click.option(
     "--no-sandbox",
@@ -61,11 +61,11 @@ def service() -> None:
     is_flag=True,
     default=True,
     flag_value=False,
-    help="Let it write wherever you may: for engines of your own that need that.",
+    help="Let it write wherever you may, for engines of your own that need this.",
 )
 @manager_option
 def install(config: Path | None, linger: bool, start: bool, sandbox: bool, manager: str | None) -> int:
-    """Installs the service and starts it, now and whenever you log in. Installs it anew if it is there.
+    """Installs the service and starts it, now and whenever you log in. Replaces an installed one.
 
     Without --linger, systemd ends it when you log out. launchd always does.
     """
@@ -139,18 +139,18 @@ def status(config: Path | None, as_json: bool, manager: str | None) -> int:
 
 @service.command("logs")
 @click.option(
-    "--lines", "-n", type=click.IntRange(1, 1_000_000), default=100, metavar="N", help="How many (default: 100)."
+    "--lines", "-n", type=click.IntRange(1, 1_000_000), default=100, metavar="N", help="Number of lines (default: 100)."
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Print new lines as they are written, until Ctrl-C.")
 @manager_option
 def logs(lines: int, follow: bool, manager: str | None) -> None:
-    """Shows the service's log: systemd's journal, or the file of launchd."""
+    """Shows the service's log: systemd's journal, or launchd's log file."""
     command = _manager(manager).logs(lines, follow)
     sys.stdout.flush()
     try:
         os.execvp(command[0], command)  # noqa: S606 - a program of the system
     except FileNotFoundError:
-        raise ProviderUnavailable(f"{command[0]} isn't on this machine, so nobody keeps the log") from None
+        raise ProviderUnavailable(f"{command[0]} isn't on this machine, so there is no log") from None
 
 
 @service.command("uninstall")
@@ -196,7 +196,7 @@ def _loaded(config: Path | None) -> Config:
         load(environment, os.environ)
     loaded = Overrides(None, None, None, None).apply(configuration(config, create=True))
     if loaded.server.uds is None and loaded.server.port == 0:
-        raise ProviderInvalidRequest("a service needs an address that stays: set server.port of config.yaml")
+        raise ProviderInvalidRequest("a service needs a fixed address: set server.port of config.yaml")
     if loaded.server.https is not None:
         from gateway.server.tls import Certificate
 
@@ -213,7 +213,7 @@ def _manager(name: str | None) -> Manager:
 
 
 def _free(server: Server, before: State) -> None:
-    """Raises ProviderUnavailable if another program than the service listens at its address."""
+    """Raises ProviderUnavailable if a program other than the service listens at its address."""
     from gateway.cli.running import listens
 
     if not before.running and listens(server) and not before.opened:
@@ -238,7 +238,7 @@ def _listen(server: Server) -> list[str]:
 
 
 def _started(server: Server, manager: Manager) -> int:
-    """Says how the start went; the exit code."""
+    """Prints how the start went. Returns the exit code."""
     until = time.monotonic() + START_SECONDS
     while not (answers := _answers(server)) and time.monotonic() < until:
         if not (state := manager.state()).running:

@@ -40,7 +40,7 @@ NODES = ("NODE", "ADDRESS", "STATE", "CPUS", "MEMORY FREE", "GPU MEMORY FREE", "
 @port_option
 @click.option("--once", is_flag=True, help="Print one table and exit.")
 @json_option
-@click.option("--interval", type=float, default=1.0, metavar="SECONDS", help="Between two updates (default: 1).")
+@click.option("--interval", type=float, default=1.0, metavar="SECONDS", help="Time between updates (default: 1).")
 def status(config: Path | None, url: str | None, port: int | None, once: bool, as_json: bool, interval: float) -> None:
     """Shows what the running gateway does: its models, their engines and requests. Ctrl-C ends it.
 
@@ -172,7 +172,7 @@ _WAITING = {
     "drain": "for the engine's last answers to end",
     "back-off": "for the next try of an engine that failed",
     "load": "for the weights to load",
-    "place": "for a free place",
+    "place": "for a free slot",
 }
 
 

@@ -25,7 +25,7 @@ EXAMPLES = """\
 examples:
   ctxgate swap qwen3-4b
   ctxgate swap qwen3-4b --gate smoke
-  ctxgate swap qwen3-4b --gate traffic --days 3   what the running gateway recorded (log: {bodies: true}), asked again
+  ctxgate swap qwen3-4b --gate traffic --days 3   replays what the running gateway recorded (log: {bodies: true})
   ctxgate swap qwen3-4b --baseline benchmarks/baselines/lfm25-1.2b.json
   ctxgate swap qwen3-4b --options="--stream both --targets localcowork"
 
@@ -34,7 +34,7 @@ exit codes are those of scripts/model-test: 0 promoted, 1 a regression or a miss
 """
 
 TRAFFIC = "traffic"
-"""The gate that asks recorded requests."""
+"""The gate that replays recorded requests."""
 
 MODEL_TEST = (sys.executable, "-m", "gateway.cli.model_test")
 
@@ -80,7 +80,9 @@ class Test:
     help="smoke, core, bfcl-mini, bfcl, a folder, or traffic: recorded requests (default: core).",
 )
 @click.option("--days", type=click.FloatRange(0, min_open=True), default=7.0, help="traffic: how old requests may be.")
-@click.option("--limit", type=click.IntRange(1), default=1000, help="traffic: how many to ask, the newest first.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=1000, help="traffic: how many requests to replay, the newest first."
+)
 @click.option("--worst", type=click.IntRange(0), default=5, help="traffic: how many differences to show (default: 5).")
 @click.option("--send-conversations", is_flag=True, help="traffic: recorded requests may leave this machine.")
 @click.option("--baseline", metavar="PATH", help="Results of the active model (default: test it now).")
@@ -98,11 +100,11 @@ def swap(
 ) -> int:
     """Makes another model the active one, unless it calls tools worse.
 
-    Asks both models the same questions, through a second gateway beside any running one. Without a regression, changes
-    active_model in config.yaml and nothing else of the file; otherwise changes nothing.
+    Asks both models the same questions, through a second gateway beside any running one. If there is no regression,
+    changes active_model in config.yaml and nothing else in the file; otherwise changes nothing.
 
-    With --gate traffic, the questions are what clients asked the active model while config.yaml had log: {bodies:
-    true}. They don't leave this machine.
+    With --gate traffic, the questions are requests of clients to the active model, recorded while config.yaml had log:
+    {bodies: true}. They don't leave this machine.
     """
     loaded = configuration(config, create=True)
     active, candidate = loaded.resolve(None), loaded.resolve(model, "chat")
@@ -140,7 +142,7 @@ def _by_traffic(
     from gateway.cli import swap_traffic
 
     if baseline is not None:
-        raise ProviderInvalidRequest("--baseline holds answers to a suite; --gate traffic asks the active model again")
+        raise ProviderInvalidRequest("--baseline is for suites; --gate traffic always asks the active model again")
     return swap_traffic.gate(config, active, candidate, days=days, limit=limit, worst=worst, send=send_conversations)
 
 

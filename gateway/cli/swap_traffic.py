@@ -42,15 +42,15 @@ def gate(config: Config, active: Model, candidate: Model, *, days: float, limit:
     """
     if (where := elsewhere(candidate, config)) is not None and not send:
         raise ProviderInvalidRequest(
-            f"{where}: the recorded conversations would leave this machine; if they may, add --send-conversations"
+            f"{where}: the recorded conversations would leave this machine; to allow that, add --send-conversations"
         )
     from gateway.model_test import traffic
     from gateway.model_test.run import Unreachable
 
     asked = recorded(config, active.name, days, limit)
-    print(f"{len(asked)} recorded requests of {active.name}, asked again of both models", file=sys.stderr)
+    print(f"{len(asked)} recorded requests of {active.name}, replayed with both models", file=sys.stderr)
     if not asked:
-        _keep(active, f"nothing is recorded of {active.name}: set log: {{bodies: true}}, and use it for some days")
+        _keep(active, f"there are no recordings for {active.name}: set log: {{bodies: true}}, and use it for some days")
         return TOO_FEW
     try:
         ours = _answers(config, active.name, asked)
@@ -190,7 +190,7 @@ def _show(made: Decision, active: Model, candidate: Model, worst: int) -> None:
     for difference in made.differences[:worst]:
         _show_difference(difference, active, candidate)
     if (rest := len(made.differences) - worst) > 0:
-        print(f"\n{rest} more requests that {candidate.name} alone answers wrong: --worst shows more")
+        print(f"\n{rest} more requests that only {candidate.name} answers wrong: --worst shows more")
 
 
 def _show_difference(difference: Difference, active: Model, candidate: Model) -> None:
@@ -240,7 +240,7 @@ def _verdict(made: Decision, active: Model, candidate: Model) -> int:
         return TOO_FEW
     _keep(
         active,
-        f"too few requests to tell: {made.pairs}; with as many changes as these have, a drop of 5 points shows in "
+        f"too few requests to decide: {made.pairs}; with as many changes as these have, a drop of 5 points shows in "
         f"{made.needed}. Raise log.requests, wait, or use --gate core",
     )
     return TOO_FEW

@@ -26,7 +26,7 @@ T = TypeVar("T")
 EXAMPLES = """\
 examples:
   ctxgate tools ls                          the gateway's own tools, and those of the MCP servers in config.yaml
-  ctxgate tools ls 'time.*'                 starts the server `time` alone
+  ctxgate tools ls 'time.*'                 starts only the server `time`
   ctxgate tools call time.get_current_time '{"timezone": "Asia/Tokyo"}'
   echo '{"path": "README.md"}' | ctxgate tools call tool.cat
 """
@@ -39,8 +39,8 @@ RECORDS = ("aggregate", "data", "describe", "find")
 def tools(config: Path | None) -> None:
     """Lists and calls the tools that models may call: in rooms, in /ctx and in Responses.
 
-    Starts MCP servers itself, and ends them again, so no gateway has to run. A policy doesn't apply: whoever runs this
-    may do as much without it.
+    Starts and stops MCP servers itself, so no gateway has to run. Policies don't apply: you could do the same without
+    this command.
     """
 
 
@@ -49,7 +49,7 @@ def tools(config: Path | None) -> None:
 @json_option
 @click.argument("names", nargs=-1, metavar="[NAME]...", help="Tools to list; names may be globs (default: all).")
 def ls(config: Path | None, as_json: bool, names: tuple[str, ...]) -> None:
-    """Lists tools: what each does, whether a call may run twice, what it costs.
+    """Lists tools: what each does, whether a call may run twice, and what it costs.
 
     ACCESS is what a room's policy must grant. Exits with 69 if a server doesn't start.
     """
@@ -77,7 +77,7 @@ def ls(config: Path | None, as_json: bool, names: tuple[str, ...]) -> None:
 @click.option("--folder", type=FILE, default=Path(), metavar="DIR", help="What tool.* sees as / (default: here).")
 @click.option("--tenant", default="local", help="Tenant whose records the tools see (default: local).")
 @click.argument("name", metavar="NAME", help="As `ctxgate tools ls` shows it.")
-@click.argument("arguments", required=False, metavar="[JSON]", help="A JSON object; left out or -: stdin.")
+@click.argument("arguments", required=False, metavar="[JSON]", help="A JSON object; if omitted, or -: from stdin.")
 def call(config: Path | None, folder: Path, tenant: str, name: str, arguments: str | None) -> None:
     """Calls a tool; prints its result as JSON.
 
@@ -114,7 +114,7 @@ def _with_tools(
     work: Callable[[Toolbox], Awaitable[T]],
     context: Callable[[], Any] | None = None,
 ) -> T:
-    """Runs `work` on the tools; starts the servers that one of the names reaches. context: makes what they run with."""
+    """Runs `work` on the tools; starts the servers that a name matches. context: makes the context of the calls."""
 
     async def run() -> T:
         from gateway.tools import ToolContext, ToolPolicy, catalogue

@@ -28,25 +28,27 @@ examples:
   ctxgate tune                         try settings for the active model, in a few minutes
   ctxgate tune qwen3-4b --apply        and write the best one into config.yaml
   ctxgate tune qwen3-4b --minutes 20   with more time, for a large model
-  ctxgate tune qwen3-4b --explain      which setting gave what, from the last time
+  ctxgate tune qwen3-4b --explain      the effect of each setting, from the last run
 
-Ctrl-C ends the trials; what is known by then is shown, kept and, with --apply, written.
+Ctrl-C ends the trials; the results so far are shown, kept and, with --apply, written.
 Other work on the machine disturbs the measurement.
 """
 
 MOST_RECORDED = 4
-"""Recorded requests to ask again."""
+"""How many recorded requests to replay."""
 
 
 @click.command(cls=Command, epilog=EXAMPLES)
 @config_option
 @url_option
 @click.option("--minutes", type=click.FloatRange(0.05), default=6.0, help="Time for the trials (default: 6).")
-@click.option("--tokens", type=click.IntRange(8), default=96, help="Of an answer at most (default: 96).")
-@click.option("--all", "exhaustive", is_flag=True, help="Ask every setting as much, rather than give up slow ones.")
+@click.option("--tokens", type=click.IntRange(8), default=96, help="The most tokens of an answer (default: 96).")
+@click.option(
+    "--all", "exhaustive", is_flag=True, help="Give every setting the same trials, instead of dropping slow ones."
+)
 @click.option("--apply", "applies", is_flag=True, help="Write the best setting into config.yaml.")
 @click.option("--smoke/--no-smoke", default=True, help="Whether a better setting must pass model-test's smoke suite.")
-@click.option("--explain", is_flag=True, help="Show which setting gave what, from the last time; measures nothing.")
+@click.option("--explain", is_flag=True, help="Show the effect of each setting in the last run, without measuring.")
 @click.argument("name", required=False, metavar="[MODEL]", help="A model of config.yaml (default: the active one).")
 def tune(
     config: Path | None,
@@ -62,8 +64,8 @@ def tune(
     """Finds the fastest settings of a model's engine on this machine.
 
     Tries threads, speculation, cache type and flash attention of llama.cpp, on requests that the running gateway has
-    recorded (log: {bodies: true}), else on built-in texts. Only a setting that answers with the same words at
-    temperature 0 can win, and only one that passes the smoke suite no worse is written.
+    recorded (log: {bodies: true}), else on built-in texts. A setting can win only if its answers have the same words at
+    temperature 0, and --apply writes it only if it does no worse in the smoke suite.
     """
     from gateway.tune import kept
 
@@ -95,13 +97,13 @@ def tune(
 def _check(model: Model) -> None:
     """Raises a GatewayError unless the model's engine can be tried here."""
     if model.runtime != "llama.cpp" or model.path is None or model.engine.command is not None:
-        raise ProviderInvalidRequest(f"{model.name}: tune knows the settings of llama.cpp, for a model with a path")
+        raise ProviderInvalidRequest(f"{model.name}: tune works only for llama.cpp models with a path")
     if not model.path.exists():
         raise ProviderUnavailable(f"{model.name} isn't on this machine: ctxgate pull {model.name}")
 
 
 def _requests(config: Path | None, url: str | None, model: Model, tokens: int) -> tuple[str, Requests]:
-    """What to ask, in words and as requests."""
+    """The requests to send, and a description of them."""
     from gateway.tune.texts import TEXTS
 
     recorded = _recorded(config, url, model, tokens)
@@ -112,7 +114,7 @@ def _requests(config: Path | None, url: str | None, model: Model, tokens: int) -
 
 
 def _recorded(config: Path | None, url: str | None, model: Model, tokens: int) -> dict[int, Body]:
-    """The newest requests for the model that the running gateway has recorded whole, by their numbers."""
+    """The newest fully recorded requests for the model in the running gateway, by their numbers."""
     from gateway.cli.client import RunningGateway
 
     found: dict[int, Body] = {}
@@ -133,7 +135,7 @@ def _recorded(config: Path | None, url: str | None, model: Model, tokens: int) -
 
 
 def _measure(config: Config, model: Model, requests: Requests, minutes: float, *, exhaustive: bool) -> list[Result]:
-    """The results by the time that Ctrl-C or the end of the time comes. Raises GatewayError if nothing can be asked."""
+    """The results up to Ctrl-C or the end of the time. Raises GatewayError if nothing can be measured."""
     from gateway.engines.machine import this_machine
     from gateway.tune.settings import choices, configured, grid
     from gateway.tune.trial import Trials
@@ -195,7 +197,7 @@ def _known(file: Path, model: Model) -> Kept:
 
     found = read(file)
     if found is None:
-        raise ProviderInvalidRequest(f"nothing is known of {model.name}: ctxgate tune {model.name}")
+        raise ProviderInvalidRequest(f"there are no results for {model.name} yet: run ctxgate tune {model.name}")
     return found
 
 

@@ -35,7 +35,7 @@ COLUMNS = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_t
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, for spreadsheets.")
 @json_option
 def usage(config: Path | None, url: str | None, by: str, since: str, as_csv: bool, as_json: bool) -> None:
-    """Shows what keys and programs used of the models.
+    """Shows how much each key, model and program used.
 
     Asks the running gateway; without one, reads its store. Days are those of UTC.
     """

@@ -36,7 +36,7 @@ UNBOUNDED = 1 << 62
 
 
 class Running(Struct, frozen=True):
-    """An engine that answers. held: what it holds by now. load_seconds: how long its start took."""
+    """An engine that answers. held: memory that it holds by now. load_seconds: how long its start took."""
 
     id: str
     model: str
@@ -51,14 +51,14 @@ class Running(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """Why an engine can't be started. Errors of ours would reach the placer as Ray's."""
+    """Why an engine can't be started; a value, since Ray would wrap an exception of ours."""
 
     why: str
     code: str | None
 
 
 class Seen(Struct, frozen=True):
-    """What a machine says of itself; see `gateway.cluster.values.Node`."""
+    """What a machine reports about itself; see `gateway.cluster.values.Node`."""
 
     host: str
     budget: Budget
@@ -129,7 +129,7 @@ class EngineActor:
         return str(self._engine.failure or "it ended")
 
     async def stop(self) -> None:
-        """Saves what it has read, and ends it."""
+        """Saves the engine's prompts, and ends it."""
         self._stopping = True
         await self._engine.stop()
         for server in (self._places, self._front):
@@ -198,5 +198,5 @@ async def _look(settings: Settings) -> Seen:
 
 
 def look(settings: Settings) -> Seen:
-    """What the machine on which this runs can do for the cluster."""
+    """Describes the machine on which this runs, for the placer."""
     return asyncio.run(_look(settings))

@@ -3,7 +3,7 @@
     python -P -m gateway.cluster.agent
 
 Standard input carries `Settings`, pickled, each after its length in 8 bytes; its end ends the agent. Makes sure that
-the placer lives, and knows the newest settings. Standard output says whether Ray's head answers: lines HERE and AWAY.
+the placer runs, and has the newest settings. Standard output says whether Ray's head answers: lines HERE and AWAY.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger("ctxgate.agent")
 
 
 class _Newest:
-    """The newest settings that came."""
+    """The newest settings received."""
 
     def __init__(self) -> None:
         self.settings: Settings | None = None

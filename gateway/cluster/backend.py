@@ -22,7 +22,7 @@ from gateway.config import Config, Model
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 
 AGAIN_SECONDS = 0.25
-"""A request whose engines all failed tries them again this soon, or once the cluster has another engine."""
+"""Seconds until a request whose engines all failed tries them again, unless the cluster gets another engine first."""
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Engine(Replica):
         self.row = row
         self.others: dict[str, int] = {}
         self.news: list[int] = []
-        """Prompts that it has read and other gateways don't know of."""
+        """Prompts that the engine has read and that other gateways haven't heard of yet."""
         self.places: Places | None = None
 
     async def aclose(self) -> None:
@@ -45,20 +45,20 @@ class Engine(Replica):
 
 
 class Shared:
-    """What the backends of all models share with their gateway. changed: called when there is something to tell the
+    """What the backends of all models share with their gateway. changed: called when there is something to send to the
     cluster; at once: somebody waits for it."""
 
     def __init__(self, config: Callable[[], Config], changed: Callable[[bool], None]) -> None:
         self.config = config
         self.changed = changed
         self.key: SecretStr | None = None
-        """Which the engines ask for; None before the store told it."""
+        """The key that engines require; None until it is read from the store."""
         self.away = ""
-        """Why no engine can be started now."""
+        """Why no engine can be started at the moment."""
 
 
 class ClusterBackend(Replicas):
-    """Asks the engines that the placer published. Requests wait here while there is none."""
+    """Sends requests to the engines that the placer published. Requests wait here while there is none."""
 
     def __init__(self, model: Model, shared: Shared) -> None:
         self._type = backends.load(model.runtime)
@@ -77,7 +77,7 @@ class ClusterBackend(Replicas):
     # What the cluster tells
 
     def update(self, rows: Iterable[EngineRow]) -> None:
-        """The engines that there are now, of this model and of others."""
+        """Sets the current engines, of this model and of others."""
         ours = {row.id: row for row in rows if row.model == self.model.name and row.launch == self._fingerprint}
         for id, row in ours.items():
             if (engine := self.engines.get(id)) is None:
@@ -90,7 +90,7 @@ class ClusterBackend(Replicas):
             if id not in ours:
                 engine = self.engines.pop(id)
                 self._part(engine)
-                # Its answers end now with an error, if its node is gone without a word.
+                # If its node vanished without closing its connections, this ends its answers with an error.
                 self._later(engine.aclose())
         self._tell()
 
@@ -101,7 +101,7 @@ class ClusterBackend(Replicas):
         self._tell()
 
     def others(self, gateway: str, engine: Engine, busy: int) -> None:
-        """As many requests another gateway has at the engine."""
+        """Notes how many requests another gateway has at the engine."""
         change = busy - engine.others.get(gateway, 0)
         if busy:
             engine.others[gateway] = busy
@@ -111,7 +111,7 @@ class ClusterBackend(Replicas):
             self._choice.change(engine, change)
 
     def has_read(self, engine: Engine, prompts: Iterable[int]) -> None:
-        """Another gateway sent these there."""
+        """Notes prompts that another gateway sent to the engine."""
         self._choice.remember(engine, prompts)
 
     async def aclose(self) -> None:
@@ -125,7 +125,7 @@ class ClusterBackend(Replicas):
             return []  # no engine is known yet, either
         if "messages" not in fields:
             return []
-        # The same in every gateway, and nothing that others could guess texts by.
+        # The same in every gateway, and of no use to anyone who wants to guess the texts.
         hasher = blake2b(digest_size=8, key=self._shared.key.get_secret_value().encode())
         if "tools" in fields:
             hasher.update(fields["tools"])
@@ -150,7 +150,7 @@ class ClusterBackend(Replicas):
         await self._ask_each([], lambda backend: backend.ready())
 
     async def _ask_each(self, prefixes: list[int], ask: Callable[[Backend], Awaitable[T]]) -> tuple[Replica, T]:
-        """As `Replicas` does, but it waits where there is no engine, or none that answers.
+        """Like `Replicas`, but waits while there is no engine, or none that answers.
 
         Raises ProviderRateLimit if too many requests wait already, ProviderModelNotLoaded if none came in time.
         """
@@ -180,7 +180,7 @@ class ClusterBackend(Replicas):
         limits = self._shared.config().engines
         if self.waiting >= limits.queue_length:
             raise ProviderRateLimit(
-                f"model {self.model.name!r}: {self.waiting} requests wait for an engine of the cluster already",
+                f"model {self.model.name!r}: {self.waiting} requests are already waiting for an engine of the cluster",
                 retry_after=5,
             )
         self.waiting += 1
@@ -236,7 +236,7 @@ class ClusterBackend(Replicas):
         return Places(host, row.places, tls, key.get_secret_value(), lambda: self._shared.config().prompts, self._rate)
 
     def _part(self, engine: Engine) -> None:
-        """No further request goes there; those in flight go on."""
+        """Sends no further requests there; those in flight continue."""
         if engine in self._replicas:
             self._replicas.remove(engine)
             self._choice.remove(engine)

@@ -1,4 +1,4 @@
-"""Messages between gateways and the placer, by PostgreSQL's LISTEN and NOTIFY."""
+"""Messages between gateways and the placer, over PostgreSQL's LISTEN and NOTIFY."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("ctxgate")
 
 
 class Bus:
-    """heard: called with each message, its own sender's too. connected: called after each connect: what was told before
+    """heard: called with each message, our own included. connected: called after each connect: earlier messages
     may be lost, so read the tables again; its failure counts as one of the connection."""
 
     def __init__(self, store: str, heard: Callable[[Message], None], connected: Callable[[], Awaitable[None]]) -> None:
@@ -33,7 +33,7 @@ class Bus:
             store,
             connect_timeout=CONNECT_SECONDS,
             application_name="ctxgate, cluster",
-            # Without these a connection through a lost network would seem to live for hours.
+            # Without these, a connection over a dead network would seem alive for hours.
             keepalives_idle=5,
             keepalives_interval=2,
             keepalives_count=3,
@@ -47,7 +47,7 @@ class Bus:
         """Whether the last connect or message succeeded."""
 
     async def run(self) -> None:
-        """Listens for ever, through restarts of PostgreSQL."""
+        """Listens forever, through restarts of PostgreSQL."""
         for failures in count(1):
             try:
                 await self._listen()

@@ -1,4 +1,4 @@
-"""What a machine lacks to be a member of the cluster."""
+"""Checks what a machine lacks to be a member of the cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gateway.upstream import Upstream
 
 CONNECT_SECONDS = 3.0
 CLOCK_SECONDS = 2.0
-"""Leases and retention tolerate clocks that differ by less."""
+"""Seconds. Leases and retention tolerate clocks that differ by less."""
 
 
 class Finding(Struct, frozen=True):
@@ -39,7 +39,7 @@ class Finding(Struct, frozen=True):
 
 
 async def check(config: Config) -> list[Finding]:
-    """Changes nothing but the store's tables, which it makes if they aren't there."""
+    """Changes nothing, except that it creates the store's tables if they don't exist."""
     assert config.cluster is not None
     findings = [_packages(), *_ray(config.cluster.ray), *await _store(config, config.cluster), _port(config)]
     findings += [_weights(config, model) for model in config.models.values() if placeable(model)]

@@ -1,4 +1,4 @@
-"""Passes requests for what another gateway holds, such as the rooms, on to it, and its answers back."""
+"""Forwards requests to the gateway that holds a claim, such as the one on rooms, and passes its answers back."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gateway.errors import ProviderUnavailable
 from gateway.store import Claimed
 
 FORWARDED = "ctxgate-forwarded"
-"""A header of such a request: whoever gets it answers it or refuses it."""
+"""A header of forwarded requests: a gateway that gets one answers or refuses it, and never forwards it again."""
 PASSED = ("authorization", "x-api-key", "content-type", "last-event-id", "accept", "user-agent")
 RETURNED = ("content-type", "cache-control", "retry-after", "x-accel-buffering")
 TAKE_OVER_SECONDS = 15.0
-"""How long a request waits while the claim moves from a gateway that died."""
+"""How long a request waits while the claim of a dead gateway moves to another."""
 AGAIN_SECONDS = 0.1
 SILENT_SECONDS = 90.0
-"""Streams have a keep-alive comment long before."""
+"""Streams send keep-alive comments far more often."""
 
 
 class Forward:
@@ -66,7 +66,7 @@ class Forward:
 
 
 class _Answer:
-    """Sends the holder's answer as it comes. If the holder goes away, the connection ends before the answer does."""
+    """Sends the holder's answer as it arrives. If the holder dies, the connection breaks off mid-answer."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response

@@ -1,6 +1,6 @@
-"""The keys of callers in a cluster: PostgreSQL has them, and each gateway's file a copy, which is what it reads.
+"""The keys of callers in a cluster: they are in PostgreSQL, and each gateway reads a copy in its own file.
 
-So a key works at every gateway, and goes on working while PostgreSQL is away.
+So a key works at every gateway, even while PostgreSQL is down.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _decode = msgspec.json.Decoder(tuple[Key, ...]).decode
 
 
 class SharedKeys(KeyFile):
-    """For commands. Methods raise ProviderUnavailable while PostgreSQL is away; then nothing has changed."""
+    """For commands. While PostgreSQL is down, methods change nothing and raise ProviderUnavailable."""
 
     def __init__(self, path: Path, store: str) -> None:
         super().__init__(path)
@@ -58,7 +58,7 @@ class SharedKeys(KeyFile):
 
 
 def copy(written: str, path: Path) -> None:
-    """Makes the file what PostgreSQL has. Blocks. Raises ProviderUnavailable."""
+    """Updates the file from PostgreSQL. Blocks. Raises ProviderUnavailable."""
     keys, file = _decode(written), KeyFile(path)
     if file.read() != keys:
         file.change(lambda _: keys)

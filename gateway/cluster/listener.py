@@ -7,7 +7,7 @@ import ssl
 
 
 class Listener:
-    """A TCP server. `serve` answers one connection; `open` has the connections that `close` shall end."""
+    """A TCP server. `serve` answers one connection; `open` has the connections for `close` to end."""
 
     def __init__(self) -> None:
         self.open: set[asyncio.StreamWriter] = set()

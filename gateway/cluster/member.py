@@ -1,4 +1,4 @@
-"""This gateway as a member of the cluster: knows where engines are and how busy, and tells what it does itself."""
+"""This gateway as a member of the cluster: knows where engines are and how busy, and reports its own load."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from gateway.server.limits import limiter
 from gateway.services import Services, store_url
 
 TELL_SECONDS = 0.2
-"""Between two messages with news, at least."""
+"""The shortest time between messages with news."""
 WHOLE_SECONDS = 2.0
-"""Between two messages that repeat all."""
+"""Time between messages with the complete state."""
 SILENT_SECONDS = 8.0
-"""A gateway that says nothing for so long is gone, and its requests with it."""
+"""A gateway that sends nothing for this long counts as dead, and its requests as over."""
 AGAIN = Backoff(1.0, 30.0)
 MOST_NEWS = 64
-"""Prompts of one engine in a message."""
+"""The most prompts of one engine in a message."""
 END_SECONDS = 5.0
 
 log = logging.getLogger("ctxgate")
@@ -102,7 +102,7 @@ class Member:
 
     @property
     def gateways(self) -> list[str]:
-        """The gateways that say that they live, this one too."""
+        """The gateways that are alive, including this one."""
         now = time.monotonic()
         return sorted({load.url for at, load in self._heard_of.values() if now - at < SILENT_SECONDS} | {self.url})
 
@@ -231,7 +231,7 @@ class Member:
         return found
 
     async def _keep_agent(self) -> None:
-        """Ray may end the agent at any time: engines go on, and a new agent tries again."""
+        """Ray may end the agent at any time: engines keep running, and a new agent tries again."""
         failures = 0
         while True:
             began = time.monotonic()
@@ -310,7 +310,7 @@ async def member(services: Services) -> AsyncIterator[None]:
 
 
 def _own_host(store: str) -> str:
-    """The address by which this machine reaches the database."""
+    """The address from which this machine reaches the database."""
     url = urlsplit(store)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -1,4 +1,4 @@
-"""On which node an engine starts, and which engines give way to it: `admission.plan`, once for each node. No I/O."""
+"""Decides on which node an engine starts and which engines make room: `admission.plan` for each node. No I/O."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Placement(Struct, frozen=True):
 def place(
     nodes: Sequence[Node], placed: Sequence[Placed], wishes: Sequence[Wish], limits: Engines, now: float
 ) -> Placement:
-    """Older wishes first; each sees what the ones before it took."""
+    """Places older wishes first; each sees the memory that earlier ones took."""
     there = {node.id: [each.resident for each in placed if each.node == node.id] for node in nodes}
     starts: dict[str, tuple[str, Footprint]] = {}
     waits: dict[str, str] = {}
@@ -87,7 +87,7 @@ def _plan(node: Node, there: list[Resident], wish: Wish, need: Footprint | None,
 
 
 def _largest(nodes: Sequence[Node]) -> dict[str, Footprint]:
-    """What a model needs where a node can't tell: as much as on any other."""
+    """A model's need on a node that can't tell: the largest of all nodes."""
     found: dict[str, Footprint] = {}
     for node in nodes:
         for model, need in node.needs.items():
@@ -104,7 +104,7 @@ def _fits_labels(node: Node, wish: Wish) -> bool:
 
 
 def _order(node: Node, there: list[Resident], wish: Wish) -> tuple[bool, int, int, int, str]:
-    """The least is chosen: weights that are there first, then as the model's `placement` says."""
+    """Sort key of nodes: those that have the weights first, then by the model's `placement`."""
     same = sum(each.name == wish.model for each in there)
     free = node.budget.ram - sum(each.held.ram for each in there)
     lacking = wish.model not in node.needs
@@ -114,6 +114,6 @@ def _order(node: Node, there: list[Resident], wish: Wish) -> tuple[bool, int, in
 
 
 def _trouble(node: Node, there: list[Resident], found: Plan) -> tuple[bool, bool, int, str]:
-    """Where engines already drain, they go on; else where the fewest give way, and can do so now."""
+    """Sort key of nodes: those where engines drain already, then where some can drain now, the fewest first."""
     draining = any(each.state == "draining" for each in there)
     return (not draining, not found.drains, len(found.drains), node.id)

@@ -1,7 +1,7 @@
 """The placer: one Ray actor for the whole cluster. It decides how many engines there are, and where.
 
-It remembers nothing that it can't learn again: engines are named actors that outlive it, gateways tell their load, and
-nodes say what they hold.
+It can rebuild all of its state: engines are named actors that outlive it, gateways report their load, and nodes report
+what they hold.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from gateway.errors import Backoff, GatewayError
 from gateway.store import Store
 
 _CHILDREN_STAY = {"RAY_kill_child_processes_on_worker_exit": "0"}
-"""Else Ray kills the guard beside an engine, but not the engine, which the guard ends once the actor is gone."""
+"""Otherwise Ray would kill the guard process, which is what ends an engine once its actor is gone."""
 TICK_SECONDS = 1.0
 SILENT_SECONDS = 8.0
-"""A gateway that says nothing for so long is gone, and its requests with it."""
+"""A gateway that sends nothing for this long counts as dead, and its requests as over."""
 SETTLE_SECONDS = 1.5
-"""By then every gateway knows that an engine drains."""
+"""After this time, every gateway knows that an engine drains."""
 RPC_SECONDS = 10.0
 LOOK_AGAIN_SECONDS = 60.0
 FIRST_LOOK_SECONDS = 30.0
-"""A new node gets this long to tell what it is, before engines are placed without it."""
+"""How long a new node has to describe itself before engines are placed without it."""
 LOST_SECONDS = 600.0
-"""For so long status pages show a node that is gone."""
+"""How long status pages still show a node that is gone."""
 AGAIN = Backoff(1.0, 60.0)
-"""Pause before a model whose start failed is tried again."""
+"""Pause before another try to start a model after a failure."""
 
 log = logging.getLogger("ctxgate.placer")
 
@@ -82,7 +82,7 @@ class _Engine:
     load_seconds: float | None = None
     busy: int = 0
     for_good: bool = False
-    """It drains, and nothing calls it back."""
+    """It drains, and this can't be undone."""
     task: asyncio.Task[None] | None = None
 
 
@@ -102,7 +102,7 @@ class Placer:
         self._nodes: dict[str, Node] = {}
         self._looked: dict[str, float] = {}
         self._lost: dict[str, tuple[NodeRow, float]] = {}
-        """Nodes that are gone, and since when."""
+        """Nodes that are gone, with the time of their end."""
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._loads: dict[str, tuple[float, Load]] = {}
         self._wished: dict[str, float] = {}
@@ -124,7 +124,7 @@ class Placer:
         self._wake.set()
 
     async def ping(self) -> bool:
-        """Whether it works."""
+        """Whether the placer works."""
         return self._running is not None and not self._running.done()
 
     async def _run(self) -> None:
@@ -171,7 +171,7 @@ class Placer:
     # What it learns
 
     async def _find_engines(self) -> None:
-        """Those that ran before this placer did."""
+        """Takes over the engines that were running before this placer."""
         names = await asyncio.to_thread(ray.util.list_named_actors)
         for name in names:
             if not name.startswith(ENGINE) or (id := name.removeprefix(ENGINE)) in self._engines:
@@ -211,7 +211,7 @@ class Placer:
                 self._looking[id] = self._spawn(self._look_at(id, node))
 
     def _knows_nodes(self) -> bool:
-        """Whether every node has told what it is, or had the time to."""
+        """Whether every node has described itself, or had the time to."""
         now = time.monotonic()
         return all(
             now - self._looked.get(id, now) > FIRST_LOOK_SECONDS for id in self._looking if id not in self._nodes
@@ -258,7 +258,7 @@ class Placer:
         self._published = None
 
     def _count(self) -> None:
-        """The load of each engine, by what the gateways told."""
+        """The load of each engine, from the gateways' reports."""
         now = time.monotonic()
         for gateway, (heard, _) in [*self._loads.items()]:
             if now - heard > SILENT_SECONDS:
@@ -453,7 +453,7 @@ class Placer:
     # What it publishes
 
     async def _publish(self, store: Store) -> None:
-        """Writes what changed; if PostgreSQL is away, the next tick tries again."""
+        """Writes the changes; if PostgreSQL is down, the next tick tries again."""
         rows = sorted((each.row for each in self._engines.values() if each.row is not None), key=lambda row: row.id)
         now = time.monotonic()
         self._lost = {id: (row, since) for id, (row, since) in self._lost.items() if now - since < LOST_SECONDS}
@@ -502,10 +502,10 @@ def _on(node: str) -> NodeAffinitySchedulingStrategy:
 
 
 def _resources(node: Node, need: Footprint) -> dict[str, Any]:
-    """What Ray counts as taken, so that other work on the cluster sees it. An engine shares the processors."""
+    """The resources to reserve in Ray, so that other work on the cluster sees them. Engines share the processors."""
     found: dict[str, Any] = {"num_cpus": 0, "memory": min(need.ram, node.budget.ram)}
     if need.gpu and node.budget.gpu:
-        # Without a share of them Ray hides the GPUs. Above one it gives whole ones.
+        # Unless we ask for a share of the GPUs, Ray hides them. Above one, it gives out only whole ones.
         share = need.gpu / node.budget.gpu * node.gpus
         found["num_gpus"] = min(node.gpus, max(0.01, round(share, 2) if share <= 1 else math.ceil(share)))
     return found

@@ -1,8 +1,9 @@
-"""Places in an engine for the requests of all gateways: one bookkeeper beside each engine.
+"""Assigns an engine's slots to the requests of all gateways, in the actor beside the engine.
 
-No gateway knows what the others sent, so the engine's actor keeps `LivePrompts`. A gateway asks it for a slot before a
-request, and tells the counts after, over a connection of its own. Messages are MessagePack, each after its length in 4
-bytes; the first one is the cluster's key. Once a connection ends, the requests of its gateway count as over.
+No gateway knows what the others sent, so the engine's actor has the engine's `LivePrompts`. Over a connection of its
+own, a gateway asks it for a slot before a request, and sends the token counts afterwards. Messages are MessagePack,
+each after its length in 4 bytes; the first one is the cluster's key. When a connection ends, the requests of its
+gateway count as over.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from gateway.prompts.live import TROUBLE, LivePrompts, Place, SlotServer, Turn, 
 from gateway.upstream import reached_itself
 
 MOST_BYTES = 64 * 1024 * 1024
-"""Of a message: a prompt."""
+"""Limit of a message, which may contain a prompt."""
 MOST_LENGTH = 4
 CONNECT_SECONDS = 2.0
 RECONNECT = Backoff(0.1, 5.0)
@@ -57,8 +58,8 @@ class Long(Struct, frozen=True, tag="long"):
 
 
 class Left(Struct, frozen=True, tag="left"):
-    """The request is over. counts: tokens of its prompt, of the cached part and of the answer; None if it was cut off.
-    reading: seconds until its first token. refused: the engine didn't take it."""
+    """The request has ended. counts: tokens of its prompt, the cached part and the answer; None if it was cut off.
+    reading: seconds until its first token. refused: the engine didn't accept it."""
 
     id: int
     counts: tuple[int, int, int] | None = None
@@ -67,7 +68,7 @@ class Left(Struct, frozen=True, tag="left"):
 
 
 class Disturbed(Struct, frozen=True, tag="disturbed"):
-    """A request went to the engine that may have taken any slot."""
+    """A request went to the engine and may have used any slot."""
 
 
 Asked = Key | Beside | Long | Left | Disturbed
@@ -93,7 +94,7 @@ def _write(writer: asyncio.StreamWriter, message: Struct) -> None:
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    """Raises EOFError or ConnectionError once the other side is gone, ValueError for a message that is too long."""
+    """Raises EOFError or ConnectionError if the other side is gone, ValueError for a message that is too long."""
     size = int.from_bytes(await reader.readexactly(MOST_LENGTH), "big")
     if size > MOST_BYTES:
         raise ValueError(f"a message of {size} bytes")
@@ -112,7 +113,7 @@ class PlaceServer(Listener):
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         placing: dict[int, asyncio.Task[Turn | None]] = {}
         try:
-            # One that doesn't say the key at once is nobody's.
+            # A connection that doesn't send the key at once isn't a gateway's.
             async with asyncio.timeout(CONNECT_SECONDS):
                 first = _asked(await _read(reader))
             if not isinstance(first, Key) or not hmac.compare_digest(first.key.encode(), self._key.encode()):
@@ -156,7 +157,7 @@ class PlaceServer(Listener):
         if task is None:
             return
         if not task.done():
-            # The client went away while it waited; a turn that comes all the same is left at once.
+            # The client disconnected while it waited; if it is given a slot after all, it leaves it at once.
             task.cancel()
             task.add_done_callback(_leave)
             return
@@ -187,7 +188,7 @@ def _leave(task: asyncio.Task[Turn | None]) -> None:
 
 
 class Rate:
-    """How long the engines of a model take to read a token, as the last of them told; 0: unknown."""
+    """How long the engines of a model take to read a token, as last reported by one of them; 0: unknown."""
 
     seconds_per_token = 0.0
 
@@ -250,7 +251,7 @@ class Places:
         self.tell(Disturbed())
 
     async def _first_connected(self) -> bool:
-        """A new engine's first request waits for the connection; else the engine would choose a slot that nobody knows
+        """A new engine's first request waits for the connection; else the engine would choose a slot that nobody learns
         of. Later ones don't."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, self._connects_until - time.monotonic())):
@@ -316,7 +317,7 @@ class RemoteTurn:
         self._told, self._since, self.slot = told, since, told.slot
 
     def leave(self) -> None:
-        """Idempotent. The counts follow in the same step of the loop, if the answer is complete."""
+        """Idempotent. If the answer is complete, its counts follow in the same step of the event loop."""
         if not self._left:
             self._left = True
             asyncio.get_running_loop().call_soon(self._tell, Left(self._id))
@@ -337,7 +338,7 @@ class RemoteTurn:
         self._places.tell(left)
 
     def __enter__(self) -> None:
-        """Around sending the request: if that raises, the engine did not take it."""
+        """Enter this around sending the request: if sending raises, the engine didn't accept it."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and not self._left:

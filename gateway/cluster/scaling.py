@@ -21,8 +21,8 @@ class Replica(Struct, frozen=True):
 def wanted(
     spread: Spread, replicas: Sequence[Replica], waiting: int, slots: int, *, idle_seconds: float, ttl: float | None
 ) -> int:
-    """As many as answer all requests at once, within min and max. A replica too many stays until it has been idle for
-    `idle_seconds`, the last one for `ttl`; None: for ever.
+    """How many engines answer all requests at once, within min and max. A surplus replica stays until it has been idle
+    for `idle_seconds`, the last one for `ttl`; None: forever.
 
     waiting: requests without an engine. slots: requests that a new engine would answer at once.
     """
@@ -43,13 +43,13 @@ def wanted(
 
 
 def surplus(replicas: Sequence[Replica], count: int) -> list[str]:
-    """The engines to end so that `count` stay: the longest idle first, busy ones last."""
+    """The engines to stop so that `count` remain: the longest idle first, busy ones last."""
     ordered = sorted(replicas, key=lambda replica: (replica.busy, -replica.idle_for, replica.id))
     return [replica.id for replica in ordered[: max(0, len(replicas) - count)]]
 
 
 def together(loads: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """The sums of what several gateways count."""
+    """The sums over several gateways."""
     found: dict[str, int] = {}
     for load in loads:
         for name, count in load.items():

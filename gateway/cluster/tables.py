@@ -1,4 +1,4 @@
-"""What a cluster keeps in PostgreSQL: its engines, its nodes, the key of its engines."""
+"""A cluster's tables in PostgreSQL: its engines, its nodes, the key of its engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CHANNEL = "ctxgate_cluster"
 
 
 def key(connection: Connection) -> str:
-    """The key that engines ask for; the first gateway makes it."""
+    """The key that engines require; the first gateway creates it."""
     connection.execute(
         text("INSERT INTO cluster_keys (name, value) VALUES ('engines', :value) ON CONFLICT (name) DO NOTHING"),
         {"value": token_urlsafe(32)},
@@ -28,7 +28,7 @@ def callers(connection: Connection) -> str | None:
 
 
 def lock_callers(connection: Connection) -> str:
-    """As `callers`, "" before the first; nobody else changes them before this transaction ends."""
+    """Like `callers`, but "" before the first, and locks them until this transaction ends."""
     connection.execute(
         text("INSERT INTO cluster_keys (name, value) VALUES ('callers', '') ON CONFLICT (name) DO NOTHING")
     )

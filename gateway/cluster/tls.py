@@ -1,4 +1,4 @@
-"""TLS before an engine, whatever engine it is: the embedded one has none. Engines listen on this machine alone then."""
+"""TLS in front of any engine, since the embedded one has none. The engine itself listens only on this machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def context(tls: ClusterTLS) -> ssl.SSLContext:
 
 
 class Front(Listener):
-    """Passes the bytes of its TLS connections on to a port of this machine, and back."""
+    """Forwards the bytes of TLS connections to a port of this machine, and back."""
 
     def __init__(self, port: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Front(Listener):
                 async with asyncio.TaskGroup() as both:
                     there = both.create_task(_pump(reader, to_engine))
                     back = both.create_task(_pump(behind, writer))
-                    # Whichever side ends its connection ends that of the other: HTTP has no half of one.
+                    # When one side closes, close the other too: HTTP has no half-closed connections.
                     await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
                     there.cancel()
                     back.cancel()

@@ -1,4 +1,4 @@
-"""What gateways, placer and engines tell each other. No I/O."""
+"""The messages and values that gateways, placer and engines exchange. No I/O."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gateway.wire.limits import Used
 NAMESPACE, PLACER, ENGINE = "ctxgate", "ctxgate placer", "ctxgate engine "
 """Ray's namespace, and the names of our actors in it."""
 HERE, AWAY = "ctxgate: Ray is here", "ctxgate: Ray is away"
-"""What a gateway's agent says of Ray's head."""
+"""What a gateway's agent reports about Ray's head."""
 
 EngineState = Literal["ready", "draining"]
 
 
 class Settings(Struct, frozen=True):
-    """What the placer and the engines need of config.yaml. Holds the store's password: it goes by Ray's own channels
-    alone."""
+    """The parts of config.yaml that the placer and the engines need. Contains the store's password: sent only through
+    Ray."""
 
     cluster: Cluster
     store: str
@@ -37,12 +37,12 @@ class Settings(Struct, frozen=True):
 
     @property
     def saved(self) -> Prompts | None:
-        """What engines save of prompts; None if they don't: without a share it would be lost with the engine."""
+        """Settings of saved prompts; None if engines save none: without a share, they would die with it."""
         return self.prompts if self.prompts.share is not None and self.prompts.save != "off" else None
 
 
 class EngineRow(Struct, frozen=True):
-    """An engine as PostgreSQL has it. node, host: where it runs. launch: see `fingerprint`. slots: requests that it
+    """An engine's row in PostgreSQL. node, host: where it runs. launch: see `fingerprint`. slots: requests that it
     answers at once. places: the port of its `gateway.cluster.prompts.PlaceServer`; 0: it has none."""
 
     id: str
@@ -103,7 +103,7 @@ class Load(Struct, frozen=True, tag="load"):
 
 
 class Changed(Struct, frozen=True, tag="changed"):
-    """The engines in the store, or the callers' keys, are others than before."""
+    """The engines in the store, or the callers' keys, have changed."""
 
 
 class Failed(Struct, frozen=True, tag="failed"):
@@ -121,19 +121,19 @@ decode = msgspec.json.Decoder(Message).decode
 
 
 def placeable(model: Model) -> bool:
-    """Whether the cluster runs the model's engines; else its server is somebody else's."""
+    """Whether the cluster starts the model's engines; otherwise its server is external."""
     return model.startable and model.base_url is None and model.uds is None and model.port is None
 
 
 def fingerprint(model: Model, tls: ClusterTLS | None = None) -> str:
-    """Equal for models whose engines may stand for each other. tls: of the cluster; engines without it don't stand for
-    those that have it."""
+    """Equal for models whose engines are interchangeable. tls: of the cluster; engines without it can't replace
+    those with it."""
     # Enums, paths and structs of one model always print alike.
     return hashlib.sha256(repr((launch(model), tls is not None)).encode()).hexdigest()[:16]
 
 
 def split(load: Load, most: int) -> list[bytes]:
-    """`load` as messages of at most `most` bytes each, which say the same together."""
+    """Splits `load` into messages of at most `most` bytes each, which together say the same."""
     data = encode(load)
     names = [*dict.fromkeys([*load.busy, *load.read, *load.used])]
     if len(data) <= most or (len(names) < 2 and not load.read):

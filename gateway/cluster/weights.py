@@ -1,4 +1,4 @@
-"""Weights on the node that needs them: from the shared folder by their hash, else from where config.yaml pulls them."""
+"""Gets weights onto the node that needs them: from the shared folder by hash, else from the model's `pull` source."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ log = logging.getLogger("ctxgate.cluster")
 
 
 def provide(model: Model, shared: Path | None) -> None:
-    """Returns once the weights are at the model's path, or if nobody says where else they are: the engine's start then
-    tells that they are missing. Raises what `pull` raises. Blocks."""
+    """Returns once the weights are at the model's path, or if there is no source for them: the engine's start then
+    reports that they are missing. Raises what `pull` raises. Blocks."""
     if model.path is None or model.path.exists() or model.pull is None:
         return
     found = in_folder(shared, model.pull.sha256)

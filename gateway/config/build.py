@@ -190,7 +190,7 @@ class _Build:
         models = {name: self.model(name, entry) for name, entry in file.models.items()}
         if (active := models.get(file.active_model)) is not None and active.role != "chat":
             message = f"active_model: {active.name} is for {active.role}"
-            self.problem(("active_model",), message, "name a model that chats")
+            self.problem(("active_model",), message, "name a chat model")
         for runtime, general in (file.runtimes or {}).items():
             self.tuning(("runtimes", runtime), general, runtime)
         self.shared_ports(models)
@@ -316,7 +316,7 @@ class _Build:
                 self.problem((*at, "path"), message, "keep one of path and base_url", key=True)
             return
         if runtime == "openai" and not (_urls(entry) or self.written(at, "base_url", "port")):
-            self.problem(at, f"{name} has neither base_url nor port", "add base_url: of the server", key=True)
+            self.problem(at, f"{name} has neither base_url nor port", "add the server's base_url:", key=True)
         if IMPORT_STRING.fullmatch(runtime):
             return
         if entry.path is not None:
@@ -340,7 +340,7 @@ class _Build:
             message = f"{explain.dotted((*at, 'draft'))} names {found_both}"
             self.problem((*at, "draft"), message, "write model: a smaller model's weights, or ngram: true", key=True)
         if runtime == "llama.cpp" and entry.fit and entry.gpu_layers is not None:
-            message = f"{explain.dotted((*at, 'fit'))}: llama.cpp fits only what isn't given, and gpu_layers is"
+            message = f"{explain.dotted((*at, 'fit'))}: llama.cpp fits only settings that aren't given; gpu_layers is"
             self.problem((*at, "fit"), message, "leave out one of them", key=True)
 
     def adapters(self, at: KeyPath, entry: ModelEntry) -> tuple[Adapter, ...]:
@@ -480,7 +480,7 @@ class _Build:
             if path.is_relative_to(state) or state.is_relative_to(path):
                 at = ("rooms", "mounts", name, "path")
                 cure = "mount another folder, or move state_dir"
-                self.problem(at, f"{explain.dotted(at)}: the gateway's own state is there, with its keys", cure)
+                self.problem(at, f"{explain.dotted(at)}: it contains the gateway's own state, with its keys", cure)
             found[name] = _value(RoomMount, mount, path=path)
         return found
 
@@ -520,7 +520,9 @@ class _Build:
             for place, alias, adapter in _aliases(self.file.models[name]):
                 at: KeyPath = ("models", name, *place)
                 if (holder := taken.setdefault(alias, (name, adapter))) != (name, adapter) or alias == name:
-                    self.problem(at, f"{explain.dotted(at)}: {alias} is a name of {holder[0]}", "choose another")
+                    self.problem(
+                        at, f"{explain.dotted(at)}: {alias} is already a name of {holder[0]}", "choose another"
+                    )
             for index, other in enumerate(model.fallbacks):
                 at = ("models", name, "fallbacks", index)
                 if other not in models:
@@ -541,7 +543,7 @@ class _Build:
                 continue
             url = where.base_url or f"unix:{where.uds}"
             if url in found:
-                self.problem(inner, f"{explain.dotted(inner)}: {url} is there twice", "remove one of them")
+                self.problem(inner, f"{explain.dotted(inner)}: {url} is listed twice", "remove one of them")
             found.append(url)
         for key in ("base_url", "port", "path"):
             if found and getattr(entry, key) is not None:

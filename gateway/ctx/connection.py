@@ -69,11 +69,11 @@ class Wire:
             head = await self._reader.readuntil(b"\n")
             size = int(head[1:])
             if not 0 <= size <= most:
-                raise ProviderInvalidRequest(f"the runner sends {size} bytes at once, of at most {most}")
+                raise ProviderInvalidRequest(f"the runner sent {size} bytes at once; the limit is {most}")
             return chr(head[0]), await self._reader.readexactly(size)
         except (ValueError, asyncio.LimitOverrunError):
             raise ProviderInvalidRequest(
-                "the runner of this tree is of another ctxgate: run ctxgate ctx sync"
+                "the runner of this tree is from another version of ctxgate: run ctxgate ctx sync"
             ) from None
         except ConnectionError:
             raise asyncio.IncompleteReadError(b"", None) from None

@@ -58,7 +58,9 @@ class Call:
         """Raises ProviderInvalidRequest."""
         known, *fields = payload.split(b"\0")
         if known != VERSION or len(fields) < 6:
-            raise ProviderInvalidRequest("the runner of this tree is of another ctxgate: run ctxgate ctx sync")
+            raise ProviderInvalidRequest(
+                "the runner of this tree is from another version of ctxgate: run ctxgate ctx sync"
+            )
         try:
             object, name, run, folder, streams, form, *arguments = (field.decode() for field in fields)
         except UnicodeDecodeError:
@@ -82,7 +84,9 @@ class RunnerConnection:
         try:
             kind, payload = await self._wire.packet(LONGEST_CALL)
             if kind != "h":
-                raise ProviderInvalidRequest("the runner of this tree is of another ctxgate: run ctxgate ctx sync")
+                raise ProviderInvalidRequest(
+                    "the runner of this tree is from another version of ctxgate: run ctxgate ctx sync"
+                )
             call = Call.read(payload)
             run, name = call.run, call.caller.name
             await self._call(call)

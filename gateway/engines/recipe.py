@@ -324,7 +324,7 @@ def _configured(model: Model, machine: Machine, port: int | None) -> Recipe:
         port = _written_port(runtime.args) or port
         if port is None:
             raise ProviderUnavailable(
-                f"model {model.name!r}: its engine's args must hold {{port}}, or the model must name its port",
+                f"model {model.name!r}: its engine's args must contain {{port}}, or the model must name its port",
                 code="engine_misconfigured",
             )
     port = port or machine.free_port()

@@ -103,7 +103,7 @@ class RequestQueue:
             return ticket
         if len(self) >= most:
             raise ProviderRateLimit(
-                f"model {model!r}: {len(self)} requests wait already (engines.queue_length)",
+                f"model {model!r}: {len(self)} requests are already waiting (engines.queue_length)",
                 code="queue_full",
                 retry_after=retry_after,
             )

@@ -458,7 +458,7 @@ def _samplers(params: Any, text: str) -> None:
 def _sampler_letters(params: Any, text: str) -> None:
     unknown = [letter for letter in text if letter not in SAMPLERS]
     if unknown:
-        raise ValueError(f"{unknown[0]!r} is no sampler's letter")
+        raise ValueError(f"{unknown[0]!r} is not a sampler's letter")
     params.sampling.samplers = ";".join(SAMPLERS[letter] for letter in text)
 
 
@@ -474,7 +474,7 @@ def _speculation(params: Any, text: str) -> None:
     words = text.split(",")
     for word in words:
         if word not in SPECULATION:
-            raise ValueError(f"{word!r} is none of {', '.join(SPECULATION)}")
+            raise ValueError(f"{word!r} is not one of {', '.join(SPECULATION)}")
     kind = xllamacpp.common_speculative_type
     _add(params, "speculative.types", [_member(kind, word.upper().replace("-", "_")) for word in words])
 

@@ -99,7 +99,7 @@ def look(config: Config, written: str, *, name: str | None = None, model_name: s
     """
     source = parse(written)
     if name is not None and name in config.models:
-        raise ProviderInvalidRequest(f"config.yaml has a model {name} already: choose another name, by --name")
+        raise ProviderInvalidRequest(f"config.yaml already has a model {name}: choose another name with --name")
     looks: dict[type[Source], Callable[..., Addition]] = {
         Local: _local, Hub: _hub, InOllama: _ollama, Server: _server
     }  # fmt: skip
@@ -170,7 +170,7 @@ def _local(config: Config, source: Local, written: str, model_name: str | None) 
         raise ProviderInvalidModel(f"there is no {path}; name {FORMS}")
     for model in config.models.values():
         if model.path is not None and model.path.exists() and model.path.samefile(path):
-            raise ProviderInvalidRequest(f"config.yaml has these weights already, as {model.name}")
+            raise ProviderInvalidRequest(f"config.yaml already has these weights, as {model.name}")
     runtime = "mlx" if path.is_dir() else "llama.cpp"
     lines = (Line("runtime", runtime), Line("path", _shown_path(config, path)))
     return Addition(written, path.name, runtime, facts.of_path(path), lines, place=path)
@@ -184,7 +184,7 @@ def _hub(config: Config, source: Hub, written: str, model_name: str | None) -> A
         there = model.pull
         if there is not None and (there.kind, there.name, there.file) == ("hub", found.repo, found.file):
             raise ProviderInvalidRequest(
-                f"config.yaml has it already, as {model.name}: `ctxgate pull {model.name}` fetches its weights"
+                f"config.yaml already has it, as {model.name}: `ctxgate pull {model.name}` fetches its weights"
             )
     runtime = "mlx" if found.file is None else "llama.cpp"
     base = (found.file or found.repo).rpartition("/")[2]
@@ -199,7 +199,7 @@ def _hub(config: Config, source: Hub, written: str, model_name: str | None) -> A
 def _ollama(config: Config, source: InOllama, written: str, model_name: str | None) -> Addition:
     for model in config.models.values():
         if model.runtime == "ollama" and model.upstream_name == source.name:
-            raise ProviderInvalidRequest(f"config.yaml has it already, as {model.name}")
+            raise ProviderInvalidRequest(f"config.yaml already has it, as {model.name}")
     base = servers.ollama_url()
     known = servers.in_ollama(base, source.name)
     lines = [Line("runtime", "ollama"), Line("model_name", source.name)]

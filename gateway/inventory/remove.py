@@ -17,7 +17,7 @@ def remove(config: Config, model: Model) -> None:
     """Takes out the entry. Raises ProviderInvalidRequest for the active model; ConfigError if another key names it."""
     if model.name == config.active_model:
         raise ProviderInvalidRequest(
-            f"{model.name} is the active model: make another one active first, by `ctxgate swap NAME` or in "
+            f"{model.name} is the active model: make another one active first, with `ctxgate swap NAME` or in "
             f"{config.source}"
         )
     before = config.source.read_bytes()

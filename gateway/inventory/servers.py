@@ -121,7 +121,7 @@ def _one(http: httpx.Client, url: str, wanted: str | None) -> tuple[str, Json]:
     listing = _get(http, "/v1/models")
     data = listing.get("data") if listing is not None else None
     if not isinstance(data, list):
-        raise ProviderInvalidRequest(f"{url} answers, but has no /v1/models: it is no server that ctxgate knows")
+        raise ProviderInvalidRequest(f"{url} answers, but has no /v1/models: it isn't a server that ctxgate supports")
     models = {str(entry["id"]): entry for entry in data if isinstance(entry, dict) and "id" in entry}
     if wanted is None and len(models) == 1:
         wanted = next(iter(models))

@@ -1,6 +1,6 @@
-"""What an engine has read and written of an answer that was put aside: saved from its slot, restored into another.
+"""Saves the slot of an answer that is put aside (prompt and answer so far), and restores it into another slot.
 
-As with saved prompts, trouble costs time and no answer: without its file, the engine reads the tokens again.
+As with saved prompts, a failure costs time but no answer: without the file, the engine reads the tokens again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gateway.prompts.live import RESTORE_SECONDS, SAVE_SECONDS, TROUBLE, LivePro
 log = logging.getLogger("ctxgate")
 
 HEADS = (6, 3)
-"""Words of 32 bits before the token ids in llama.cpp's files: of today's builds, and of older ones."""
+"""32-bit words before the token ids in llama.cpp's files: in current builds, and in older ones."""
 
 
 class Aside(Struct):
-    """A slot in a file that only this process knows. turn: of the answer. count: its tokens. head: the first bytes,
+    """A slot in a file that only this process uses. turn: of the answer. count: its tokens. head: the first bytes,
     with their ids."""
 
     turn: Turn
@@ -35,7 +35,7 @@ class Aside(Struct):
     head: bytes
 
     def tokens(self, begin: Sequence[int]) -> list[int] | None:
-        """The ids behind `begin`, the prompt's; None if the file isn't of that prompt, or of an unknown form."""
+        """The ids that follow `begin`, the prompt's; None if the file has another prompt, or an unknown format."""
         for words in HEADS:
             ids = array("i", self.head[: len(self.head) // 4 * 4])[words : words + self.count].tolist()
             if ids[: len(begin)] == list(begin):
@@ -73,7 +73,7 @@ async def put_aside(live: LivePrompts, turn: Turn) -> Aside | None:
 
 
 async def take_back(live: LivePrompts, server: SlotServer, aside: Aside | None) -> Turn:
-    """A slot with what the file holds, or an empty one if that fails."""
+    """A slot with the file's contents, or an empty one if restoring fails."""
     begun = aside.turn if aside is not None and aside.key == live.key else None
     turn = await live.take(server, begun)
     if turn.slot is None or aside is None or begun is None:

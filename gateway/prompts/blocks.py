@@ -1,19 +1,19 @@
-"""Prompts as chains of block hashes: two prompts that begin alike have chains that begin alike. No I/O."""
+"""Prompts as chains of block hashes: prompts with a common prefix have chains with a common prefix. No I/O."""
 
 from __future__ import annotations
 
 from hashlib import blake2b
 
 BLOCK_BYTES = 256
-"""Of rendered text in a block: 60 to 100 tokens. An engine matches single tokens; a chain only finds its slot."""
+"""Bytes of rendered text in a block: 60 to 100 tokens. An engine matches single tokens; a chain only finds the slot."""
 HASH_BYTES = 10
 
 Chain = tuple[bytes, ...]
-"""Each hash covers all blocks up to its own, so equal hashes mean equal beginnings."""
+"""Each hash covers all blocks up to its own, so equal hashes mean equal prefixes."""
 
 
 def chain(text: str) -> Chain:
-    """The chain of a rendered prompt, without a last block that isn't full: a prompt that goes on differs in that."""
+    """The chain of a rendered prompt, without an incomplete last block, in which a longer prompt would differ."""
     return chain_of(text.encode("utf-8", "surrogatepass"), BLOCK_BYTES)
 
 

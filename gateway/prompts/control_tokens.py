@@ -1,4 +1,4 @@
-"""The control tokens of models, kept on disk: to read them from an engine's vocabulary takes longer than to restore a
+"""The control tokens of models, kept on disk: reading them from an engine's vocabulary takes longer than restoring a
 prompt. All functions block; call them in a thread."""
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 
 MOST_KEPT = 32
-"""Keys in the file; the oldest go first."""
+"""The most keys in the file; the oldest are dropped first."""
 
 Tokens = Mapping[str, list[int]]
 """See `gateway.wire.control_tokens.ControlTokens`."""
 
 
 def remembered(file: Path, key: str) -> Tokens | None:
-    """What `remember` wrote for the key; None if it wrote nothing, or the file can't be read."""
+    """The tokens that `remember` stored for the key; None if there are none, or the file can't be read."""
     return _all(file).get(key)
 
 

@@ -1,4 +1,4 @@
-"""Why an engine had to read a prompt again: where a request first differs from the turn before. No I/O."""
+"""Explains why an engine had to read a prompt again: where a request first differs from the previous turn. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 MOST_TURNS, MOST_BYTES = 16, 8 * 1024 * 1024
-"""What the doctor remembers of one model: the last turns of as many conversations, in as many bytes."""
+"""Limits of what the doctor remembers for one model: conversations (the last turn of each), and bytes."""
 SHOWN = 40
 """Characters of a difference that a finding quotes."""
 
@@ -52,14 +52,14 @@ class _Turn(Struct, frozen=True):
 
 
 class Doctor:
-    """Of one model: compares each request with the last one of its conversation."""
+    """For one model: compares each request with the previous one of its conversation."""
 
     def __init__(self) -> None:
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
         self._count = 0
 
     def look(self, tools: bytes, messages: bytes) -> list[Finding]:
-        """Where the request's tools and messages differ from those of the turn before; [] if they only go on.
+        """Where the request's tools and messages differ from the previous turn's; [] if they only continue them.
 
         Both are JSON arrays, tools may be empty. Raises nothing that a request can cause.
         """
@@ -84,7 +84,7 @@ class Doctor:
         return found
 
     def _like(self, parts: Sequence[bytes]) -> int | None:
-        """The earlier request that has most messages in common with this one, system messages aside."""
+        """The earlier request that shares the most messages with this one, not counting system messages."""
         wanted = _talk(parts)
         best, most = None, 0
         for key, turn in self._turns.items():
@@ -98,7 +98,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def _goes_on(turn: _Turn, tools: bytes, messages: bytes) -> bool:
-    """Whether the messages are those of `turn`, and perhaps more."""
+    """Whether the messages are those of `turn`, possibly followed by more."""
     if turn.tools != tools or not messages.startswith(turn.messages[:-1]):
         return False
     return messages[len(turn.messages) - 1 : len(turn.messages)] in (b",", b"]")
@@ -194,7 +194,7 @@ def _advice(place: str, old: str, new: str) -> str:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Also in the order of keys, which engines see."""
+    """Compares the order of keys too, since engines see it."""
     return one == other and _written(one) == _written(other)
 
 

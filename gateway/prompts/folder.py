@@ -1,8 +1,8 @@
 """The files of saved prompts. All methods block; call them in a thread.
 
-Each prompt has two files: NAME.prompt, which the engine wrote, and NAME.json, which describes it. The description comes
-last and goes first, so a prompt without a description is a leftover. They hold conversations: the folder is for its
-owner alone.
+Each prompt has two files: NAME.prompt, which the engine wrote, and NAME.json, which describes it. The description is
+written last and removed first, so a prompt without a description is a leftover. The files contain conversations: only
+the owner can open the folder.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from gateway.prompts.key import FileVersion, version_of
 PROMPT, DESCRIPTION = ".prompt", ".json"
 ABANDONED_SECONDS = 600.0
 HEAD_BYTES = 4 * 1024 * 1024
-"""Holds the ids of a million tokens."""
+"""Enough for the ids of a million tokens."""
 _FRESH = re.compile(r"(?:new|aside)-(\d+)-[0-9a-f]+\.(prompt|safetensors)")
 
 
 class Damaged(Exception):
-    """A file isn't what its description says."""
+    """A file doesn't match its description."""
 
 
 class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._checked: dict[str, FileVersion] = {}
-        """The versions of the files whose hashes were right, by name."""
+        """The versions of files whose hashes have been verified, by name."""
 
     def list(self) -> dict[str, Saved]:
         """The saved prompts by name."""
@@ -44,7 +44,7 @@ class Folder:
         return {saved.name: saved for saved in found if saved is not None}
 
     def open(self) -> dict[str, Saved]:
-        """The saved prompts by name. Removes what killed gateways left half-written. Raises OSError."""
+        """The saved prompts by name. Removes files that killed gateways left incomplete. Raises OSError."""
         self.make()
         found = self.list()
         for description in self._glob(f"*{DESCRIPTION}"):
@@ -53,7 +53,7 @@ class Folder:
         for prompt in (*self._glob(f"*{PROMPT}"), *self._glob("new-*.safetensors")):
             writer = _FRESH.fullmatch(prompt.name)
             if writer is not None:
-                # Before it opened the folder this process wrote nothing: a file with its id is another's that died.
+                # This process has written nothing yet: a file with its id belongs to an earlier one that died.
                 if int(writer[1]) == os.getpid() or not _alive(int(writer[1])):
                     prompt.unlink(missing_ok=True)
             elif prompt.stem not in found and not prompt.with_suffix(DESCRIPTION).exists():
@@ -63,7 +63,7 @@ class Folder:
         return found
 
     def make(self) -> None:
-        """Makes the folder, for its owner alone. Raises OSError."""
+        """Creates the folder, accessible only to its owner. Raises OSError."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.chmod(0o700)
 
@@ -73,8 +73,8 @@ class Folder:
         return f"{kind}-{os.getpid()}-{token_hex(8)}{PROMPT}"
 
     def read(self, fresh: str, size: int) -> tuple[FileVersion, bytes]:
-        """What an engine wrote as `fresh`, for `unchanged`, and its first HEAD_BYTES. Raises Damaged if the size isn't
-        `size`, OSError."""
+        """The version of a file that an engine wrote as `fresh`, for `unchanged`, and its first HEAD_BYTES. Raises
+        Damaged if the size isn't `size`, OSError."""
         path = self.path / fresh
         with path.open("rb") as file:
             os.fchmod(file.fileno(), 0o600)
@@ -88,7 +88,7 @@ class Folder:
         return version_of(self.path / fresh) == version
 
     def keep(self, fresh: str, saved: Saved) -> Saved:
-        """Takes over what an engine wrote as `fresh`, or another machine; returns its description with the hash.
+        """Takes over a file from an engine (see `fresh`) or from another machine; returns its description with hash.
 
         Raises Damaged if the size isn't `saved.size`, or the hash another than `saved.sha256` unless that is empty;
         OSError. Removes the file then.
@@ -125,7 +125,7 @@ class Folder:
         return path.name
 
     def check(self, saved: Saved) -> Path:
-        """As `file`, but nobody uses it yet. Returns where it is."""
+        """Like `file`, but doesn't count as a use. Returns the path."""
         path = self.path / (saved.name + PROMPT)
         version = version_of(path)
         if self._checked.get(saved.name) == version:
@@ -135,7 +135,7 @@ class Folder:
                 raise Damaged("its size has changed")
             if file_digest(file, "sha256").hexdigest() != saved.sha256:
                 raise Damaged("its contents have changed")
-        # Of before the look: what changed it meanwhile is seen next time.
+        # The version from before the check, so that a change during the check is noticed next time.
         self._checked[saved.name] = version
         return path
 
@@ -144,7 +144,7 @@ class Folder:
         self._unlink(name.removesuffix(PROMPT))
 
     def free(self) -> int:
-        """Bytes that the file system has left. Raises OSError."""
+        """Free bytes of the file system. Raises OSError."""
         stat = os.statvfs(self.path)
         return stat.f_bavail * stat.f_frsize
 
@@ -168,7 +168,7 @@ class Folder:
             os.close(folder)
 
     def _described(self, description: Path) -> Saved | None:
-        """None for a description that doesn't fit its file."""
+        """None if the description doesn't match its file."""
         prompt = description.with_suffix(PROMPT)
         try:
             saved = msgspec.json.decode(description.read_bytes(), type=Saved)
@@ -185,7 +185,7 @@ class Folder:
         (self.path / (name + PROMPT)).unlink(missing_ok=True)
 
     def _sweep(self) -> None:
-        """Removes what engines wrote long after nobody waited for it any more."""
+        """Removes files that engines finished long after the gateway stopped waiting for them."""
         for fresh in self._glob("new-*"):
             try:
                 if time.time() - fresh.stat().st_mtime > ABANDONED_SECONDS:
@@ -198,7 +198,7 @@ class Folder:
 
 
 def name() -> str:
-    """A new name, in the order of time for people who look."""
+    """A new name; names sort by time, for people who look at the folder."""
     return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{token_hex(4)}"
 
 

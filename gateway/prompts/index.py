@@ -1,4 +1,4 @@
-"""The saved prompts, which of them serves a request, and which ones have to go. No I/O."""
+"""Decides which saved prompt serves a request, and which ones to remove. No I/O."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Match(Struct, frozen=True):
 
 
 def best(entries: Iterable[Saved], key: str, chain: Chain) -> Match | None:
-    """The saved prompt that shares most with a request; of several, the newest of those with the least beyond that."""
+    """The saved prompt that shares the most blocks with a request; among equals, the newest with the fewest others."""
     found: tuple[int, int, float] | None = None
     match: Match | None = None
     for entry in entries:
@@ -54,7 +54,7 @@ def best(entries: Iterable[Saved], key: str, chain: Chain) -> Match | None:
 
 
 def superseded(entries: Iterable[Saved], newer: Saved) -> list[Saved]:
-    """Earlier turns of the conversation in `newer`, which holds all that they hold."""
+    """Earlier turns of the conversation in `newer`, which contains them."""
     return [
         entry
         for entry in entries
@@ -66,7 +66,7 @@ def superseded(entries: Iterable[Saved], newer: Saved) -> list[Saved]:
 
 
 def excess(entries: Mapping[str, Saved], *, max_bytes: int, max_age_days: float, now: float) -> list[Saved]:
-    """What must go: prompts that nobody used for `max_age_days`, then the least recently used above `max_bytes`."""
+    """The prompts to remove: those unused for `max_age_days`, then the least recently used above `max_bytes`."""
     old = [entry for entry in entries.values() if now - entry.used > max_age_days * DAY]
     rest = sorted((entry for entry in entries.values() if entry not in old), key=lambda entry: entry.used)
     size = sum(entry.size for entry in rest)

@@ -1,7 +1,7 @@
-"""What decides whether an engine may read a file that another one wrote. No I/O but for `fingerprint` and `contents`.
+"""Decides whether an engine may read a file that another one wrote. Only `fingerprint` and `contents` do I/O.
 
-An engine reads a file of other weights of the same shape without complaint, and then writes wrong text. So the key
-holds everything that shapes the cache: weights, adapters, build, and all options.
+An engine loads a file of other weights with the same shape without an error, and then writes wrong text. So the key
+contains everything that shapes the cache: weights, adapters, build, and all options.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 FORMAT = 1
-"""Of the files beside the saved prompts; another number is another key."""
+"""Format version of the files; another number makes another key."""
 SAMPLES, SAMPLE_BYTES = 64, 64 * 1024
-"""Hashing all weights would take as long as loading them. These samples, size and time tell any two files apart that
-anybody makes by accident."""
+"""Hashing all weights would take as long as loading them. These samples, size and time distinguish any two files,
+unless somebody forges one."""
 MOST_KNOWN = 256
-"""Files whose hashes are remembered on disk."""
+"""How many files' hashes to remember on disk."""
 PLACES = ("--port", "--host", "--alias", "-a", "--slot-save-path")
 """Options that say where the engine is and what it is called."""
 OF_THE_MACHINE = ("--threads", "--threads-batch", "-t", "-tb")
-"""Options that differ between machines and shape no cache."""
+"""Options that differ between machines and don't affect the cache."""
 
 
 class FileVersion(NamedTuple):
-    """changed: the time that no program can set."""
+    """changed: the ctime, which programs can't set."""
 
     device: int
     inode: int
@@ -38,7 +38,7 @@ class FileVersion(NamedTuple):
 
 
 def fingerprint(paths: Iterable[Path]) -> str:
-    """Tells the contents of files apart by size, time of change and samples.
+    """Identifies the contents of files by size, time of change and samples.
 
     Blocks to read up to 4 MB of each file, the first time and after each change.
 
@@ -51,7 +51,7 @@ def fingerprint(paths: Iterable[Path]) -> str:
 
 
 def contents(paths: Iterable[Path], remembered: Path) -> str:
-    """Tells the contents of files apart on any machine, by their hashes.
+    """Identifies the contents of files on any machine, by their hashes.
 
     Blocks to read all of each file, the first time and after each change. remembered: where hashes are kept. Raises
     OSError.
@@ -102,7 +102,7 @@ def _samples(path: Path, version: FileVersion) -> bytes:
 
 
 def options(argv: Iterable[str], without: Sequence[str] = PLACES) -> list[str]:
-    """The arguments that shape a cache: all but `without`."""
+    """The arguments that affect the cache: all but `without`."""
     kept: list[str] = []
     skip = False
     for arg in argv:

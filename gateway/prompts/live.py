@@ -1,6 +1,6 @@
-"""The prompts of one running engine: places requests in its slots, restores what is saved, saves what it will lose.
+"""The prompts of one running engine: assigns requests to slots, restores saved prompts, saves those about to be lost.
 
-Any trouble means that the engine reads the prompt itself: nothing here fails a request.
+If anything goes wrong, the engine reads the prompt itself: nothing here makes a request fail.
 """
 
 from __future__ import annotations
@@ -43,34 +43,34 @@ SAVE_SECONDS = RESTORE_SECONDS = 30.0
 STOP_SECONDS = 60.0
 """For all files of an engine that ends."""
 RECALL_SECONDS = 2.0
-"""To bring a prompt back from the engine's cache; reading it anew takes longer."""
+"""Time limit for bringing a prompt back from the engine's cache; reading it again takes longer."""
 LEAST_BYTES_PER_TOKEN = 2
-"""Of a request's messages. Those with fewer bytes have fewer than `min_tokens` tokens."""
+"""The fewest bytes of a token: a request with fewer than this for each of `min_tokens` is too short to save."""
 LINE_SECONDS = 30.0
 """How long a request waits for a slot before it waits in the engine's own queue."""
 LOOK_SECONDS, LOOK_AGAIN = 2.0, 0.005
-"""How long a request waits to see those before it in slots of the engine, and before each further look."""
+"""How long a request waits until earlier ones are seen in their slots, and how long between two looks."""
 TOLERANCE = 8
 """Tokens by which an engine's counts may differ: the last one, drafts."""
 FAST_SECONDS_PER_TOKEN = 0.0002
-"""Until an engine has shown how fast it reads."""
+"""Assumed for an engine until its reading speed is known."""
 SLOW_SECONDS = 0.1
-"""A slow engine takes as long for one block."""
+"""An engine that takes this long to read one block is slow."""
 RATE_TOKENS = 64
-"""As many tokens must be read to learn how long reading takes."""
+"""How many tokens an engine must read for a measurement of its speed."""
 WRITING = 8
-"""A written token takes as long as so many read ones, at least: from a whole answer, whose first token nobody saw."""
+"""Writing a token takes at least as long as reading this many: an estimate for whole answers, without a first token."""
 IN_VAIN = 0.5
-"""The share of a restored beginning that an engine must report as cached."""
+"""The share of a restored prefix that an engine must report as cached."""
 MOST_IN_VAIN = 2
-"""As many restores in a row without effect show that this engine can't do it with this model."""
+"""After this many restores in a row without effect, this engine can't restore this model's prompts."""
 WORTH = 200
 """A prompt is saved again once it has grown by a 200th."""
 TROUBLE = (GatewayError, OSError, TimeoutError, Damaged, ValueError)
 
 
 class Build(Struct, frozen=True):
-    """What an engine says of itself once it runs. facts: what shapes its cache, for the key."""
+    """What an engine reports about itself once it runs. facts: what affects its cache, for the key."""
 
     slots: int
     facts: object
@@ -80,7 +80,7 @@ class SlotServer(Protocol):
     """How to handle the slots of an engine's server. All methods raise GatewayError."""
 
     async def build(self) -> Build | None:
-        """None if its slots can't be saved."""
+        """None if the engine's slots can't be saved."""
         ...
 
     async def save(self, slot: int, file: str) -> tuple[int, int]:
@@ -92,8 +92,7 @@ class SlotServer(Protocol):
         ...
 
     async def held(self) -> list[tuple[int, int]] | None:
-        """The idle slots, each with its count of tokens; the one that was used last comes first. None if it doesn't
-        tell."""
+        """The idle slots, each with its count of tokens, the last used first. None if the engine doesn't say."""
         ...
 
     async def recall(self, prompt: str) -> None:
@@ -120,7 +119,7 @@ class Place(Protocol):
 
 
 class Placing(Protocol):
-    """Who places requests in an engine: `LivePrompts`, or whoever asks those on another machine."""
+    """Assigns requests to an engine's slots: `LivePrompts`, or a proxy for one on another machine."""
 
     async def place(
         self, server: SlotServer, sent: Sequence[bytes], render: Callable[[], Awaitable[str | None]], *, private: bool
@@ -178,13 +177,13 @@ class Turn:
             slot.unsaved, slot.sure = 0 if saved else tokens, True
 
     def leave(self) -> None:
-        """The engine is done with the request. Idempotent."""
+        """The engine has finished with the request. Idempotent."""
         if not self.left:
             self.left = True
             self._live.left(self._slot)
 
     def __enter__(self) -> None:
-        """Around sending the request: if that raises, the engine did not take it, and its slot holds what it held."""
+        """Enter this around sending the request: if that raises, the engine didn't accept it; its slot is unchanged."""
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
@@ -193,7 +192,7 @@ class Turn:
             self._live.began(self._slot)
 
     def refused(self) -> None:
-        """The engine did not take the request."""
+        """The engine didn't accept the request."""
         self.leave()
         slot = self._slot
         if slot is not None and self._before is not None and self.restored is None:
@@ -211,8 +210,8 @@ class Turn:
 
 
 class LivePrompts:
-    """Of one engine process. prints: what its key depends on, taken before it started and again now. anywhere: the
-    same as other machines know it; None: it shares none."""
+    """For one engine process. prints: what its key depends on, taken before it started and again now. anywhere: the
+    same in a form that holds on other machines; None: nothing is shared."""
 
     def __init__(
         self,
@@ -230,22 +229,22 @@ class LivePrompts:
         self._anywhere = anywhere
         self._key: str | None = None
         self._sharing: asyncio.Task[None] | None = None
-        """Finds the key of the share."""
+        """The task that computes the key of the share."""
         self._asked = asyncio.Lock()
         self._known = False
         self._slots: list[Slot] = []
         self._hosted: list[Hosted] = []
         self._uses = 0
         self._unplaced = self._unseen = 0
-        """Requests in the engine whose slot it chose, and how many of them were not yet seen in one."""
+        """Requests for which the engine chose the slot, and how many of them haven't been seen in one yet."""
         self._seconds_per_token = 0.0
         self.assumed_seconds_per_token = FAST_SECONDS_PER_TOKEN
-        """How long reading takes, until this engine has shown it."""
+        """Reading speed to assume until this engine's own is known."""
         self._in_vain = 0
         self._line: deque[asyncio.Future[None]] = deque()
         """Requests that wait for a slot, the oldest first."""
         self.saving = asyncio.Lock()
-        """An engine that shall save several busy slots forgets some until the next answer ends: one at a time."""
+        """One save at a time: asked to save several busy slots, an engine forgets some until the next answer ends."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -267,10 +266,10 @@ class LivePrompts:
     async def place(
         self, server: SlotServer, sent: Sequence[bytes], render: Callable[[], Awaitable[str | None]], *, private: bool
     ) -> Turn | None:
-        """A place for a request; None if none of this concerns it.
+        """A place for a request; None if saved prompts don't apply to it.
 
-        sent: its tools and messages, in JSON. render: its prompt as the model's template makes it. private: leave
-        nothing of it behind.
+        sent: its tools and messages, in JSON. render: its prompt as the model's template makes it. private: save
+        nothing of it.
         """
         if self.saved.settings.save == "off" or (self._known and self._key is None):
             return None
@@ -286,7 +285,7 @@ class LivePrompts:
             return None
 
     async def place_beside(self, server: SlotServer, sent: bytes, *, private: bool) -> Turn | None:
-        """A place for a request that isn't saved. sent: what others that are as short may begin with, too."""
+        """A place for a request that won't be saved. sent: its text, whose prefix other short requests may share."""
         await self._any_idle()
         try:
             return await self._spare(server, private=private, sent=b"" if private else sent)
@@ -308,7 +307,7 @@ class LivePrompts:
             raise
 
     async def _fetch(self, key: str, begins: Chain) -> None:
-        """Brings from the share what is neither in the engine nor on this disk, unless reading it is faster."""
+        """Fetches a prompt from the share if neither the engine nor this disk has it, unless reading it is faster."""
         least = self._worth(begins)
         held = [*(slot.chain for slot in self._slots), *(hosted.chain for hosted in self._hosted)]
         match = self.saved.best(key, begins)
@@ -321,28 +320,28 @@ class LivePrompts:
             await self.saved.fetch(key, begins, known + least - 1, max(0.0, end - time.monotonic()))
 
     async def know(self, server: SlotServer) -> bool:
-        """Learns what the engine is; whether its slots can be saved and restored."""
+        """Identifies the engine; returns whether its slots can be saved and restored."""
         if not self._known and self.saved.settings.save != "off":
             await self._find_key(server)
         return self._key is not None
 
     @property
     def key(self) -> str | None:
-        """What its files depend on; None until `know`, and if nothing is saved."""
+        """The key of its files; None until `know`, and if nothing is saved."""
         return self._key
 
     async def control_tokens(
         self, server: SlotServer, read: Callable[[], Awaitable[dict[str, list[int]]]]
     ) -> Mapping[str, list[int]]:
-        """What `read` reads from the engine's vocabulary, which an engine with the same key may have told before."""
+        """The control tokens of the vocabulary: remembered from an engine with the same key, else from `read`."""
         if not await self.know(server) or self._key is None:
             return await read()
         return await self.saved.control_tokens(self._key, read)
 
     async def take(self, server: SlotServer, begun: Turn | None = None) -> Turn:
-        """A slot for an answer that fills it with a file of its own. begun: its turn until it was put aside.
+        """A slot for an answer that resumes from its own file. begun: its turn until it was put aside.
 
-        Saves what the slot loses. The turn has no slot if all are taken for long.
+        Saves the slot's contents first. The turn has no slot if all stay busy for too long.
         """
         await self.know(server)
         await self._any_idle()
@@ -369,9 +368,10 @@ class LivePrompts:
         return turn
 
     async def _any_idle(self) -> None:
-        """Waits here for a slot instead of in the engine's queue, which would not say which slot it took.
+        """Waits for a slot here instead of in the engine's queue, which wouldn't say which slot the request got.
 
-        Whoever returns from here must take a place, or call `freed`. After LINE_SECONDS the engine's queue it is.
+        After this returns, the caller must take a place, or call `freed`. After LINE_SECONDS, the request goes to the
+        engine's queue after all.
         """
         if not self._slots or (self._has_idle() and not self._line):
             return
@@ -401,7 +401,7 @@ class LivePrompts:
         return any(not slot.busy for slot in self._slots)
 
     def freed(self) -> None:
-        """A slot became idle, or stayed so: the next request in line may have it."""
+        """A slot became or stayed idle: the next request in line may have it."""
         while self._line and self._has_idle():
             turn = self._line.popleft()
             if not turn.done():
@@ -431,17 +431,17 @@ class LivePrompts:
     # then waits for a whole answer. So neither kind of request follows the other before that one is seen in its slot.
 
     async def _see_unplaced(self, server: SlotServer) -> None:
-        """Before the gateway chooses a slot: finds those that the engine chose for others."""
+        """Before the gateway chooses a slot: finds the slots that the engine chose for other requests."""
         if self._unplaced:
             await self._look_until(server, lambda: not self._unseen)
 
     async def _see_placed(self, server: SlotServer) -> None:
-        """Before the engine chooses a slot: waits until it works in those that the gateway chose."""
+        """Before the engine chooses a slot: waits until it works in the slots that the gateway chose."""
         if any(slot.busy and not slot.seen for slot in self._slots):
             await self._look_until(server, lambda: not any(slot.busy and not slot.seen for slot in self._slots))
 
     async def _look_until(self, server: SlotServer, seen: Callable[[], bool]) -> None:
-        """Looks at least once, and goes on after LOOK_SECONDS."""
+        """Looks at least once; gives up after LOOK_SECONDS."""
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 while await self._look(server):
@@ -452,7 +452,7 @@ class LivePrompts:
             log.debug("model %s: its slots can't be seen: %s", self._model, error)
 
     async def _look(self, server: SlotServer) -> bool:
-        """Notes in which slots the engine works; False if it doesn't tell."""
+        """Notes in which slots the engine works; False if it doesn't say."""
         found = await server.held()
         if found is None:
             return False
@@ -466,14 +466,14 @@ class LivePrompts:
         return True
 
     def _at_stake(self) -> bool:
-        """Whether a request might overwrite what is worth saving."""
+        """Whether a request might overwrite a prompt that is worth saving."""
         least = self.saved.settings.min_tokens
         return any(slot.idle and slot.worth_saving(least) for slot in self._slots)
 
     async def _spare(self, server: SlotServer, *, private: bool, sent: bytes = b"") -> Turn | None:
-        """For a request that shall not overwrite what may be saved, and is not saved itself.
+        """A slot for a request that isn't saved itself, and must not overwrite a prompt that may be saved.
 
-        Where nothing can be lost, the engine chooses: it also finds beginnings in its cache in memory.
+        If nothing can be lost, the engine chooses: it also finds prefixes in its cache in memory.
         """
         if self._known and self._key is None:
             return None
@@ -487,7 +487,7 @@ class LivePrompts:
         else:
             slot.short = short
         if slot is None and private:
-            # It may get any slot: save none of them.
+            # It may get any slot, so don't rely on any of them.
             for each in self._slots:
                 self._move(each)
         return self._turn(server, slot, "", ())
@@ -530,7 +530,7 @@ class LivePrompts:
         return turn
 
     async def _prepare(self, turn: Turn, slot: Slot, choice: Choice, match: Match | None) -> None:
-        """Saves what the slot is about to lose, then fills it from a file."""
+        """Saves the slot's contents, then fills it from a file."""
         if choice.rescue:
             await self._save(turn.server, slot)
         if choice.restore is None or match is None:
@@ -545,7 +545,7 @@ class LivePrompts:
         except TimeoutError:
             raise  # the engine reads a long prompt of another request; the file is good
         except TROUBLE:
-            # A file that an engine can't read must not be tried again: it may be what ended the engine.
+            # Never retry a file that an engine couldn't read: it may have crashed the engine.
             await self.saved.drop(choice.restore)
             raise
         if tokens != choice.restore.tokens:
@@ -581,7 +581,7 @@ class LivePrompts:
         return self._check(turn, usage, prompt, cached)
 
     def _check(self, turn: Turn, usage: Mapping[str, Any], prompt: int, cached: int) -> Mapping[str, Any]:
-        """Compares what the engine read with what it should have found in the file."""
+        """Compares the tokens that the engine read with those that it should have found in the file."""
         restored = turn.restored
         if restored is None or not turn.chain:
             return usage
@@ -601,7 +601,7 @@ class LivePrompts:
         return {**usage, "restored_tokens": helped, "seconds_saved": round(helped * self._seconds_per_token, 3)}
 
     def _find_slot(self, turn: Turn, tokens: int) -> None:
-        """The engine chose the slot of this request: finds out which."""
+        """Finds out which slot the engine chose for this request."""
         if not turn.chain and not any(slot.chain for slot in self._slots):
             return
         if len(self._slots) == 1:
@@ -627,7 +627,7 @@ class LivePrompts:
             slot.chain, slot.prompt, slot.tokens, slot.unsaved = turn.chain, turn.prompt, tokens, tokens
 
     def _move(self, slot: Slot) -> None:
-        """Another prompt took the slot: the engine moved what it held to its cache."""
+        """Another prompt took the slot, so the engine moved the slot's contents to its cache."""
         if slot.chain:
             self._hosted = [*self._hosted, Hosted(slot.chain, slot.unsaved, slot.prompt)][-MOST_HOSTED:]
         slot.forget()
@@ -635,7 +635,7 @@ class LivePrompts:
     # Saving
 
     async def settled(self) -> None:
-        """Returns once everything that answers left to do is done."""
+        """Returns once all work left over from answers is done."""
         await self._engine_is_done()
         await self.saved.kept()
         await self.saved.shared()
@@ -645,7 +645,7 @@ class LivePrompts:
             await asyncio.wait(self._tasks)
 
     async def save_all(self, server: SlotServer) -> None:
-        """Has the engine write what it holds and no file does, before it ends.
+        """Has the engine write all prompts that no file has yet, before it ends.
 
         Raises nothing, takes STOP_SECONDS at most. `SavedPrompts.kept` waits for the files.
         """
@@ -655,7 +655,7 @@ class LivePrompts:
             async with asyncio.timeout(STOP_SECONDS):
                 await self._engine_is_done()
                 for slot in self._slots:
-                    # Saving waits for the answer in a slot; what is cut off now is not worth that.
+                    # Saving waits for the answer in a slot; an answer that is cut off now isn't worth the wait.
                     if not slot.busy:
                         await self._save(server, slot)
                 for hosted in self._hosted:
@@ -700,7 +700,7 @@ class LivePrompts:
             expected = tokens if tokens is not None else max(count, saved.settings.min_tokens)
             exact = abs(count - expected) <= TOLERANCE and slot.chain == begins
             if count < expected - TOLERANCE or shared(slot.chain, begins) < len(begins):
-                # Another prompt has the slot by now, or its answer was cut off early.
+                # Another prompt has taken the slot, or the answer was cut off early.
                 await saved.discard(fresh)
                 return
             now = time.time()
@@ -719,7 +719,7 @@ class LivePrompts:
     # The engine
 
     async def _find_key(self, server: SlotServer) -> None:
-        """Learns what the engine is; without a key nothing is saved or restored."""
+        """Identifies the engine; without a key, nothing is saved or restored."""
         async with self._asked:
             if self._known:
                 return
@@ -741,7 +741,7 @@ class LivePrompts:
             self._known = True
 
     async def _share(self, key: str, anywhere: Callable[[], list[str]], build: Build) -> None:
-        """Reads all weights, the first time."""
+        """Computes the key of the share; the first time, this reads all weights."""
         facts = await asyncio.to_thread(anywhere)
         self.saved.shares(key, keys.key("shared", facts, build.slots, build.facts))
 
@@ -759,7 +759,7 @@ class LivePrompts:
 
 
 def is_short(sent: Sequence[bytes], settings: Prompts) -> bool:
-    """Whether a request with these tools and messages, in JSON, has fewer tokens than are worth a file."""
+    """Whether a request with these tools and messages, in JSON, has too few tokens to be worth a file."""
     return sum(map(len, sent)) < LEAST_BYTES_PER_TOKEN * settings.min_tokens
 
 

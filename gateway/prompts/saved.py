@@ -1,4 +1,4 @@
-"""The saved prompts of all engines of a gateway: the files, their bounds, and what became of them."""
+"""The saved prompts of all engines of a gateway: their files, limits and counters."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("ctxgate")
 
 SPARE_BYTES = 256 * 1024 * 1024
-"""What a file system keeps free when prompts are saved."""
+"""Bytes that must stay free on the file system when prompts are saved."""
 PAUSE_SECONDS = 60.0
-"""After a failure to save, such as a full disk."""
+"""Pause after a failure to save, such as a full disk."""
 SHARED_SECONDS = 20.0
-"""At the end, for files that other machines shall find."""
+"""How long to wait at shutdown for files on their way to the share."""
 MOST_AHEAD = 1024 * 1024 * 1024
-"""Bytes of a file that is checked before a request needs it: about a second's work."""
+"""The largest file to check before a request needs it: about a second's work."""
 CONTROL_TOKENS = "control_tokens"
 """The file beside the folder with those of models."""
 UNSUPPORTED = "unsupported"
@@ -54,12 +54,12 @@ class SavedPrompts:
         self._ahead: dict[str, asyncio.Task[None]] = {}
         """Saved prompts that are checked while an engine loads, by name."""
         self._keeping: dict[asyncio.Task[None], str] = {}
-        """What `keep_later` began, with the keys."""
+        """Tasks of `keep_later`, with their keys."""
         self._share: Share | None = None
         self._shared_keys: dict[str, str] = {}
         """Keys of this machine's engines → those of the share."""
         self._sharing: dict[asyncio.Task[None], str] = {}
-        """What is on its way to or from the share, with the name."""
+        """Transfers to and from the share, with the names."""
         self._one_upload = asyncio.Lock()
 
     @property
@@ -101,14 +101,14 @@ class SavedPrompts:
     # Saving
 
     def refuses(self, key: str, tokens: int) -> bool:
-        """Whether a prompt of that many tokens is not to be saved now. Tells the reason, once."""
+        """Whether a prompt of that many tokens shouldn't be saved now. Logs the reason, once."""
         settings = self.settings
         if tokens < settings.min_tokens:
             return True
         return self.short(key, tokens)
 
     def short(self, key: str, tokens: int) -> bool:
-        """As `refuses`, for prompts of any length."""
+        """Like `refuses`, for prompts of any length."""
         settings = self.settings
         if settings.save == "off" or key in self._unsupported or time.monotonic() < self._paused_until:
             return True
@@ -138,7 +138,7 @@ class SavedPrompts:
         return await asyncio.to_thread(self._folder.unchanged, fresh, version)
 
     async def keep(self, fresh: str, saved: Saved) -> None:
-        """Takes over a file that an engine wrote, and keeps to the bounds. Raises OSError, Damaged."""
+        """Takes over a file that an engine wrote, then enforces the limits. Raises OSError, Damaged."""
         saved = await asyncio.to_thread(self._folder.keep, fresh, saved)
         self._bytes_per_token[saved.key] = saved.size / saved.tokens
         self.saves += 1
@@ -149,14 +149,14 @@ class SavedPrompts:
         self._put(saved, older)
 
     def keep_later(self, fresh: str, saved: Saved) -> None:
-        """As `keep`, while the caller goes on; `kept` waits for it. A failure is told, not raised."""
+        """Like `keep`, but in the background; `kept` waits for it. Logs a failure instead of raising it."""
         task = asyncio.create_task(self._keep_or_discard(fresh, saved), name=f"keep a prompt of {saved.model}")
         self._keeping[task] = saved.key
         task.add_done_callback(self._keeping.pop)
 
     async def kept(self, key: str | None = None) -> None:
-        """Returns once the files are kept that `keep_later` got before: all, or those of one key. Raises nothing."""
-        # Not those that come meanwhile: on a busy engine they would never end.
+        """Returns once all earlier calls of `keep_later` are done, or those for one key. Raises nothing."""
+        # Not those that are added meanwhile: on a busy engine, this would never end.
         if waiting := [task for task, its in self._keeping.items() if key is None or its == key]:
             await asyncio.wait(waiting)
 
@@ -168,11 +168,11 @@ class SavedPrompts:
             await self.discard(fresh)
 
     async def discard(self, fresh: str) -> None:
-        """Removes a file that an engine wrote in vain."""
+        """Removes a file that an engine wrote and nobody needs."""
         await asyncio.to_thread(self._folder.remove, fresh)
 
     def failed(self, error: Exception) -> None:
-        """Nothing is saved for a while; tells so the first time."""
+        """Stops saving for a while; logs that the first time."""
         self.failures += 1
         self._paused_until = time.monotonic() + PAUSE_SECONDS
         self._tell(
@@ -180,7 +180,7 @@ class SavedPrompts:
         )
 
     async def tidy(self) -> None:
-        """Removes what is too old, and the least recently used above `max_bytes`."""
+        """Removes prompts that are too old, and the least recently used ones above `max_bytes`."""
         settings = self.settings
         await self._remove(
             excess(self._entries, max_bytes=settings.max_bytes, max_age_days=settings.max_age_days, now=time.time())
@@ -207,7 +207,7 @@ class SavedPrompts:
             await asyncio.to_thread(self._folder.check, saved)
 
     async def file(self, saved: Saved) -> str | None:
-        """The name of a file that was checked and may go to an engine; None if it was damaged, and removes it."""
+        """The name of a checked file that an engine may read; None for a damaged one, which is removed."""
         if (ahead := self._ahead.get(saved.name)) is not None:
             await asyncio.wait({ahead})
         try:
@@ -222,7 +222,7 @@ class SavedPrompts:
         return name
 
     async def drop(self, saved: Saved) -> None:
-        """Removes a saved prompt for good, from the share, too."""
+        """Removes a saved prompt, also from the share."""
         await self._remove([saved])
         if (key := self._shared_keys.get(saved.key)) is not None and (share := self._place()) is not None:
             self._later(saved.name, share.run(share.remove, key, [saved.name]))
@@ -230,7 +230,7 @@ class SavedPrompts:
     async def control_tokens(
         self, key: str, read: Callable[[], Awaitable[dict[str, list[int]]]]
     ) -> Mapping[str, list[int]]:
-        """Those of engines with that key, as `read` reads them unless an earlier engine has told them."""
+        """The control tokens for the key: remembered from an earlier engine, else from `read`."""
         from gateway.prompts import control_tokens  # the gateway's start needn't wait for it
 
         file = self.path.with_name(CONTROL_TOKENS)
@@ -249,7 +249,7 @@ class SavedPrompts:
         return key not in self._unsupported
 
     async def unsupported(self, key: str, model: str) -> None:
-        """Restoring has no effect on this engine and model: removes their prompts and saves no more."""
+        """Restoring has no effect with this engine and model: removes their prompts, and saves no more of them."""
         if key in self._unsupported:
             return
         self._unsupported.add(key)
@@ -265,13 +265,13 @@ class SavedPrompts:
     # Sharing
 
     def shares(self, key: str, shared: str) -> None:
-        """Engines with that key find each other's prompts in the share by the key `shared`."""
+        """Notes that engines with this key share their prompts under the key `shared`."""
         self._shared_keys[key] = shared
 
     async def fetch(self, key: str, chain: Chain, more_than: int, seconds: float) -> None:
-        """Brings the shared prompt that has most in common with `chain` here, if that is more than `more_than` blocks.
+        """Fetches the shared prompt that has the most in common with `chain`, if that is more than `more_than` blocks.
 
-        Returns within `seconds`; what takes longer goes on for later requests. Raises nothing.
+        Returns within `seconds`; a longer transfer continues, for later requests. Raises nothing.
         """
         share, shared_key = self._place(), self._shared_keys.get(key)
         if share is not None and shared_key is not None:
@@ -317,7 +317,7 @@ class SavedPrompts:
     async def _share_and_tidy(self, share: Share, saved: Saved, older: list[str]) -> None:
         settings = self.settings
         async with self._one_upload:
-            # In their order, so that each removes what came before; a later turn may have made this one needless.
+            # In order, so that each removes its predecessors; a later turn may have made this one superfluous.
             if saved.name in self._entries:
                 try:
                     await share.run(share.put, saved, self.path / (saved.name + PROMPT))

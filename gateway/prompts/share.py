@@ -1,7 +1,7 @@
-"""Saved prompts in a place that several machines reach: a folder, or whatever fsspec has a URL for.
+"""Saved prompts in storage that several machines reach: a folder, or any URL of fsspec.
 
-KEY/NAME.prompt and KEY/NAME.json, as in `gateway.prompts.folder`. Names are never used twice and the description comes
-last, so a reader sees a prompt whole or not at all. All methods but `run` block.
+KEY/NAME.prompt and KEY/NAME.json, as in `gateway.prompts.folder`. Names are never reused and the description is written
+last, so a reader sees a prompt completely or not at all. All methods but `run` block.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gateway.prompts.folder import DESCRIPTION, PROMPT
 from gateway.prompts.index import DAY, Saved
 
 THREADS = 2
-"""A share that hangs must not take the threads that other work needs."""
+"""Threads of its own, so that a share that hangs doesn't block those for other work."""
 MOST_DESCRIPTION = 4 * 1024 * 1024
 """Bytes. The description of a prompt of a million tokens has 0.3 MB."""
 ABANDONED_SECONDS = DAY
@@ -49,7 +49,7 @@ class Share:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
 
     def list(self, key: str) -> dict[str, Saved]:
-        """The prompts of one key by name. Leaves out what isn't whole, or isn't ours."""
+        """The prompts of one key by name. Leaves out incomplete and foreign files."""
         files = self._files(key)
         described = {path: file for path, file in files.items() if path.endswith(DESCRIPTION)}
         new = [path for path, file in described.items() if path not in self._known and file.size <= MOST_DESCRIPTION]
@@ -78,7 +78,7 @@ class Share:
         fs.pipe_file(f"{folder}/{saved.name}{DESCRIPTION}", msgspec.json.encode(saved))
 
     def get(self, saved: Saved, to: Path) -> None:
-        """Copies a prompt to a new file, which nobody has checked."""
+        """Copies a prompt to a new file, without checking it."""
         fs, root = self._fs()
         to.touch(0o600, exist_ok=False)
         fs.get_file(f"{root}/{saved.key}/{saved.name}{PROMPT}", str(to))
@@ -87,7 +87,7 @@ class Share:
         self._remove(f"{key}/{name}{suffix}" for name in names for suffix in (DESCRIPTION, PROMPT))
 
     def tidy(self, max_bytes: int, max_age_days: float) -> None:
-        """Removes what is too old, the oldest above `max_bytes`, and what was never completed."""
+        """Removes prompts that are too old, the oldest above `max_bytes`, and incomplete uploads."""
         now = time.time()
         files = self._files()
         prompts = sorted((file.modified, path) for path, file in files.items() if path.endswith(PROMPT))
@@ -99,7 +99,7 @@ class Share:
                 break
             gone.add(path)
             size -= files[path].size
-        # The description goes first: a prompt without one is nobody's.
+        # Remove the description first: a prompt without one is a leftover.
         self._remove(path.removesuffix(PROMPT) + suffix for path in sorted(gone) for suffix in (DESCRIPTION, PROMPT))
 
     def _remove(self, paths: Iterable[str]) -> None:
@@ -136,7 +136,7 @@ class Share:
 
 
 def _described(path: str, data: bytes | None) -> Saved | None:
-    """None for a description that isn't complete, or says something else than its path."""
+    """None for a description that is incomplete or contradicts its path."""
     try:
         saved = msgspec.json.decode(data or b"", type=Saved)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
@@ -151,7 +151,7 @@ def _local(fs: Any) -> bool:
 
 
 def _modified(info: dict[str, Any]) -> float:
-    """Seconds since 1970; each file system has its own name for it. Now, if it doesn't tell."""
+    """Seconds since 1970; each file system has its own name for it. Now, if it doesn't say."""
     names = ("mtime", "LastModified", "last_modified", "updated", "created")
     found = next((info[name] for name in names if name in info), None)
     if isinstance(found, datetime):

@@ -1,7 +1,7 @@
-"""What each slot of an engine holds, and which one a request should use. No I/O.
+"""The contents of each slot of an engine, and which slot a request should use. No I/O.
 
-The gateway alone asks its engines, so it knows. Where it is wrong, the engine reads more of the prompt than it would
-have to: it compares the tokens itself, so no answer depends on what is believed here.
+Only the gateway uses its engines, so it knows. If it is wrong, the engine reads more of the prompt than necessary: it
+compares the tokens itself, so no answer depends on the state here.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from gateway.prompts.blocks import BLOCK_BYTES, Chain, shared
 from gateway.prompts.index import Match, Saved
 
 BYTES_PER_TOKEN = 4
-"""Of rendered text, roughly."""
+"""Bytes of rendered text for a token, roughly."""
 MOST_HOSTED = 64
 SHORT_BLOCK_BYTES = 64
 """Of a request too short to save: its tools and messages are compared as they were sent."""
 LEAST_WORTH, WORTH = 2, 32
-"""Of a prompt at least 2 blocks and a 32nd; a slow engine reads even one block more slowly than a short file."""
+"""At least 2 blocks and a 32nd of the prompt. A slow engine reads even one block more slowly than a file restores it."""
 
 
 @dataclass(eq=False)
@@ -28,7 +28,7 @@ class Slot:
     """chain: of the prompt that it holds; () if nothing is known, or nobody may save it. tokens: how many it holds;
     None if the answer was cut off. unsaved: how many of them no file holds. prompt: the text behind `chain`. sure: the
     gateway chose this slot for it; otherwise it was found by its length. short: of the last request that was too short
-    to save, in its own blocks. busy: answers on their way in it. used: by a counter of uses.
+    to save, in its own blocks. busy: answers in progress in it. used: a counter of uses.
     seen: the engine was seen at work in it since it is busy. strange: the engine was seen to answer a request there
     whose slot it chose itself."""
 
@@ -77,7 +77,7 @@ class Choice(Struct, frozen=True):
 
 
 def worth(blocks: int, *, slow: bool = False) -> int:
-    """How many blocks of a prompt are worth saving or restoring it: both cost as much as the prompt is long. slow: the
+    """How many blocks justify saving or restoring a prompt, since the cost of both grows with its length. slow: the
     engine reads slowly."""
     return max(1 if slow else LEAST_WORTH, blocks // WORTH)
 
@@ -87,7 +87,7 @@ def tokens_of(blocks: int) -> int:
 
 
 def choose(slots: Sequence[Slot], hosted: Sequence[Hosted], chain: Chain, match: Match | None, least: int) -> Choice:
-    """Where a request with the prompt `chain` loses least and gains most.
+    """The slot in which a request with the prompt `chain` loses least and gains most.
 
     match: the best saved prompt. least: blocks that are worth a file.
     """
@@ -104,7 +104,7 @@ def choose(slots: Sequence[Slot], hosted: Sequence[Hosted], chain: Chain, match:
     if in_cache > in_slot:
         return Choice()
     if live.loses(chain) >= least:
-        # The request shares a beginning with another conversation, such as its tools: leave that one alone if possible.
+        # The request shares a prefix with another conversation, such as its tools: leave that one alone if possible.
         other = least_lost(idle)
         if not other.chain and (on_disk >= in_slot or in_slot < least):
             return Choice(other, restore=match.saved if match is not None and on_disk >= least else None)
@@ -114,21 +114,21 @@ def choose(slots: Sequence[Slot], hosted: Sequence[Hosted], chain: Chain, match:
 
 
 def _into(slot: Slot, chain: Chain, least: int, restore: Saved | None = None) -> Choice:
-    # A restored file replaces all that the slot holds.
+    # A restored file replaces the slot's whole contents.
     lost = len(slot.chain) if restore is not None else slot.loses(chain)
     return Choice(slot, rescue=bool(slot.unsaved) and lost >= least, restore=restore)
 
 
 def spare(slots: Sequence[Slot], short: Chain = ()) -> Slot | None:
-    """An idle slot for a short prompt, which overwrites nothing there; None leaves the choice to the engine.
+    """An idle slot in which a short prompt overwrites nothing of value; None leaves the choice to the engine.
 
-    It is the one whose last short prompt began most like this one, since the engine reads only the rest. If none did,
-    it is the one that was used longest ago, so that several kinds of prompts keep a slot each.
+    Prefers the slot whose last short prompt shares the longest prefix with this one, since the engine reads only the
+    rest. If none does, takes the least recently used one, so that each kind of prompt keeps a slot of its own.
     """
     empty = [slot for slot in slots if slot.idle and not slot.chain]
     return max(empty, key=lambda slot: (shared(slot.short, short), -slot.used), default=None)
 
 
 def least_lost(idle: Sequence[Slot]) -> Slot:
-    """The slot whose loss costs least: an empty one, then a saved one, then the one that was used longest ago."""
+    """The slot whose loss costs least: an empty one, then a saved one, then the least recently used one."""
     return min(idle, key=lambda slot: (bool(slot.chain), bool(slot.unsaved), slot.used))

@@ -1,4 +1,4 @@
-"""What becomes of a prompt in an engine that saves and restores by itself, and tells what it restored."""
+"""The prompts of an engine that saves and restores them itself, and reports what it restored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.prompts.live import RATE_TOKENS, counts
 
 
 class ToldPrompts:
-    """Of one model: what its requests said before, and how fast its engine reads."""
+    """For one model: its earlier requests, and how fast its engine reads."""
 
     def __init__(self) -> None:
         self.doctor = Doctor()

@@ -124,7 +124,7 @@ def allowed_tools(request: ChatRequest, *, named: bool) -> dict[str, Raw]:
         allowed = choice.get("allowed_tools", choice)
         listed = allowed.get("tools") if isinstance(allowed, Mapping) else None
         if listed and not isinstance(listed, list):
-            raise ProviderInvalidRequest("tool_choice: its allowed tools are no list", param="tool_choice")
+            raise ProviderInvalidRequest("tool_choice: its allowed tools must be a list", param="tool_choice")
         names = [tool_name(tool) for tool in listed or ()]
         mode = allowed.get("mode") if isinstance(allowed, Mapping) else None
         fields["tool_choice"] = Raw(b'"required"' if mode == "required" else b'"auto"')
@@ -198,7 +198,7 @@ def _measured(schemas: list[Any], param: str, measure: Measure) -> None:
     try:
         measure(schemas)
     except Unchecked as error:
-        raise ProviderInvalidRequest(f"{param}: no engine can be held to it: {error}", param=param) from None
+        raise ProviderInvalidRequest(f"{param}: no engine can enforce it: {error}", param=param) from None
 
 
 def refused(constraint: Constraint, runtime: str) -> ProviderInvalidRequest:

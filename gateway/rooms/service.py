@@ -487,7 +487,7 @@ _STATUS_AFTER: dict[str, State] = {
 
 def _actors(agents: list[Actor] | None, actors: list[Actor] | None) -> list[Actor] | None:
     if agents is not None and actors is not None and agents != actors:
-        raise ProviderInvalidRequest("agents and actors are two names for one list: give one", param="actors")
+        raise ProviderInvalidRequest("agents and actors are two names for the same list: give only one", param="actors")
     return agents if agents is not None else actors
 
 

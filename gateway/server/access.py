@@ -115,7 +115,7 @@ class Access:
         if not self._any_host:
             found = _HOST.fullmatch(host.lower())
             if found is None:
-                raise ProviderInvalidRequest(f"Host: {_shown(host)} is no host", code="invalid_host")
+                raise ProviderInvalidRequest(f"Host: {_shown(host)} is not a host", code="invalid_host")
             name = found[1].decode().rstrip(".")
             if not (name in self._hosts or name.endswith(self._domains) or _is_address(name)):
                 message = (

@@ -423,7 +423,7 @@ def parse(given: tuple[str, ...]) -> Limits | None:
     for each in given:
         name, _, value = each.partition("=")
         if name not in NAMES:
-            raise ProviderInvalidRequest(f"{name!r} is no limit; there are: {', '.join(NAMES)}")
+            raise ProviderInvalidRequest(f"{name!r} is not a limit; the limits are: {', '.join(NAMES)}")
         found[NAMES[name]] = _value(name, value)
     return Limits(**found) if found else None  # type: ignore[arg-type]  # `_value` has the types
 
@@ -440,7 +440,7 @@ def _value(name: str, value: str) -> int | str | tuple[str, ...]:
     if name == "models" or name == "tiers":
         values = tuple(filter(None, value.split(",")))
         if not values:
-            raise ProviderInvalidRequest(f"{name}={value}: name at least one, as {name}=a,b")
+            raise ProviderInvalidRequest(f"{name}={value}: name at least one, such as {name}=a,b")
         for each in values if name == "tiers" else ():
             _check_tier(name, each)
         return values
@@ -454,4 +454,4 @@ def _value(name: str, value: str) -> int | str | tuple[str, ...]:
 
 def _check_tier(name: str, tier: str) -> None:
     if tier not in TIERS:
-        raise ProviderInvalidRequest(f"{name}: {tier!r} is no service tier; there are: {', '.join(TIERS)}")
+        raise ProviderInvalidRequest(f"{name}: {tier!r} is not a service tier; the tiers are: {', '.join(TIERS)}")

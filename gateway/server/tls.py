@@ -44,9 +44,9 @@ class Certificate:
             raise ProviderInvalidRequest(f"{KEY}: every user of this machine can read {key}; run chmod o-r on it")
         if "ENCRYPTED" in secret:
             cure = f"write one without: openssl pkey -in {key.name} -out plain.pem"
-            raise ProviderInvalidRequest(f"{KEY}: {key} needs a passphrase, and nobody is there to type it; {cure}")
+            raise ProviderInvalidRequest(f"{KEY}: {key} needs a passphrase, which nobody can type in; {cure}")
         if "PRIVATE KEY-----" not in secret:
-            raise ProviderInvalidRequest(f"{KEY}: {key} holds no private key in PEM; name the file that does")
+            raise ProviderInvalidRequest(f"{KEY}: {key} has no private key in PEM; name the file that has")
         # Into a context of its own first: a failure would leave the running one without a pair.
         _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key)
         _load(self.context, cert, key)
@@ -56,7 +56,7 @@ def certificate(cert: Path) -> str:
     """The first certificate of the file, the server's own, in PEM. Raises ProviderInvalidRequest."""
     found = _CERTIFICATE.search(_text(CERT, cert, "certificate"))
     if found is None:
-        raise ProviderInvalidRequest(f"{CERT}: {cert} holds no certificate in PEM; name the file that does")
+        raise ProviderInvalidRequest(f"{CERT}: {cert} has no certificate in PEM; name the file that has")
     return found[0]
 
 

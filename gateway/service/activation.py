@@ -35,7 +35,7 @@ def handed_over(environ: MutableMapping[str, str]) -> list[socket.socket]:
         for each in taken:
             each.close()
         raise ProviderInvalidRequest(
-            f"descriptor {number} of LISTEN_FDS is no listening socket; ctxgate.socket opens the right ones"
+            f"descriptor {number} of LISTEN_FDS is not a listening socket; ctxgate.socket opens the right ones"
         ) from None
     return taken
 

@@ -66,7 +66,7 @@ function Figures({gateway}) {
   </section>`;
 }
 
-const WAITS = {memory: "for memory", drain: "for the engine to end its answers", place: "for a free place",
+const WAITS = {memory: "for memory", drain: "for the engine to end its answers", place: "for a free slot",
   load: "until the engine is loaded", "back-off": "for the engine to start again"};
 // What requests wait for. holders: the models that hold the memory.
 export const waitsFor = (what, holders) => (WAITS[what] || `for the engine (${what})`) + (holders.length > 0

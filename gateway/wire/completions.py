@@ -189,7 +189,7 @@ class Reader:
             if isinstance(id := answer.get("id"), str):
                 answer["id"] = "cmpl-" + id.removeprefix("chatcmpl-").removeprefix("cmpl-")
         except (msgspec.DecodeError, AttributeError, TypeError, KeyError) as error:
-            raise ProviderInvalidResponse(f"the engine's answer is no completion: {error}") from error
+            raise ProviderInvalidResponse(f"the engine's answer is not a completion: {error}") from error
         return answer
 
     def _choice(self, choice: Json) -> Json:

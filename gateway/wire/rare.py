@@ -65,7 +65,7 @@ def with_tools(fields: Mapping[str, Raw]) -> bytes:
     Raises ProviderInvalidRequest.
     """
     if "tools" in fields or "tool_choice" in fields:
-        raise ProviderInvalidRequest("functions: they exclude tools, which replace them", param="functions")
+        raise ProviderInvalidRequest("functions: can't be combined with tools, which replace them", param="functions")
     functions, choice = decode(fields.get("functions", b"null")), decode(fields.get("function_call", b"null"))
     if not isinstance(functions, list) or not functions:
         param = "functions" if "functions" in fields else "function_call"

@@ -44,8 +44,8 @@ def test_the_page_names_every_reason(code: str) -> None:
 def test_the_page_names_the_bounds() -> None:
     text = " ".join(PAGE.split())
     assert f"up to {runner.ATTEMPTS} times" in text
-    assert f"({', '.join(map(str, lines.AGAIN))}) is asked" in text
-    assert f"and {lines.BUSY} for as long" in text
+    assert f"({', '.join(map(str, lines.AGAIN))}) is retried" in text
+    assert f"a {lines.BUSY} for as long" in text
     assert f"{WINDOW_SECONDS // 3600} hours after the start" in text
     assert f"the first {MOST_FAULTS}" in text
     assert f"a user {MOST_OPEN} open batches" in text

@@ -125,7 +125,7 @@ def test_unknown_model(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "ctxgate: there is no model 'other'; config.yaml has: echo\n")
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "can't be read as JSON"), ("{}", "must hold a JSON list")])
+@pytest.mark.parametrize(("text", "message"), [("{", "can't be read as JSON"), ("{}", "must contain a JSON list")])
 def test_bad_tools(text: str, message: str, tmp_path: Path) -> None:
     config(tmp_path, ECHO)
     (tmp_path / "tools.json").write_text(text)

@@ -186,15 +186,15 @@ HEAD = """\
 # What each client does with the gateway
 
 `python -m tests.clients.table` runs each client, unpatched, in the version named, and writes this page; a test compares
-the two. The gateway is real and asks for a key. Libraries use the real test model (2 MB, a window of 1,024 tokens) on
-the real engine. Coding agents send more than that model reads, so a scripted engine answers them, through the same
-gateway; their overflow is on the real one.
+the two. The gateway is real and requires a key. Libraries use the real test model (2 MB, a window of 1,024 tokens) on
+the real engine. Coding agents send longer prompts than that model takes, so a scripted engine answers them, through the
+same gateway; their overflow cell is from the real engine.
 
 - **cancel**: the client leaves a stream, and the engine stops within 3 s.
-- **overflow**, **wrong key**, **missing weights**: the client shows the error as what it is, within 3 s of its request
-  (an agent: of the gateway's answer), with its own retries on. The cell has the class that the library raises, or what
-  the program prints.
-- A number leads to what a client itself can't do, or does in its own way.
+- **overflow**, **wrong key**, **missing weights**: the client shows the actual error, within 3 s of its request (an
+  agent: of the gateway's answer), with its own retries on. The cell has the class that the library raises, or what the
+  program prints.
+- A number refers to a note below about something that the client itself can't do, or does in its own way.
 """
 
 

@@ -132,4 +132,4 @@ def test_the_command_shows_what_is_missing_and_how_to_cure_it(tmp_path: Path) ->
     read(tmp_path, "", "active_model: m\n")
     alone = ctxgate("cluster", "check", "--config", str(tmp_path / "config.yaml"), cwd=tmp_path)
     assert alone.returncode == 2
-    assert "has no cluster:; docs/cluster.md tells what to write" in alone.stderr
+    assert "has no cluster:; docs/cluster.md explains what to write" in alone.stderr

@@ -248,7 +248,7 @@ async def test_waits_are_bounded_and_failures_told(store: Store) -> None:
     async with member(store, queue_length=1) as gateway:
         waiting = asyncio.create_task(asked(gateway, request()))
         await soon(lambda: backend(gateway).waiting == 1)
-        with pytest.raises(ProviderRateLimit, match="1 requests wait"):
+        with pytest.raises(ProviderRateLimit, match="1 requests are already waiting"):
             await asked(gateway, request())
         with pytest.raises(ProviderModelNotLoaded, match="no engine runs in the cluster"):
             await backend(gateway).ready()

@@ -154,7 +154,7 @@ def test_writing(tmp_path: Path) -> None:
     file.chmod(0o640)
     link.symlink_to(file)
     text = file.read_bytes()
-    with pytest.raises(ProviderInvalidRequest, match="can't be changed by itself"):
+    with pytest.raises(ProviderInvalidRequest, match="can't be edited automatically"):
         write(link, text, with_active_model(text, "two"), lambda made: made.active_model == "three")
     write(link, text, with_active_model(text, "two"), lambda made: made.active_model == "two")
     assert link.is_symlink()

@@ -107,7 +107,7 @@ CASES = [
         model("runtime: echo") + "state_dir: /srv/state\nrooms: {mounts: {all: {path: /srv}}}\n",
         [
             (
-                *(6, 30, "rooms.mounts.all.path: the gateway's own state is there, with its keys"),
+                *(6, 30, "rooms.mounts.all.path: it contains the gateway's own state, with its keys"),
                 "mount another folder, or move state_dir",
             )
         ],
@@ -223,12 +223,12 @@ CASES = [
     Case(
         "both names of one key",
         model("runtime: llama.cpp\npath: a\nmodel_path: b"),
-        [(6, 5, "model_path and path are two names of one key", "keep path")],
+        [(6, 5, "model_path and path are two names for the same key", "keep path")],
     ),
     Case(
         "both names of one runtime",
         model("runtime: echo") + "runtimes:\n  llama.cpp: {}\n  llama_cpp: {}\n",
-        [(7, 3, "llama_cpp and llama.cpp are two names of one runtime", "keep llama.cpp")],
+        [(7, 3, "llama_cpp and llama.cpp are two names for the same runtime", "keep llama.cpp")],
     ),
     Case(
         "key that YAML reads as a number",
@@ -334,9 +334,9 @@ CASES = [
         "alias that is taken",
         model("runtime: echo\naliases: [m, other, other]") + "  other: {runtime: echo}\n",
         [
-            (5, 15, "models.m.aliases[0]: m is a name of m", "choose another"),
-            (5, 18, "models.m.aliases[1]: other is a name of other", "choose another"),
-            (5, 25, "models.m.aliases[2]: other is a name of other", "choose another"),
+            (5, 15, "models.m.aliases[0]: m is already a name of m", "choose another"),
+            (5, 18, "models.m.aliases[1]: other is already a name of other", "choose another"),
+            (5, 25, "models.m.aliases[2]: other is already a name of other", "choose another"),
         ],
     ),
     Case(
@@ -361,7 +361,7 @@ CASES = [
         [
             (5, 5, "models.m has replicas, and port too", "keep one of them"),
             (6, 30, "models.m.replicas[1] isn't a URL", "write http://host:port"),
-            (6, 40, "models.m.replicas[2]: http://a:1 is there twice", "remove one of them"),
+            (6, 40, "models.m.replicas[2]: http://a:1 is listed twice", "remove one of them"),
         ],
     ),
     Case(
@@ -500,7 +500,7 @@ CASES = [
     Case(
         "openai without a place",
         model("runtime: openai"),
-        [(3, 3, "models.m has neither base_url nor port", "add base_url: of the server")],
+        [(3, 3, "models.m has neither base_url nor port", "add the server's base_url:")],
     ),
     Case(
         "port and base_url differ",
@@ -677,7 +677,12 @@ CASES = [
                 "models.m.draft names neither model nor ngram",
                 "write model: a smaller model's weights, or ngram: true",
             ),
-            (7, 5, "models.m.fit: llama.cpp fits only what isn't given, and gpu_layers is", "leave out one of them"),
+            (
+                7,
+                5,
+                "models.m.fit: llama.cpp fits only settings that aren't given; gpu_layers is",
+                "leave out one of them",
+            ),
             (
                 10,
                 15,
@@ -693,8 +698,8 @@ CASES = [
             "adapters: [{path: a, alias: b}, {path: a, alias: c}, {path: a, alias: c}, {path: 'd:e', scale: 2}]"
         ),
         [
-            (7, 33, "models.m.adapters[0].alias: b is a name of m", "choose another"),
-            (7, 75, "models.m.adapters[2].alias: c is a name of m", "choose another"),
+            (7, 33, "models.m.adapters[0].alias: b is already a name of m", "choose another"),
+            (7, 75, "models.m.adapters[2].alias: c is already a name of m", "choose another"),
             (
                 7,
                 86,

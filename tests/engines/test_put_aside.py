@@ -190,7 +190,7 @@ async def test_the_status_names_an_answer_that_is_aside(
         assert (shown["waiting"], shown["waiting_tiers"]["flex"], shown["put_aside"]) == (2, 2, 1)
         assert shown["engine"]["put_aside"] == 1
         (line,) = notes_on(gateway, "a")
-        assert line.startswith("a: 2 requests wait for a free place, the first for ")
+        assert line.startswith("a: 2 requests wait for a free slot, the first for ")
         assert line.endswith(" s: 2 flex (1 put aside)")
         (aside,) = [one for one in in_flight_now(gateway) if one["progress"].startswith("put-aside queued for=place")]
         assert (aside["model"], aside["state"], aside["chunks"] > 0) == ("a", "waits", True)

@@ -69,7 +69,7 @@ async def test_flex_waits_for_a_place_and_others_do_not(
         assert flex[1].describe_progress().startswith("queued for=place position=2 waiting=2")
         assert engine.status().waits_for == "place"
         (line,) = notes_on(gateway, "a")
-        assert line.startswith("a: 2 requests wait for a free place, the first for ")
+        assert line.startswith("a: 2 requests wait for a free slot, the first for ")
         assert line.endswith(" s: 2 flex")
         run.close()
         await asyncio.gather(*tasks)

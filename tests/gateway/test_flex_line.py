@@ -148,7 +148,7 @@ async def test_it_goes_on_at_last_and_others_are_refused() -> None:
         await held.has("person")
         flex = asyncio.create_task(answer(gateway, "one", "flex"))
         await in_line(route, 1)
-        with pytest.raises(ProviderRateLimit, match=r"1 requests wait already \(engines.queue_length\)"):
+        with pytest.raises(ProviderRateLimit, match=r"1 requests are already waiting \(engines.queue_length\)"):
             await answer(gateway, "two", "flex")
         await held.has("one")
         held.let("one")

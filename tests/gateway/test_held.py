@@ -239,7 +239,7 @@ MALFORMED: dict[str, tuple[Json, str, str]] = {
     "allowed tools that are no list": (
         {"tools": [NOW], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": 5}}},
         "tool_choice",
-        "its allowed tools are no list",
+        "its allowed tools must be a list",
     ),
     "no tools": ({"tool_choice": "required"}, "tool_choice", "no tools are declared"),
 }

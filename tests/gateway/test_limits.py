@@ -254,13 +254,13 @@ def test_limits_on_a_command_line() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("rpm=3", "'rpm' is no limit; there are: requests/minute,"),
+        ("rpm=3", "'rpm' is not a limit; the limits are: requests/minute,"),
         ("parallel", "parallel=: must be a whole number"),
         ("parallel=0", "must be a whole number from 1"),
         ("tokens/day=-1", "must be a whole number from 1"),
         ("models=", "name at least one"),
-        ("tiers=fast", "'fast' is no service tier"),
-        ("tier=auto", "'auto' is no service tier"),
+        ("tiers=fast", "'fast' is not a service tier"),
+        ("tier=auto", "'auto' is not a service tier"),
     ],
 )
 def test_what_is_no_limit(wrong: str, said: str) -> None:

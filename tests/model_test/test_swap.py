@@ -110,7 +110,7 @@ def test_a_value_from_elsewhere_is_left_alone(tmp_path: Path, test_model: Path) 
     before = config.read_bytes()
     done = swap(config, "wrong")
     assert done.returncode == 2
-    assert "active_model is no plain name in the file" in done.stderr
+    assert "active_model isn't a plain name in the file" in done.stderr
     assert config.read_bytes() == before
 
 

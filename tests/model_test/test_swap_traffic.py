@@ -87,7 +87,7 @@ def test_the_same_is_promoted_and_a_worse_one_kept_out(echoing: Running, tmp_pat
     # Side by side: what the one said, and what the other.
     assert f"Say 214: {SECRET}" in stopped.stdout
     assert "finish: length" in stopped.stdout
-    assert "214 more requests that cut alone answers wrong" in stopped.stdout
+    assert "214 more requests that only cut answers wrong" in stopped.stdout
     assert echoing.config.read_bytes() == before
     done = swap(echoing.config, "repeats", "--gate", "traffic")
     assert done.returncode == 0, done.stderr
@@ -108,7 +108,8 @@ def test_real_calls_read_in_a_wrong_format(calling: Running) -> None:
     few = swap(calling.config, "twin", "--gate", "traffic")
     assert few.returncode == 4, few.stderr
     assert (
-        "too few requests to tell: 8; with as many changes as these have, a drop of 5 points shows in 209" in few.stderr
+        "too few requests to decide: 8; with as many changes as these have, a drop of 5 points shows in 209"
+        in few.stderr
     )
     assert load(calling.config, {}).active_model == "right"
 
@@ -136,7 +137,7 @@ def test_conversations_stay_on_this_machine(echoing: Running) -> None:
 def test_nothing_recorded(echoing: Running) -> None:
     done = swap(echoing.config, "repeats", "--gate", "traffic")
     assert done.returncode == 4
-    assert "nothing is recorded of says: set log: {bodies: true}" in done.stderr
+    assert "there are no recordings for says: set log: {bodies: true}" in done.stderr
 
 
 def test_no_gateway_to_ask(tmp_path: Path, test_model: Path) -> None:

@@ -96,6 +96,6 @@ def test_the_page_s_numbers_are_the_code_s() -> None:
         assert key in PAGE or key.removeprefix("server.") in PAGE, key
     assert f"up to {capture.MAX_RECORDING >> 20} MB each and {request_log.MAX_RECORDED >> 20} MB together" in WORDS
     probes = replicas.PROBES
-    assert f"probed after {probes.first} s, then less often, {probes.longest:g} s at the most" in WORDS
+    assert f"probed after {probes.first} s, then at growing intervals of up to {probes.longest:g} s" in WORDS
     assert choice.SLACK == 2
     assert "a difference of two requests" in WORDS

@@ -32,7 +32,7 @@ WORDS = " ".join(PAGE.split())
         f"after `engines.flex_max_wait_seconds` ({Engines().flex_max_wait_seconds:.0f})",
         f"has waited for `engines.swap_after_seconds` ({Engines().swap_after_seconds:.0f})",
         f"({STAY_SECONDS[0]} to {STAY_SECONDS[1]:.0f} seconds)",
-        f"({MOST_CLIENTS} are told apart",
+        f"(at most {MOST_CLIENTS} are distinguished",
         f"`log.usage_days` ({Log().usage_days:.0f})",
     ],
 )

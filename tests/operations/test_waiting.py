@@ -83,7 +83,7 @@ def test_flex_requests_that_wait_before_another_server(gateway: Gateway, upstrea
         assert status(gateway)["waited"] > model["waited"] > 0
         shown = ctxgate("status", "--url", gateway.url, cwd=gateway.folder)
         assert (shown.returncode, shown.stderr) == (0, "")
-        assert "\nm: 2 requests wait for a free place, the first for " in shown.stdout
+        assert "\nm: 2 requests wait for a free slot, the first for " in shown.stdout
         assert " s: 2 flex\n" in shown.stdout
         found = metrics(gateway)
         assert found["ctxgate_queue_length", "m"] == found["ctxgate_requests_waiting", "m", "flex"] == 2

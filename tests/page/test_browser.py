@@ -187,7 +187,7 @@ def test_models_say_who_waits(page: Page, gateway: Gateway, upstream: Upstream) 
     page.open(f"{gateway.url}/#/models?id=m")
     page.reads("another's server")
     with flex_waits(gateway, upstream, 2):
-        text = page.reads("2 waiting: 2 flex", "for a free place")
+        text = page.reads("2 waiting: 2 flex", "for a free slot")
         assert "put aside" not in text
         page.js(
             """import("/ui/base.js").then(({state, changed}) => {
@@ -206,7 +206,7 @@ def test_live_says_which_answer_is_aside(page: Page, gateway: Gateway) -> None:
     page.reads("connected")
     said = [
         ("put-aside", "for the engine, put aside"),
-        ("put-aside queued for=place position=1 waiting=2", "for a free place, 1 of 2 in line, put aside"),
+        ("put-aside queued for=place position=1 waiting=2", "for a free slot, 1 of 2 in line, put aside"),
         ("put-aside loading percent=40", "until the engine is loaded, 40 %, put aside"),
         ("queued for=memory position=1 waiting=1 held-by=big", "for memory, which big holds, 1 of 1 in line"),
         ("queued for=back-off position=1 waiting=1", "for the engine to start again, 1 of 1 in line"),

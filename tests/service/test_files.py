@@ -190,7 +190,7 @@ def test_keys_and_drop_ins_of_the_user_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("server: {port: 0}", "a service needs an address that stays: set server.port"),
+        ("server: {port: 0}", "a service needs a fixed address: set server.port"),
         ("server: {host: 0.0.0.0}", "0.0.0.0 can be reached from other machines, and no key is asked for"),
         ("server: {tls: {cert: c, key: k}}", "server.tls.cert: there is no "),
         ("server: {host: 192.0.2.1, api_keys: ['${KEY}']}", "can't listen on 192.0.2.1"),

@@ -93,7 +93,7 @@ async def _form(request: Request) -> AsyncIterator[FormData]:
     try:
         form = await request.form(max_files=1, max_fields=MOST_FIELDS)
     except MultiPartException as error:
-        raise ProviderInvalidRequest(f"the request body is no valid multipart/form-data: {error.message}") from None
+        raise ProviderInvalidRequest(f"the request body is not valid multipart/form-data: {error.message}") from None
     try:
         yield form
     finally:

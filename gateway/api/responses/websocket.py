@@ -196,7 +196,7 @@ def _read(data: bytes) -> tuple[_Event, CreateResponse]:
         raise ProviderInvalidRequest(f"type: must be response.create, not {event.type[:80]!r}", param="type")
     wanted = CreateResponse.parse(data)
     if wanted.background:
-        raise ProviderInvalidRequest("background: not over a WebSocket", param="background")
+        raise ProviderInvalidRequest("background: not supported over a WebSocket", param="background")
     # Every answer is streamed here, whatever the request says.
     wanted.stream = True
     return event, wanted

@@ -202,7 +202,7 @@ class _Reader:
 
     def body(self) -> dict[str, Any]:
         if self._message is None:
-            raise ProviderInvalidResponse("the stream holds no message")
+            raise ProviderInvalidResponse("the stream has no message")
         if not self.done and not isinstance(self._message.get("stop_reason"), str):
             raise ProviderUnavailable("the stream broke off before the answer was complete")
         blocks = [_whole(block, "".join(texts)) for block, texts in zip(self._blocks, self._texts, strict=True)]
@@ -367,5 +367,5 @@ def _usage(value: Any) -> Usage:
 
 def _object(value: Any, otherwise: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ProviderInvalidResponse(f"the stream holds {otherwise}")
+        raise ProviderInvalidResponse(f"the stream has {otherwise}")
     return value

@@ -185,7 +185,7 @@ class _Reader:
 
     def body(self) -> dict[str, Any]:
         if not self._body and not self._candidate:
-            raise ProviderInvalidResponse("the stream holds no chunk of an answer")
+            raise ProviderInvalidResponse("the stream has no chunk of an answer")
         if not self._candidate:
             return self._body
         if "finishReason" not in self._candidate:

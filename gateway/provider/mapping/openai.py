@@ -130,7 +130,7 @@ class _Reader:
 
     def body(self) -> dict[str, Any]:
         if not self._begun:
-            raise ProviderInvalidResponse("the stream holds no chunk of an answer")
+            raise ProviderInvalidResponse("the stream has no chunk of an answer")
         choice = self._fold.choices.get(0)
         if not self.done and (choice is None or choice.finish_reason is None):
             raise ProviderUnavailable("the stream broke off before the answer was complete")

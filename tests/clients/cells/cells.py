@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 URL, KEY, MODEL = sys.argv[1:4] if len(sys.argv) > 3 else ("", "", "")
-COLLECTED = "only when Python collects what the closed generator left"
+COLLECTED = "only once Python collects the closed generator's stream"
 WRONG_KEY, ENDLESS, ABSENT = "wrong", "endless", "gone"
 HELLO = "Hello"
 QUESTION = "What is the weather in Paris in celsius?"

@@ -33,6 +33,6 @@ fill(
     stream=lambda: llm(stream=True).call(HELLO),
     tools=tools,
     structured=structured,
-    cancel="`LLM.call` gathers the stream and can't be left",
+    cancel="`LLM.call` collects the whole stream and can't be cancelled",
     ask=ask,
 )
