@@ -474,7 +474,7 @@ def _speculation(params: Any, text: str) -> None:
     words = text.split(",")
     for word in words:
         if word not in SPECULATION:
-            raise ValueError(f"{word!r} is not one of {', '.join(SPECULATION)}")
+            raise ValueError(f"{word!r} is not one of: {', '.join(SPECULATION)}")
     kind = xllamacpp.common_speculative_type
     _add(params, "speculative.types", [_member(kind, word.upper().replace("-", "_")) for word in words])
 
