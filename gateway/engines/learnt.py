@@ -1,4 +1,4 @@
-"""How much memory engines were measured to need, saved between runs of the gateway."""
+"""The measured memory needs of engines, saved between runs of the gateway."""
 
 from __future__ import annotations
 
