@@ -76,7 +76,7 @@ class Supervisor:
             except Exception:
                 # A backend can be the user's own. If its bug ended the supervisor, the engine's end would go unnoticed.
                 if not failed_before:
-                    log.exception("model %s: its engine can't be watched closely", self._engine.model.name)
+                    log.exception("model %s: checking its engine failed", self._engine.model.name)
                 failed_before = True
             if await self._ended():
                 return

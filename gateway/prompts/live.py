@@ -270,7 +270,7 @@ class LivePrompts:
                 return await self.place_beside(server, b"", private=True)
             return await self.place_long(server, prompt)
         except TROUBLE as error:
-            log.debug("model %s: no place for a prompt: %s", self._model, error)
+            log.debug("model %s: no slot for a prompt: %s", self._model, error)
             self.freed()
             return None
 
@@ -427,7 +427,7 @@ class LivePrompts:
                         return
                     await asyncio.sleep(LOOK_AGAIN)
         except TROUBLE as error:
-            log.debug("model %s: its slots can't be seen: %s", self._model, error)
+            log.debug("model %s: its slots can't be read: %s", self._model, error)
         except asyncio.CancelledError:
             self.freed()
             raise

@@ -125,7 +125,7 @@ class Batches:
         if self._running.get(id) is task:
             del self._running[id]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("batch %s stopped; the next start of the gateway goes on with it", id, exc_info=error)
+            log.error("batch %s stopped; the next start of the gateway resumes it", id, exc_info=error)
 
     async def _run(self, id: str) -> None:
         """Runs one step after another until the batch has ended."""
@@ -272,7 +272,7 @@ async def _resume(batches: Batches, services: Services) -> None:
             await batches.open()
         except GatewayError as error:
             if services.forward is None:
-                log.warning("can't go on with the batches yet: %s", error)
+                log.warning("can't resume the batches yet: %s", error)
         if services.forward is None:
             return
         await asyncio.sleep(TAKE_OVER_SECONDS)
