@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.wire.completions import PromptLogprobs
 
 Endpoint = Literal["completions", "embeddings", "rerank"]
-"""Endpoints of OpenAI's and Jina's APIs beside chat."""
+"""Endpoints of OpenAI's and Jina's APIs other than chat."""
 
 
 class Address(Struct, frozen=True):
@@ -68,11 +68,11 @@ class Reply:
     reasoning_open = False
     """The prompt opens the model's reasoning, so the text starts within it."""
     by_grammar = False
-    """The engine holds the text to the grammar that was sent: every call that a mark begins can be read."""
+    """The engine enforces the grammar that was sent: every call that begins with a marker is readable."""
     turn: Place | ToldTurn | None = None
     """The request's place among the engine's prompts, if it matters."""
     history: Sequence[tuple[str, float]] = ()
-    """What became of it in the engine: names, and times by time.monotonic."""
+    """Its events in the engine: names, and times by time.monotonic."""
     flexible: Flexible | None = None
     """This reply, if it can be put aside."""
 
@@ -98,12 +98,12 @@ class Reply:
 
 
 class DirectReply(Reply):
-    """A reply whose events may be taken straight from the engine's socket."""
+    """A reply whose events can be taken directly from the engine's socket."""
 
     __slots__ = ()
 
     between_events = False
-    """No event is half read."""
+    """Whether no event is partly read."""
     translate: Callable[[bytes], list[bytes]] | None = None
     """Turns one payload of the engine into chat chunks; None if a payload is one."""
 
@@ -121,12 +121,12 @@ class Seat(Protocol):
         ...
 
     async def join(self) -> Backend:
-        """Waits for a place again; returns the backend to go on with, `flexible` if it can be. Raises as the engine's
+        """Waits for a place again; returns the backend to continue with, `flexible` if possible. Raises as the engine's
         `join`."""
         ...
 
     def back(self) -> None:
-        """The reply was closed while it was aside: it counts as in flight, so that it can leave as any other."""
+        """The reply was closed while it was put aside: counts it as in flight, so that it can leave like any other."""
         ...
 
     def taken(self, reply: Flexible) -> None:
@@ -134,12 +134,12 @@ class Seat(Protocol):
         ...
 
     def describe(self) -> str:
-        """How far its wait has come."""
+        """The progress of its wait."""
         ...
 
 
 class Flexible(Protocol):
-    """A reply that can be put aside at a token boundary, and goes on later as if nothing had been."""
+    """A reply that can be put aside at a token boundary, and later resumes as if nothing had happened."""
 
     @property
     def gives_way(self) -> bool:
@@ -177,7 +177,7 @@ class Backend:
     """Whether it has `control_tokens`, and takes requests whose texts are escaped: `open_raw` and `count_tokens`
     do, or `open` if `opens_escaped`."""
     unread = False
-    """Whether the gateway itself has to read every answer: it asks by `open_raw` wherever it can read the format."""
+    """Whether the gateway has to parse every answer itself: it uses `open_raw` wherever it knows the format."""
     opens_escaped = False
     """Whether `open` takes escaped requests; else their texts are broken for it."""
 
@@ -195,9 +195,9 @@ class Backend:
         raise NotImplementedError
 
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply:
-        """As `open`, but the model's own template makes the prompt and no parser of the engine reads the answer.
+        """Like `open`, but the model's own template makes the prompt, and no parser of the engine touches the answer.
 
-        A server that can't do this gets the request as in `open`.
+        For a server that can't do this, the same as `open`.
         """
         raise NotImplementedError
 
@@ -211,18 +211,18 @@ class Backend:
         return None
 
     async def prompt_logprobs(self, prompt: str | list[int], top: int) -> PromptLogprobs | None:
-        """The log-probabilities of a prompt's own tokens, and of the `top` likeliest in the place of each.
+        """The log-probabilities of a prompt's own tokens, and of the `top` likeliest at each position.
 
         None if the server can't tell.
         """
         return None
 
     def error(self, status: int, body: bytes) -> GatewayError:
-        """What an error of the engine means. An error within a stream has no status: `status` is 500 then."""
+        """Translates an error of the engine. An error within a stream has no status: `status` is 500 then."""
         return InternalError(f"the engine answered {status}: {body[:200]!r}")
 
     def fault(self, status: int, body: bytes) -> GatewayError:
-        """As `error`, without the model's secrets: servers quote keys that they refuse."""
+        """Like `error`, but without the model's secrets: servers quote keys that they refuse."""
         if self.model.secrets:
             body = hider(self.model.secrets)(body.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
         return self.error(status, body)
@@ -237,8 +237,8 @@ class Backend:
     async def load(self, keep_alive: float | None) -> None:
         """Has a server that isn't ours load the model; returns once it is in memory.
 
-        keep_alive: seconds without a request until the server unloads it, 0: now, inf: never, None: as it likes.
-        Raises ProviderInvalidRequest if the server can't be told.
+        keep_alive: seconds without a request until the server unloads it, 0: now, inf: never, None: its own default.
+        Raises ProviderInvalidRequest if the server offers no such operation.
         """
         raise ProviderInvalidRequest(
             f"model {self.model.name!r}: its server isn't the gateway's, and decides itself what it keeps in memory",
@@ -263,11 +263,11 @@ class Backend:
         return None
 
     async def about(self) -> About:
-        """What the model's files or its server say about the model."""
+        """Facts about the model, from its files or its server."""
         return UNKNOWN
 
     def replicas(self) -> Sequence[ReplicaStatus]:
-        """The servers behind this backend, if it stands before several."""
+        """The servers behind this backend, if it distributes over several."""
         return ()
 
     def flexible(self) -> Backend | None:
@@ -278,17 +278,17 @@ class Backend:
         return None
 
     def keep_prompts(self, prompts: LivePrompts) -> None:
-        """Lets `prompts` save and restore what the engine has read; a backend that can't ignores them."""
+        """Lets `prompts` save and restore the engine's prompts; a backend that can't do this ignores them."""
 
     def ask_for_places(self, places: Placing) -> None:
-        """Lets `places` choose where in the engine requests go; a backend that has no say ignores it."""
+        """Lets `places` choose the slots of requests; a backend that can't choose ignores it."""
 
     def kept_prompts(self) -> tuple[LivePrompts, SlotServer] | None:
-        """What `keep_prompts` was given, and the engine's slots; None if it was ignored."""
+        """The argument of `keep_prompts`, and the engine's slots; None if it was ignored."""
         return None
 
     async def save_prompts(self) -> None:
-        """Saves what the engine has read, before it ends. Raises nothing."""
+        """Saves the engine's prompts before it ends. Raises nothing."""
 
     def heard(self) -> float | None:
         """When the last byte of an answer came, by the loop's clock; None if the backend doesn't notice."""

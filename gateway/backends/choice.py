@@ -16,7 +16,7 @@ UNKNOWN = 1 << 30
 MAX_PREFIXES = 4096
 """Prompt prefixes to remember for each server."""
 MOST_LOOKS = 32
-"""How many servers that hold the same prefix to compare; a prefix that more of them hold tells little."""
+"""How many servers that have the same prefix to compare; a prefix that more of them have says little."""
 
 
 class Server:
@@ -29,18 +29,18 @@ class Server:
         self.healthy = True
         self.asked = 0
         self.prefixes: OrderedDict[int, None] = OrderedDict()
-        """What it has read, the least recently used first."""
+        """The prefixes that it has read, the least recently used first."""
 
 
 S = TypeVar("S", bound=Server)
 
 
 class Choice(Generic[S]):
-    """Servers by load and by what they have read. Change `load` and `healthy` only through these methods."""
+    """Servers by load and by the prompts that they have read. Change `load` and `healthy` only by these methods."""
 
     def __init__(self) -> None:
         self._by_load: dict[int, OrderedDict[S, None]] = {}
-        """Healthy servers; those of equal load in the order in which they came to it."""
+        """Healthy servers by load; those of equal load in the order in which they reached it."""
         self._least = 0
         """No healthy server has a smaller load."""
         self._sick: dict[S, None] = {}
@@ -74,7 +74,7 @@ class Choice(Generic[S]):
                 self._enter(server)
 
     def remember(self, server: S, prefixes: Iterable[int]) -> None:
-        """The server has read these."""
+        """Notes that the server has read these prefixes."""
         read = server.prefixes
         for prefix in prefixes:
             if prefix in read:
@@ -86,7 +86,7 @@ class Choice(Generic[S]):
             self._forget(server, read.popitem(last=False)[0])
 
     def pick(self, prefixes: list[int], without: Collection[S] = ()) -> S | None:
-        """The server to ask: a failed one only if no other is left. None if `without` has all of them.
+        """The server to use: a failed one only if no other is left. None if `without` has all of them.
 
         prefixes: of the prompt, ordered by length.
         """

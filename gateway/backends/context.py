@@ -58,7 +58,7 @@ def exceeded(message: str, window: int | None = None) -> ProviderInvalidRequest 
 
 
 SPARE_TOKENS = 256
-"""Tokens that a chat template may add beyond the size of JSON's own syntax."""
+"""How many tokens a chat template may add beyond the size of the JSON syntax."""
 
 
 def may_exceed(fields: dict[str, Raw], window: int) -> bool:

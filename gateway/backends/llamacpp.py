@@ -67,13 +67,13 @@ NEGLIGIBLE = 1e-30
 on from what another request's adapters made of the same prompt."""
 
 BETWEEN = -1
-"""A token id that no model has: llama.cpp passes it through, which tells the ids of several texts apart."""
+"""A token id that no model has: llama.cpp passes it through, so it can separate the ids of several texts."""
 
 SURELY_FITS = 512
-"""Bytes of messages that fit any window, so the gateway doesn't ask for its size."""
+"""Messages with fewer bytes fit any window, so the gateway doesn't ask for its size."""
 
 NOWHERE = nullcontext()
-"""In place of a turn."""
+"""Stands in for a turn if there is none."""
 
 TEMPLATE_FIELDS = ("messages", "tools", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt")
 """Fields that shape the prompt; all others control the generation."""
@@ -215,7 +215,7 @@ class LlamaCppBackend(OpenAIBackend):
         return ChoicesReply(response, decode(fields["n"]))
 
     def _weigh_adapters(self, name: object, fields: dict[str, Raw]) -> None:
-        """Adds the adapters that the name stands for. What a request says itself wins, and costs its cache."""
+        """Adds the adapters for the model name. A request's own `lora` wins, but loses the prompt cache."""
         if not self._adapters:
             return
         if "lora" not in fields:
@@ -239,7 +239,7 @@ class LlamaCppBackend(OpenAIBackend):
         fields = {"grammar": Raw(encode(grammar))}
         if not all([await self._is_token(mark) for mark in starts]):
             return fields
-        # Calls within reasoning are none.
+        # Calls within reasoning don't count.
         opened = [mark for mark, _ in raw.think if pair is None and await self._is_token(mark)]
         triggers = [{"type": TRIGGER_WORD, "value": mark} for mark in (*starts, *opened)]
         return fields | {"grammar_lazy": Raw(b"true"), "grammar_triggers": Raw(encode(triggers))}
@@ -284,7 +284,7 @@ class LlamaCppBackend(OpenAIBackend):
             return None if found is None else as_text(found)
 
         sent = bytes(fields.get("tools", b"")), bytes(fields["messages"])
-        # llama.cpp doesn't note which adapters shaped a saved prompt.
+        # llama.cpp doesn't record with which adapters a saved prompt was computed.
         private = "id_slot" in fields or "lora" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
         turn = await places.place(slots, sent, render, private=private)
         if turn is not None and turn.chain:
@@ -357,7 +357,7 @@ class LlamaCppBackend(OpenAIBackend):
             finally:
                 response.close()
 
-        # Bytes that are no text of their own come as numbers.
+        # Bytes that aren't text on their own come as numbers.
         return await read(tokens, [text if isinstance(text, str) else "\ufffd" for text in texts], top, post)
 
     async def control_tokens(self) -> ControlTokens | None:
@@ -387,7 +387,7 @@ class LlamaCppBackend(OpenAIBackend):
         found_tokens = {}
         for text, one, several in zip(texts, special, plain, strict=True):
             if len(one) == 1 and one != several:
-                # Behind a line break no tokenizer puts a space before the text.
+                # After a line break, no tokenizer adds a space before the text.
                 (after,) = await self._each([f"\n{text}"], special=False)
                 begins = after[: len(line_break)] == line_break
                 found_tokens[text] = after[len(line_break) :] if begins else several

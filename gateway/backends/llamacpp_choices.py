@@ -1,4 +1,4 @@
-"""Several choices of llama.cpp, which counts the tokens of each by itself: one count for all of them."""
+"""Combines the usage of several choices: llama.cpp counts the tokens of each one separately."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 class Counts:
     """Takes each choice's counts out of a stream of chat chunks, and adds them up.
 
-    With `include_usage` each choice has a chunk with its usage: one comes of them, at the end. The last chunk of each
+    With `include_usage`, each choice has a chunk with its usage: these become one, at the end. The last chunk of each
     choice may have `timings`, from which the request log counts: the last of these chunks gets the sum.
     """
 
@@ -71,7 +71,7 @@ class _Counted(HTTPReply):
         return self.counts.rest()
 
     def direct(self) -> None:  # type: ignore[override]
-        """What comes isn't what the client gets."""
+        """None: the payloads have to change before the client gets them."""
         return
 
 
@@ -109,7 +109,7 @@ class ChoicesCompletionReply(_Counted, CompletionReply):
 
 
 def _added(timings: list[Json]) -> Json:
-    """The times are those of the choice for which the prompt was read: the others begin with what it has read."""
+    """The times are those of the choice for which the prompt was read: the others reuse its cache."""
     reader = max(timings, key=lambda one: _number(one.get("prompt_n")))
     return {**reader, "predicted_n": _sum(timings, "predicted_n")}
 

@@ -2,13 +2,13 @@
 
 The gateway asks `/completion` with the token ids of the rendered prompt. To put an answer aside it cuts the stream,
 which ends the work in the engine at the next token, and saves the slot. The file has the ids of all that the engine
-read and wrote, and the stream says how many of them the client has got (`timings.predicted_n`). To go on, the gateway
-restores the file and asks again: the prompt is the one before and exactly those tokens, of which the engine has to read
-the last one alone. So at temperature 0 the words are those of an answer that nobody disturbed.
+read and wrote, and the stream says how many of them the client has got (`timings.predicted_n`). To resume, the gateway
+restores the file and sends a new request: its prompt is the previous one plus exactly those tokens, of which the engine
+has to read only the last. So at temperature 0 the answer has the same words as one that was never interrupted.
 
-Where that doesn't hold, an answer is finished first: see `may_pause` for requests, and `FlexReply.gives_way` for calls,
-in which a grammar has begun. The engine's sampler knows nothing else of the past than the tokens, which count for its
-penalties as part of the prompt; its random numbers begin anew, which no request can tell that doesn't set a `seed`.
+Where that isn't so, the answer finishes first: see `may_pause` for requests, and `FlexReply.gives_way` for calls, in
+which a grammar is active. The only state of the engine's sampler is the tokens, which count for its penalties as part
+of the prompt; its random numbers start again, which only a request with a `seed` could notice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FORWARDED = frozenset(
         *("presence_penalty", "frequency_penalty", "repeat_penalty", "repeat_last_n"),
     )
 )
-"""Fields that mean the same in the middle of an answer: what has been written counts as prompt."""
+"""Fields that work the same for a resumed answer, whose text so far counts as prompt."""
 SHAPING = frozenset(
     (
         *("messages", "tools", "tool_choice", "parallel_tool_calls", "chat_template_kwargs", "reasoning_effort"),
@@ -53,7 +53,7 @@ SHAPING = frozenset(
         *("service_tier", "user", "metadata", "store"),
     )
 )
-"""Fields that are done with before the engine begins to write, or that the gateway reads."""
+"""Fields that matter only before the engine begins to write, or only to the gateway."""
 STREAMED = {
     "stream": Raw(b"true"),
     "cache_prompt": Raw(b"true"),
@@ -68,9 +68,9 @@ class _Cut(Exception):
 
 
 def may_pause(fields: Mapping[str, Raw]) -> bool:
-    """Whether an answer to these fields can go on from its tokens.
+    """Whether an answer to a request with these fields can resume from its tokens.
 
-    Not one that draws its tokens from a `seed`, nor one with fields that the gateway doesn't know in this place.
+    Not one that is sampled with a `seed`, nor one with fields that aren't known to be safe here.
     """
     if not fields.keys() <= FORWARDED | SHAPING:
         return False
@@ -81,7 +81,7 @@ def may_pause(fields: Mapping[str, Raw]) -> bool:
 
 
 def written(ids: Sequence[int], told: int, held: Sequence[int] | None) -> list[int] | None:
-    """The ids of the tokens whose text has come; None if they can't be told.
+    """The ids of the tokens whose text has arrived; None if they can't be determined.
 
     ids: those that came with the text, which lack the first tokens of characters of several. told: how many tokens the
     engine had written with the last of them; with speculation up to a few more. held: what the engine held behind the
@@ -99,7 +99,7 @@ def written(ids: Sequence[int], told: int, held: Sequence[int] | None) -> list[i
 
 
 class Origin(Protocol):
-    """What it takes of `gateway.backends.llamacpp.LlamaCppBackend`."""
+    """The part of `gateway.backends.llamacpp.LlamaCppBackend` that this needs."""
 
     model: Model
     escapes: bool
@@ -136,7 +136,7 @@ class LlamaCppFlex(Backend):
         return await self.origin.open(request, fields)
 
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply:
-        """Answers that can't be put aside are asked for as those of any other request."""
+        """Sends requests whose answers can't be put aside like any other request."""
         if not may_pause(fields) or not await self.prompts.know(self.slots):
             return await self.origin.open_raw(request, fields, raw)
         prompt = await self.origin.rendered(fields)
@@ -258,7 +258,7 @@ class FlexReply(HTTPReply):
         self._known = self._told = 0
         """How many of the ids came with the last text, and see `written`."""
         self._texts: list[str] = []
-        """Since it was put aside last."""
+        """The text since it was last put aside."""
         self._tail = ""
         """The last text, in which a mark may have begun."""
         self._cached: int | None = None
@@ -268,9 +268,9 @@ class FlexReply(HTTPReply):
         self._saving: asyncio.Task[None] | None = None
         self._aside: Aside | None = None
         self._away = False
-        """It has no place at the engine."""
+        """Whether it has no place at the engine."""
         self._left = False
-        """A grammar runs: it is finished first."""
+        """A grammar is active: the answer finishes first."""
         self._closed = False
         self.history: list[tuple[str, float]] = []
 
@@ -279,7 +279,7 @@ class FlexReply(HTTPReply):
         return self
 
     async def ask(self, turn: Turn) -> None:
-        """Sends what there is to go on from. Raises as `accepted`."""
+        """Sends the prompt and the answer so far. Raises as `accepted`."""
         origin = self._backend.origin
         asked = {**self._asked, "id_slot": Raw(b"%d" % turn.slot) if turn.slot is not None else Raw(b"-1")}
         asked["prompt"] = Raw(encode([*self._prompt, *self._written]))
@@ -306,7 +306,7 @@ class FlexReply(HTTPReply):
         return self._collected()
 
     def direct(self) -> None:  # type: ignore[override]
-        """What comes is no chat chunk, and may have to wait."""
+        """None: the payloads aren't chat chunks, and may have to wait."""
         return
 
     async def payloads(self) -> list[bytes]:
@@ -316,7 +316,7 @@ class FlexReply(HTTPReply):
             except _Cut:
                 if await self._go_on():
                     continue
-                # It was cut after its last token, which the engine can't be asked to stop at once more.
+                # It was cut after its last token, and the engine can't be asked to stop there again.
                 self.done = self._ended = True
                 return [encode(chunk) for chunk in self._last({"stop_type": "limit", "tokens_predicted": 0})]
             chunks = [chunk for event in events for chunk in self._translated(event)]
@@ -399,7 +399,7 @@ class FlexReply(HTTPReply):
         assert isinstance(turn, Turn)
         async with prompts.saving:
             if self._closed or self.done or self._response.ended:
-                return  # it came to its end meanwhile
+                return  # it has ended meanwhile
             self._response.cut(_Cut())
             self.history.append(("put_aside", monotonic()))
             self._aside = await put_aside(prompts, turn)
@@ -439,7 +439,7 @@ class FlexReply(HTTPReply):
         held = self._aside.tokens(behind) if self._aside is not None else None
         ids = written(self._ids[: self._known], self._told, held)
         if ids is None:
-            # Read anew, the text may be other tokens, and what follows other words.
+            # Tokenised again, the text may be other tokens, and other words may follow.
             ids = await self._backend.origin.ids("".join(self._texts), begins=False) or []
         self._written += ids
 
@@ -472,4 +472,4 @@ class FlexReply(HTTPReply):
 
 
 FORGETTING: set[asyncio.Task[None]] = set()
-"""The loop keeps no task alive."""
+"""Keeps references to tasks, since the event loop doesn't."""

@@ -1,7 +1,7 @@
-"""The log-probabilities of a prompt's own tokens, which llama-server doesn't tell.
+"""The log-probabilities of a prompt's own tokens, which llama-server doesn't report.
 
-It tells those of tokens that it writes, from the model's unchanged logits. So the prompt is asked for token by token:
-a bias makes each the one that is written. The server keeps what it has read, so each step reads one token.
+It reports those of tokens that it writes, from the model's unchanged logits. So the gateway has it write the prompt
+token by token, each forced by a bias. The server caches the prompt so far, so each step reads one token.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def content_is_text(message: dict[str, Any], position: int) -> None:
 
 
 def refusals_are_text(message: dict[str, Any], position: int) -> None:
-    """Writes the model's past refusals as text: chat templates know no other parts of that kind."""
+    """Writes the model's past refusals as text: chat templates support no refusal parts."""
     content = message.get("content")
     for part in content if isinstance(content, list) else ():
         if isinstance(part, dict) and part.get("type") == "refusal":

@@ -35,7 +35,7 @@ OWN_MODEL = Raw(b'"default_model"')
 _needs_edit = messages.needs(messages.DEVELOPER)
 
 LONG_BYTES = 512
-"""Messages and tools of fewer bytes are no concern of the doctor: they are read in no time."""
+"""The doctor ignores messages and tools of fewer bytes: reading them again costs almost nothing."""
 
 MODEL_TROUBLE = (
     "cached snapshot folder",
@@ -50,7 +50,7 @@ MODEL_TROUBLE = (
 
 
 NONCE_FIELD = "ctxgate_nonce"
-"""Among the template's arguments: tells `gateway.engines.mlx_server` where to cut the prompt."""
+"""The template argument that tells `gateway.engines.mlx_server` where to split the prompt."""
 
 
 class MLXReply(HTTPReply):
@@ -149,7 +149,7 @@ def _number(digits: bytes) -> int:
 
 
 def _cuts(model: Model) -> bool:
-    """Whether the model's server is `gateway.engines.mlx_server`; no other one cuts an escaped prompt."""
+    """Whether the model's server is `gateway.engines.mlx_server`; no other one splits an escaped prompt."""
     if model.path is None or model.base_url is not None or model.uds is not None:
         return False
     engine = model.engine

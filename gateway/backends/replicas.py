@@ -40,7 +40,7 @@ parts = msgspec.json.Decoder(list[Raw]).decode
 
 
 class Replica(Server):
-    """One of the servers, and how to ask it. in_flight: requests of this gateway that it works on; see `Server`."""
+    """One of the servers, with its backend. in_flight: requests of this gateway that it works on; see `Server`."""
 
     def __init__(self, url: str, backend: Backend) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Replicas(Backend):
         for replica in replicas:
             self._choice.add(replica)
         self._kind = kind(model, Address())
-        """Stands for all of them, and is never asked."""
+        """Represents all of them; never sends a request."""
         self.escapes = self._kind.escapes
         self._probing: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False

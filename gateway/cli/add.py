@@ -65,7 +65,7 @@ def add(
             found = inventory.fetch(loaded, found, progress)
         _show(loaded, found, status)
     inventory.add(loaded, found)
-    print(f"\n{loaded.source} has {found.name} now; `ctxgate remove {found.name}` takes it out again")
+    print(f"\n{loaded.source} has {found.name} now; `ctxgate remove {found.name}` removes it again")
     tested = 0 if no_smoke or found.facts.role != "chat" else _smoke(loaded, found.name, out)
     print(f"\nclients use it by base URL {_client_url(loaded)} and model {found.name}")
     return tested
@@ -107,7 +107,7 @@ def _context(found: Addition) -> str:
 def _dialect(found: Addition) -> str:
     known = found.facts.dialect
     if found.reads_calls:
-        return "native_json: the server reads the calls"
+        return "native_json: the server parses the calls"
     if known is None:
         return "native_json: nothing in its files shows another one"
     return f"{known.format}, because of its {known.source}: {' '.join(known.evidence)} (in {found.facts.evidence})"
@@ -125,8 +125,8 @@ def _memory(config: Config, found: Addition, status: dict[str, Any] | None) -> s
     if fits.refusal is not None:
         return f"{needs}: {fits.refusal}"
     if fits.goes:
-        return f"{needs}: {', '.join(fits.goes)} would have to go"
-    return f"{needs}: it fits{' beside what runs' if residents(status) else ''}"
+        return f"{needs}: {', '.join(fits.goes)} would have to make room"
+    return f"{needs}: it fits{' beside the running models' if residents(status) else ''}"
 
 
 def _smoke(config: Config, name: str, out: Path | None) -> int:

@@ -128,7 +128,7 @@ def running(config: Config) -> Iterator[Finding]:
         cure = "stop it, or give the gateway another port: server.port"
         yield Finding("wrong", "port", f"something else listens at {address} but doesn't answer", cure)
     except httpx.TransportError:
-        yield Finding("note", "gateway", f"doesn't run at {address}", "start it: ctxgate serve")
+        yield Finding("note", "gateway", f"isn't running at {address}", "start it: ctxgate serve")
 
 
 def _machine() -> Machine:
@@ -338,7 +338,7 @@ def _two_turns(client: str, contract: Contract, text: str, config: Config, model
     elif server.https is not None:
         yield Finding("note", about, "not run: the programs don't know the gateway's certificate")
     elif server.api_keys or server.uds is not None:
-        yield Finding("note", about, "not run: this command gives the gateway's keys and socket to no other program")
+        yield Finding("note", about, "not run: this command doesn't give other programs the gateway's keys or socket")
     else:
         try:
             with RunningGateway(config.source, base_url(server)) as gateway:

@@ -100,9 +100,9 @@ def why(config: Path | None, url: str | None, id: str | None) -> None:
         for finding in entry["prefix"]:
             print(f"  {printable(finding)}")
         if not entry["prefix"]:
-            print("  goes on where the turn before ended, is a new conversation, or is too short to tell")
+            print("  continues the previous turn, starts a new conversation, or is too short to tell")
     if not entries:
-        print("no prompt in the log differs from the turn before")
+        print("no prompt in the log differs from the previous turn")
 
 
 def _folder(config: Path | None) -> Folder:

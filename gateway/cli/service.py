@@ -170,7 +170,7 @@ def uninstall(manager: str | None) -> None:
         chosen.forget()
     if lingers:
         chosen.linger(False)
-        print("ctxgate: your services end with your login again", file=sys.stderr)
+        print("ctxgate: your services end again when you log out", file=sys.stderr)
     for file in gone:
         print(f"ctxgate: removed {file}", file=sys.stderr)
     if not gone:
@@ -179,7 +179,7 @@ def uninstall(manager: str | None) -> None:
         if environment.read_bytes() == TEMPLATE.encode():
             environment.unlink()
         else:
-            print(f"ctxgate: {environment} holds your variables, and stays", file=sys.stderr)
+            print(f"ctxgate: {environment} has your variables, so it stays", file=sys.stderr)
     prune((environment.parent, *own_folders()), chosen.home)
 
 
@@ -264,9 +264,8 @@ def _rows(state: State, where: str, answers: bool) -> list[tuple[str, str]]:
         rows.append(("pid", str(state.pid)))
     rows.append(("address", f"{where} {'answers' if answers else 'does not answer'}"))
     if state.installed:
-        rows.append(
-            ("at logout", "goes on" if state.survives_logout else "ends; ctxgate service install --linger keeps it")
-        )
+        left = "keeps running" if state.survives_logout else "ends; ctxgate service install --linger keeps it"
+        rows.append(("at logout", left))
     if state.cure:
         rows.append(("cure", state.cure))
     return rows

@@ -118,9 +118,9 @@ def _nodes(cluster: dict[str, Any] | None) -> list[Table | str]:
     lines: list[Table | str] = ["", table(NODES, rows, right=("CPUS", "MEMORY FREE", "GPU MEMORY FREE"))]
     lines += ["", f"gateways: {', '.join(cluster['gateways'])}"]
     if not cluster["store"]:
-        lines.append("PostgreSQL is away: chats go on, what needs state gets 503")
+        lines.append("PostgreSQL is down: chats continue, requests that need state get 503")
     if not cluster["ray"]:
-        lines.append("Ray is away: engines that run go on, no other starts")
+        lines.append("Ray is down: running engines keep working, no others start")
     return lines
 
 

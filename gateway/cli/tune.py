@@ -86,10 +86,10 @@ def tune(
     winner = found.results[found.chosen]
     changes = _changes(found, winner)
     if not changes:
-        print(f"\nNo setting is faster than {model.name} as it is configured.")
+        print(f"\nNo setting is faster than {model.name} as configured.")
         return 0
     if smoke and not _smokes(loaded, model, before, changes):
-        print("\nThe smoke suite passes worse with it, or can't be run: nothing changed", file=sys.stderr)
+        print("\nThe smoke suite does worse with it, or can't be run: nothing changed", file=sys.stderr)
         return 1
     return _conclude(loaded, model, before, changes, applies=applies)
 
@@ -261,7 +261,7 @@ def _explain(found: Kept) -> None:
         (effect.key, written(effect.value), written(effect.instead_of), _number(effect.times, 2), str(effect.pairs))
         for effect in effects(found.results, winner)
     ]
-    print("\nWhat each key of the choice gave, all other keys being equal:\n")
+    print("\nThe effect of each key of the choice, all other keys being equal:\n")
     show(table(("key", "value", "instead of", "times", "pairs"), rows, right=("times", "pairs")))
 
 
@@ -298,5 +298,5 @@ def _conclude(config: Config, model: Model, before: bytes, changes: dict[str, An
         edit.with_keys(before, model.name, lines),
         lambda made: made.models[model.name].engine == wanted.engine and made.models.keys() == config.models.keys(),
     )
-    print(f"\n{config.source} has it now:\n{shown}A running gateway takes it by itself.")
+    print(f"\n{config.source} has it now:\n{shown}A running gateway applies it by itself.")
     return 0

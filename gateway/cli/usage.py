@@ -58,7 +58,7 @@ def _found(config: Path | None, url: str | None, by: str, since: str) -> Any:
         if url is not None:
             raise
         if isinstance(error, ProviderAuthentication):
-            print("ctxgate: the gateway asks for a key: without its last minute", file=sys.stderr)
+            print("ctxgate: the gateway requires a key, so its last minute is missing", file=sys.stderr)
         return asyncio.run(_stored(config, by, since))
 
 

@@ -53,7 +53,7 @@ class Bus:
                 await self._listen()
             except (psycopg.Error, OSError, TimeoutError) as error:
                 if self.alive or failures == 1:
-                    log.warning("cluster: PostgreSQL is away, engines that are known go on: %s", error)
+                    log.warning("cluster: PostgreSQL is down, known engines keep working: %s", error)
                 self.alive = False
             await asyncio.sleep(RECONNECT.delay(min(failures, 8)))
 

@@ -185,7 +185,7 @@ class Member:
             try:
                 await self._read_tables()
             except OSError as error:
-                log.warning("cluster: the engines can't be read, those that are known go on: %s", error)
+                log.warning("cluster: the engines can't be read; known ones keep working: %s", error)
                 await asyncio.sleep(1)
                 self._rereading.set()
 
@@ -238,7 +238,7 @@ class Member:
             await self._run_agent()
             self._ray(here=False)
             failures = 1 if time.monotonic() - began > 60 else failures + 1
-            log.warning("cluster: the connection to Ray at %s ended; engines that run go on", self._cluster.ray)
+            log.warning("cluster: the connection to Ray at %s ended; running engines keep working", self._cluster.ray)
             await asyncio.sleep(AGAIN.delay(failures))
 
     async def _run_agent(self) -> None:
@@ -272,7 +272,7 @@ class Member:
         away = "" if here else f"Ray's head doesn't answer (cluster.ray: {self._cluster.ray})"
         if away != self._models.shared.away:
             self._models.shared.away = away
-            log.warning("cluster: %s", f"{away}; engines that run go on" if away else "Ray's head answers again")
+            log.warning("cluster: %s", f"{away}; running engines keep working" if away else "Ray's head answers again")
             self._models.update(self._models.rows)
 
     async def _tell_settings(self, stdin: asyncio.StreamWriter) -> None:

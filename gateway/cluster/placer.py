@@ -140,7 +140,7 @@ class Placer:
                 log.warning("placer: %s", error)
             except Exception:
                 # It places the next engine all the same.
-                log.exception("placer: placing engines failed; the next look tries again")
+                log.exception("placer: placing engines failed; the next tick tries again")
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):  # wait_for loses cancellations before Python 3.12
                     await self._wake.wait()
@@ -222,7 +222,7 @@ class Placer:
             task = ray.remote(num_cpus=0, max_retries=0)(look).options(scheduling_strategy=_on(id))
             seen: Seen = await asyncio.wait_for(task.remote(self._settings), 3 * RPC_SECONDS)
         except (TimeoutError, ray.exceptions.RayError) as error:
-            log.warning("placer: node %s can't be looked at: %s", id[:8], error)
+            log.warning("placer: node %s can't be inspected: %s", id[:8], error)
             self._looked.pop(id, None)
         else:
             resources = node["Resources"]

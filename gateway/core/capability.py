@@ -1,4 +1,4 @@
-"""What a model can do behind its engine: the format of its calls, and what its chat template shows."""
+"""The capabilities of a model behind its engine: the format of its calls, and what its chat template supports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from normalizers import Detection, FormatSpec, detect, registry
 class CapabilityFinder:
     """Asks the engine what its model can do, once for each backend, and keeps the answer.
 
-    reader: the format in which we read the model's answers. evidence: why we take that one; "" before we looked.
+    reader: the format in which we parse the model's answers. evidence: why this one; "" before detection.
     """
 
     def __init__(self, model: Model) -> None:
@@ -31,10 +31,10 @@ class CapabilityFinder:
         if self._undetected:
             self.evidence = ""
         self.known: dict[tuple[Backend, bool], Capabilities] = {}
-        """What the backend said that was asked last, and that of flex requests: without, and with, what concerns past
+        """The last answers of the backend and of the one for flex requests: without and with the part about past
         calls."""
         self._escaping: tuple[Backend | None, dict[tuple[bool, bool], Capabilities]] = (None, {})
-        """What `escaping` said, by past calls and tools."""
+        """The results of `escaping`, by past calls and tools."""
         self.plain = None if self._undetected else Capabilities(self.reader, self.reader)
         """For plain requests (`ChatRequest.plain`): the reader alone. None until it is detected."""
 
@@ -94,7 +94,7 @@ class CapabilityFinder:
             self._found(await asyncio.to_thread(about, self._model.path))
 
     async def _ask(self, backend: Backend, *, past: bool) -> Capabilities:
-        """Asks for no more than a request with past calls, or one without, needs."""
+        """Asks only for what the request needs, with past calls or without."""
         reader, way = self.reader, self._model.tool_prompt
         dialect = reader
         if reader.untouched and may_use_grammar(self._model.runtime):

@@ -12,7 +12,7 @@ from gateway.wire.sse import Sink
 
 
 class CheckedRun(Run):
-    """Hands its answer out once it conforms; asks the model again until then, `ATTEMPTS` times in all.
+    """Releases its answer once it conforms; until then, asks the model again, up to `ATTEMPTS` times in all.
 
     After that it raises StructuredOutputInvalid, or ProviderInvalidRequest if the model called no tool.
     """
@@ -73,4 +73,4 @@ class CheckedRun(Run):
         await self._ask(again)
 
     def push_to(self, sink: Sink) -> None:
-        """Never: nothing leaves before all of the answer has come."""
+        """Does nothing: nothing is sent before the whole answer has arrived."""

@@ -1,4 +1,4 @@
-"""Retries and fallbacks of a model, as config.yaml has them: one stage around `Route.open`."""
+"""Retries and fallbacks of a model, as set in config.yaml: one stage around `Route.open`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ RETRY = Backoff(0.25, 5.0, jitter=0.5)
 
 
 async def open_with_fallbacks(model: Model, route_of: Callable[[str], Route | None], request: ChatRequest) -> Run:
-    """Asks `model`, with its retries, then each of its fallbacks, as long as the errors may pass.
+    """Asks `model`, with its retries, then each of its fallbacks, as long as the errors are transient.
 
-    Missing weights and engines won't come by a retry, but a fallback may have its own.
-    Returns once the answer's first byte is there: until then another model can still answer. Raises the last error that
-    may pass, or else the first.
+    A retry doesn't help if weights or an engine are missing, but a fallback may. Returns once the answer's first byte
+    is there: until then another model can still answer. Raises the last transient error, else the first error.
     route_of: by the model's name; called anew for each attempt, since a reload may replace or end one meanwhile.
     """
     last: GatewayError | None = None

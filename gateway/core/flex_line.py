@@ -1,4 +1,4 @@
-"""Flex requests that wait before a server that the gateway doesn't start."""
+"""The gateway's queue of flex requests for a server that it doesn't start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.wire.progress import Progress
 
 
 class Load(Struct, frozen=True):
-    """What a server works on. others: requests that aren't flex. all: with those."""
+    """A server's requests in flight. others: those that aren't flex. all: every one."""
 
     others: int
     all: int
@@ -32,12 +32,12 @@ class FlexLine:
 
     def __init__(self, model: str, load: Callable[[], Load], places: int | None) -> None:
         self.coming = self.inside = 0
-        """Requests that may go and haven't yet; requests within `place`."""
+        """Requests that may go but haven't yet; requests within `place`."""
         self._model = model
         self._load = load
         self._places = places
         self._waiting: dict[asyncio.Future[None], float] = {}
-        """Those that wait, the oldest first, and since when, by time.monotonic."""
+        """The waiting requests, the oldest first, and since when they wait, by time.monotonic."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -51,7 +51,7 @@ class FlexLine:
     async def place(
         self, limits: Engines, tell: Callable[[Callable[[], str]], None] = lambda say: None
     ) -> AsyncIterator[None]:
-        """Entered in the request's turn, or after `flex_max_wait_seconds`. tell: takes what says how far it has come.
+        """Waits for the request's turn, or for `flex_max_wait_seconds`. tell: receives the request's progress.
 
         Raises ProviderRateLimit if too many wait already.
         """
@@ -64,7 +64,7 @@ class FlexLine:
             self.inside -= 1
 
     def look(self) -> None:
-        """A request has left the server."""
+        """Lets the next requests go, after one has left the server."""
         while self._waiting and self._free():
             turn = next(iter(self._waiting))
             del self._waiting[turn]

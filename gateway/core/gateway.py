@@ -43,16 +43,16 @@ class Gateway:
         self._watchers: list[Callable[[], None]] = []
         self._state_dir = config.state_dir
         self._own: tuple[SavedPrompts, Residency] | None = None
-        """Of engines that the gateway starts; their code is loaded for the first of them."""
+        """The memory of engines that the gateway starts; loaded with the first of them."""
         self.schemas = Threads(Pool())
-        """Where the work on clients' schemas is done."""
+        """The processes that work on clients' schemas."""
         self.routes: Mapping[str, Route] = {name: self._new_route(model) for name, model in config.models.items()}
         self._preloading: set[asyncio.Task[None]] = set()
         self._asked: dict[str | None, Route] = {}
         """Routes by the model names in chat requests, resolved once for each name."""
 
     def apply(self, config: Config) -> Difference:
-        """Answers requests by `config` from now on. Returns the changes.
+        """Applies `config` to requests from now on. Returns the changes.
 
         Engines whose launch didn't change keep their process and cache. The others finish their answers, then stop.
         """
@@ -88,7 +88,7 @@ class Gateway:
         return found
 
     def _preload(self, without: Collection[str] = ()) -> None:
-        """Begins to load the models with `preload`, in the file's order. without: those that were loaded before."""
+        """Starts loading the models with `preload`, in the file's order. without: those that were loaded before."""
         wanted = [route for name, route in self.routes.items() if route.model.residence.preload and name not in without]
         if wanted:
             task = asyncio.create_task(_load_all(wanted), name="preload")
@@ -237,7 +237,7 @@ def _traces(log: Log, request_log: RequestLog) -> Traces:
 
 
 async def _load_all(routes: Iterable[Route]) -> None:
-    """One after the other. A model that can't be loaded now is loaded by its first request."""
+    """Loads one after the other. If a model can't be loaded now, its first request loads it."""
     for route in routes:
         try:
             await route.load()

@@ -1,4 +1,4 @@
-"""The lightest of the configured models that chat: the one for small work."""
+"""The lightest configured chat model, for small tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gateway.config import Config, Model
 from gateway.engines.memory import files
 
 LEAST_WINDOW = 2048
-"""Tokens below which a model is chosen only if all are so small: it could read little at a time."""
+"""A model with a smaller window, in tokens, is chosen only if there is no larger one."""
 
 
 def lightest(config: Config) -> Model:

@@ -50,7 +50,7 @@ class Passthrough:
 
     def __init__(self, reply: Reply, backend: Backend, count: RequestMeter, tier: Tier | None = None) -> None:
         self.tier = tier
-        """The service tier that the request got; None if nobody has said one."""
+        """The service tier of the request; None if nothing has set one."""
         self._reply = reply
         self._backend = backend
         self._count = count
@@ -81,7 +81,7 @@ class Passthrough:
         return []
 
     def push_to(self, sink: Sink) -> None:
-        """Nothing to do: every payload is looked at here."""
+        """Does nothing: every payload has to pass through here."""
 
     def _look(self, payload: bytes) -> None:
         try:

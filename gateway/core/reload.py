@@ -17,7 +17,7 @@ from gateway.core import Gateway
 from gateway.errors import GatewayError
 
 POLL_SECONDS = 0.5
-"""How often we look at the file. We read it once two looks agree: then its writer has finished."""
+"""How often to poll the file. It is read once two polls agree: then its writer has finished."""
 
 Load = Callable[[str | None], Config]
 """Reads the configuration from the file, or from `text` in its place. Command-line arguments win over both. Raises
@@ -73,7 +73,7 @@ class Reloader:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             now = _signature(self._gateway.config.source)
-            # While an editor replaces the file by a new one, there is none for a moment.
+            # When an editor replaces the file, it is missing for a moment.
             if now is not None and now == before and now != self._seen:
                 self._seen = now
                 try:
@@ -84,7 +84,7 @@ class Reloader:
             before = now
 
     def _planned(self, config: Config) -> Difference:
-        """Raises ConfigError if an engine that may run would give way to one without weights."""
+        """Raises ConfigError if an engine that may be running would be replaced by one without weights."""
         found = difference(self._gateway.config, config)
         old = self._gateway.config.models
         problems = [
@@ -133,7 +133,7 @@ def _listed(change: ModelChange) -> str:
 
 
 def _with_fixed_values(running: Config, config: Config) -> Config:
-    """`config` with the values that a running gateway can't change."""
+    """`config`, except for values that a running gateway can't change: these stay."""
     old = running.server
     return replace(
         config,

@@ -1,4 +1,4 @@
-"""Reads a recorded answer as another tool-call format."""
+"""Parses a recorded answer as another tool-call format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers requests for one model: its engine, its backend, what it can do."""
+"""Answers requests for one model: its engine, its backend, its capabilities."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Route:
     """Answers requests for one model.
 
     A chat passes these stages: `open` counts it and replays it once if the engine is gone; `ask` takes a place at the
-    engine; `prepare` works out what to send; `_send` sends it. The Run that comes back reads the answer.
+    engine; `prepare` computes the fields to send; `_send` sends them. The Run that is returned reads the answer.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class Route:
         an engine; None: that of the server which config.yaml names."""
         self.model = model
         self.plain = not (model.tiers or model.retries or model.fallbacks)
-        """The model's settings ask for nothing before `open`."""
+        """No setting of the model requires a step before `open`."""
         self.engine = engine
         self.capability = CapabilityFinder(model)
         self.runs: set[Run] = set()
-        """Answers on their way."""
+        """Answers in progress."""
         self.opening = 0
         """Requests that no engine has accepted yet."""
         self.waiting: dict[ChatRequest, float] = {}
-        """Those of them that wait for their engine, and since when, by time.monotonic."""
+        """Those that wait for their engine, and since when, by time.monotonic."""
         self._request_log = request_log
         self.schemas = schemas
         self._settings = Settings.of(
@@ -85,20 +85,20 @@ class Route:
         self._terms = TermsCache()
         self._limits = limits
         self.line: FlexLine | None = None
-        """Of flex requests that wait before a server that isn't ours; made by the first."""
+        """The queue of flex requests for an external server; created by the first."""
         self._unused: asyncio.Event | None = None
         self._watch: Callable[[], None] | None = None
-        """Called after each request that ends, once somebody waits for that."""
+        """Called after each request that ends, if something waits for that."""
         self._engine_stays = False
-        """Another route uses the engine by now."""
+        """Another route has taken over the engine."""
         self._replaced: Backend | None = None
-        """This route's backend of an engine that has another route by now."""
+        """This route's former backend, if another route has taken over its engine."""
         self._backend = backend
         """The backend of external servers; an engine of ours has its own."""
 
     @property
     def spec(self) -> FormatSpec:
-        """The format in which we read the model's answers."""
+        """The format in which we parse the model's answers."""
         return self.capability.reader
 
     @property
@@ -113,9 +113,9 @@ class Route:
     # A chat, stage by stage
 
     async def open(self, request: ChatRequest) -> Run:
-        """Sends the request; returns once the engine has accepted it. Books requests that fail before.
+        """Sends the request; returns once the engine has accepted it. Logs requests that fail before.
 
-        If an engine of ours was gone, or goes before it answers, it is started again and asked once more.
+        If an engine of ours has died, or dies before it answers, restarts it and sends the request once more.
         """
         began = monotonic()
         self.opening += 1
@@ -140,7 +140,7 @@ class Route:
         return run
 
     async def open_in_turn(self, request: ChatRequest) -> Run:
-        """As `open`, for a request whose service tier may let it wait before a server that isn't ours."""
+        """Like `open`, for a request that may have to wait for an external server because of its service tier."""
         if self.engine is not None or request.tier != "flex":
             return await self.open(request)
         async with self._flex_line().place(self._limits(), lambda say: setattr(request, "progress", say)):
@@ -161,14 +161,14 @@ class Route:
         return Load(self.opening - self.line.inside + len(self.runs) - flex, self.in_flight)
 
     def _look(self) -> None:
-        """A request has ended."""
+        """Notifies those that wait for the end of a request."""
         if self._unused is not None and not self.in_flight:
             self._unused.set()
         if self.line is not None and self.line:
             self.line.look()
 
     def _failed(self, request: ChatRequest, began: float, error: BaseException) -> None:
-        """Books a request that no engine has accepted."""
+        """Logs a request that no engine has accepted."""
         recording = None
         if request.recorded or self._request_log.bodies:
             recording = self._request_log.keep(recorded(request.fields, self.spec.name))
@@ -204,7 +204,7 @@ class Route:
             raise
 
     async def _sit_down(self, request: ChatRequest, engine: Engine, backend: Backend, waited: float) -> Asked:
-        """As `_take_place`, for a flex request, whose answer gives way in the middle if it can."""
+        """Like `_take_place`, for a flex request, whose answer may be put aside."""
         from gateway.engines.seat import EngineSeat
 
         try:
@@ -221,7 +221,7 @@ class Route:
         return asked
 
     async def _send(self, request: ChatRequest, backend: Backend | None) -> Asked:
-        """backend: None for the one of an external server that nobody has asked yet."""
+        """backend: None for that of an external server without requests so far."""
         if backend is None:
             backend = await self.backend()
         capability = self.capability
@@ -259,7 +259,7 @@ class Route:
         return terms
 
     def ended(self, run: Run) -> None:
-        """Books a closed run."""
+        """Logs a closed run."""
         self.runs.discard(run)
         answer = run.answer
         # An answer whose normaliser saw nothing has no repairs.
@@ -354,7 +354,7 @@ class Route:
     ) -> AsyncIterator[Passthrough]:
         """An answer to a request for another endpoint than chat; see `Backend.post`.
 
-        asked: the name by which the request asks for the model. An error while it is read is its outcome. Raises
+        asked: the model name in the request. An error while the answer is read is its outcome. Raises
         ProviderInvalidRequest if the engine has no such endpoint.
         """
         self.check(caller)
@@ -385,8 +385,8 @@ class Route:
             caller.meter.check(self.model.name, *self.model.aliases)
 
     def tier(self, caller: Caller, asked: str | None, wanted: Wanted | None) -> Tier | None:
-        """The service tier of a request: its own, else that of the name by which it asks for the model, else its
-        key's. None if nobody says one. Raises ProviderAuthentication (403)."""
+        """The service tier of a request: its own, else that of the model name that it uses, else its
+        key's. None if none is set. Raises ProviderAuthentication (403)."""
         model, own = self.model, None if wanted == "auto" else wanted
         default = model.tiers.get(asked if asked in model.aliases else model.name)
         tier = own or default if caller.meter is None else caller.meter.tier(own, default)
@@ -455,7 +455,7 @@ class Route:
         return self.opening + len(self.runs)
 
     def hold(self) -> None:
-        """Keeps the route in one piece until `release`."""
+        """Keeps the route from closing until `release`."""
         self.opening += 1
 
     def release(self) -> None:
@@ -464,14 +464,14 @@ class Route:
             self._watch()
 
     def become(self, model: Model) -> Route:
-        """The route of the model with other settings and the same engine."""
+        """A route for the model with other settings and the same engine."""
         assert self.engine is not None
         self._replaced = self.engine.reconfigure(model)
         self._engine_stays = True
         return self.same(model)
 
     def same(self, model: Model) -> Route:
-        """A route with this one's engine."""
+        """Creates a route with this one's engine."""
         return Route(model, self._request_log, self.schemas, self.engine, self._limits)
 
     async def retire(self, seconds: float) -> None:
@@ -493,7 +493,7 @@ class Route:
 
 
 def address_of(model: Model) -> Address | None:
-    """Where config.yaml says that the model's external server listens."""
+    """The address of the model's external server, from config.yaml."""
     if model.uds is not None:
         return Address(uds=str(model.uds))
     if model.base_url is None:

@@ -1,4 +1,4 @@
-"""One answer on its way from an engine to a client."""
+"""One answer in transit from an engine to a client."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Asked = tuple[Reply, Answer, Backend, Enforced | None]
 
 
 class Asker(Protocol):
-    """What a run needs of its route."""
+    """What a run needs from its route."""
 
     model: Model
     engine: Engine | None
@@ -43,7 +43,7 @@ class Asker(Protocol):
 
 
 class Run:
-    """One answer on its way. Read it with `whole` or `payloads`, as the request asked, then `close` it.
+    """One answer in progress. Read it with `whole` or `payloads`, as the request asked, then `close` it.
 
     began, first, outcome: see `gateway.observe.request_log.Ended`. replayed: the request was sent twice already.
     """
@@ -77,7 +77,7 @@ class Run:
         self.api = request.api
         self.caller = request.caller
         self.fallback = request.fallback
-        """The model that answers, if it isn't the one that was asked."""
+        """The model that answers, if it isn't the requested one."""
         self.began = began
         self.first = 0.0
         self.outcome: Outcome = LEFT
@@ -87,7 +87,7 @@ class Run:
         self._in_flight = True
         self._replays = int(replayed)
         self._handed_out = False
-        """The client has a part of the answer."""
+        """The client has received part of the answer."""
         self._failed: GatewayError | None = None
         self._ended = False
         self._closed = False
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def request(self) -> ChatRequest:
-        """What the model was asked last."""
+        """The request that was last sent to the model."""
         return self._request
 
     @property
@@ -114,11 +114,11 @@ class Run:
         return "" if self.enforced is None else self.enforced.method
 
     def guessed_usage(self) -> dict[str, int]:
-        """About what the answer took, where the engine hasn't told: it doesn't for a client that leaves."""
+        """An estimate of the usage if the engine hasn't reported it, as when the client left."""
         return {"prompt_tokens": estimate(self._request), "completion_tokens": self.answer.chunks}
 
     async def begin(self) -> None:
-        """Returns once the answer's first byte is there; `whole` or `payloads` hands it out later.
+        """Returns once the answer's first byte is there; `whole` or `payloads` returns it later.
 
         Raises what they would raise before it.
         """
@@ -164,7 +164,7 @@ class Run:
         return []
 
     async def _next(self) -> list[bytes]:
-        """What the next payloads of the engine become; [] for nothing yet."""
+        """The clean payloads for the engine's next ones; [] if there are none yet."""
         clean: list[bytes] = []
         try:
             came = await self.reply.payloads()
@@ -200,7 +200,7 @@ class Run:
         if engine is not None:
             engine.lost()
         most = 1 if engine is not None else self._backend.replays
-        # 502: it went away, by the end of its connection or of an incomplete answer.
+        # 502: it died, with its connection or in the middle of an answer.
         if self._handed_out or self._replays >= most or error.status != 502:
             return False
         self._replays += 1

@@ -14,7 +14,7 @@ class Shortcut:
 
     Pulling wakes the task for each chunk, which doubles its cost: 47,000 instructions instead of 22,000, counted by
     `python -m benchmarks.instructions`.
-    The shortcut takes only the common case: one whole event of one line, a client that keeps up. All else is pulled.
+    The shortcut handles only the common case: one whole event of one line, a client that keeps up. All else is pulled.
     """
 
     __slots__ = ("_answer", "_passes", "_push", "_reply", "_sink", "_translate")

@@ -17,7 +17,7 @@ from gateway.upstream import trace
 from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest
 
 _current: ContextVar[Note | None] = ContextVar("_current", default=None)
-"""Of the request that the running code works on."""
+"""The span of the request that the running code works on."""
 
 
 class TracedRoute(Route):
@@ -52,7 +52,7 @@ class TracedRoute(Route):
         return RequestMeter(self.model.name, api, stream, book, caller)
 
     def _begin(self, request: ChatRequest | None = None) -> Note:
-        """Begins a span, and tells the servers of it that this task asks from now on."""
+        """Begins a span, and sends its context to the servers that this task calls from now on."""
         note = Note(self.model.runtime, self._traces.begin(), request)
         trace.set(head_lines(note.span))
         return note

@@ -1,10 +1,10 @@
 """Which engines may be in memory: admission by bytes, eviction, groups that exclude each other. No I/O.
 
-Claims are served by rank, then in the order in which their first request came. A later one is served before an earlier
-one only if it takes nothing from it. Whose model is loaded goes first: an engine in use gives way only once the claim
-has waited for `swap_after` and the engine has been ready for its stay. So no claim starves, and swaps are few. An
-engine that flex requests alone use gives way at once to any other claim; a flex claim waits for engines that others use
-until it has waited for `flex_max_wait`, and from then on counts as any other.
+Claims are served by rank, then in order of their first request. A later claim is served before an earlier one only if
+it takes nothing from it. Loaded models go first: an engine in use gives way only once the claim has waited for
+`swap_after` and the engine has been ready for its stay. So no claim starves, and swaps are few. An engine that only
+flex requests use gives way at once to any other claim; a flex claim waits for engines that others use until it has
+waited for `flex_max_wait`, and from then on counts like any other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gateway.wire.chat import DEFAULT, FLEX
 STAY_SECONDS = (0.25, 10.0)
 """An engine in use stays as long as it took to load, within these bounds, before it gives way to others."""
 RELOAD_SECONDS = 0.05
-"""The least that a reload counts as."""
+"""The shortest time that a reload counts as."""
 CURE = "raise engines.memory_budget, or give the model a smaller context_window or parallel"
 
 
@@ -64,7 +64,7 @@ class Resident(Struct, frozen=True):
         shortest, longest = STAY_SECONDS
         stay = min(max(self.load_seconds or 0.0, shortest), longest)
         if not self.in_flight:
-            # A person's next request may follow: for flex, it stays as long as its return would take.
+            # A person's next request may follow: for a flex claim, it stays for as long as it would take to reload.
             return self.idle_since + stay if claim.rank > max(self.rank, DEFAULT) else 0.0
         if claim.rank > max(self.rank, DEFAULT):
             return claim.since + flex_max_wait
@@ -84,7 +84,7 @@ class Resident(Struct, frozen=True):
 
 
 class Snapshot(Struct, frozen=True):
-    """All that a plan depends on. excludes: group → groups that may not share memory. swap_after, flex_max_wait:
+    """Everything that a plan depends on. excludes: group → groups that may not share memory. swap_after, flex_max_wait:
     seconds; see `gateway.config.Engines`."""
 
     budget: Budget
@@ -120,7 +120,7 @@ def plan(state: Snapshot, now: float) -> Plan:
 
 
 class _Draft:
-    """A plan in the making: each decision sees the ones before it."""
+    """A plan under construction: each decision takes earlier ones into account."""
 
     def __init__(self, state: Snapshot, now: float) -> None:
         self.grants: list[object] = []
@@ -166,7 +166,7 @@ class _Draft:
         return False
 
     def shrink(self) -> bool:
-        """Running engines may need more than planned: idle ones give way, but never the last engine.
+        """Frees memory if running engines need more than planned: idle ones give way, but never the last engine.
 
         False if the others still hold too much.
         """
@@ -180,7 +180,7 @@ class _Draft:
         return len(stay) < 2 or self._fits(stay, Footprint())
 
     def _refusal(self, claim: Claim, rivals: list[Resident]) -> str | None:
-        """Why the claim can't be granted whoever gives way."""
+        """Why the claim could never be granted, even if all others gave way."""
         budget, need = self._budget, claim.need
         if budget.strict and not budget.holds(need):
             return f"needs {_mb(need)}, which is more than engines may hold ({_mb(budget)})"
@@ -193,7 +193,7 @@ class _Draft:
         return None
 
     def _make_room(self, claim: Claim, rivals: list[Resident]) -> None:
-        """Chooses who gives way to the claim: nobody while others still start, and can give way only later."""
+        """Chooses the engines that give way to the claim; none while others still start and can give way only later."""
         needed = self._reserved + claim.need
         victims = [other for other in self._staying() if other in rivals]
         stay = [other for other in self._staying() if other not in rivals]
@@ -207,7 +207,7 @@ class _Draft:
         if not self._fits(stay, needed):
             return
         for other in reversed(chosen):
-            # A large engine that was chosen later can make an earlier choice needless.
+            # A large engine that was chosen later can make an earlier choice superfluous.
             if self._fits([*stay, other], needed):
                 stay.append(other)
             else:

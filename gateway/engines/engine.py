@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("ctxgate")
 
 DEATH_SECONDS = 1.0
-"""From the moment that an engine's socket closes to the end of its process."""
+"""The most time between the closing of an engine's socket and the end of its process."""
 BACK_OFF = Backoff(0.25, 60.0)
-"""After the second failure in a row and later ones. After the first, the engine starts again at once."""
+"""Pauses after the second failure in a row and later ones. After the first, the engine starts again at once."""
 WAITED_SECONDS = 5.0
-"""Requests wait for a back-off up to this long; a longer one answers them with the failure."""
+"""Requests wait for a back-off of up to this length; during a longer one, they get the failure at once."""
 PLACE_SECONDS = 5.0
-"""How long a request waits for the place of a flex answer before it waits in the engine's own line."""
+"""How long a request waits for the slot of a flex answer before it waits in the engine's own queue."""
 USAGE_SECONDS = 0.25
-"""How old the memory of a process in `status` and `loaded` may be: each look takes milliseconds."""
+"""How old the memory figure in `status` and `loaded` may be: each measurement takes milliseconds."""
 
 
 class Engine:
@@ -89,19 +89,19 @@ class Engine:
         """Requests between `join` and `leave`."""
         self.flex_in_flight = 0
         self.put_asides = 0
-        """Flex answers that gave way in the middle, since the gateway started."""
+        """Flex answers that were put aside since the gateway started."""
         self._flexible: dict[Flexible, EngineSeat] = {}
         """Answers in flight that may give way."""
         self._coming = 0
-        """Requests for which places are being made."""
+        """Requests for which slots are being freed."""
         self._last_rank = DEFAULT
-        """Of the request that left last."""
+        """The rank of the request that left last."""
         self.queue = RequestQueue()
         self.held = Footprint()
         """Its share of the budget while it is in memory."""
         self.idle_since = time.monotonic()
         self.keep_alive: float | None = None
-        """Seconds without a request until it ends, as the last client wished that named some; None: as configured."""
+        """Seconds without a request until it ends, as last set by a client; None: as configured."""
         self.load_seconds: float | None = None
         self.starts = self.crashes = 0
         self._fixed = fixed
@@ -116,18 +116,18 @@ class Engine:
         self._plan: Recipe | None = None
         """What started the last process; None if the server isn't ours."""
         self._prompts: LivePrompts | None = None
-        """Those of the last process, if it can save them."""
+        """The prompts of the last process, if it can save them."""
         self._prompt_folder: Path | None = None
         self._cache_ram: int | None = None
         """Bytes of `held` for prompts beside its slots."""
         self._usage_seen: tuple[float, Usage | None] = (0.0, None)
         self._phase: Waiting | None = None
-        """What the running start waits for."""
+        """What the start in progress waits for."""
         self._doubted = False
-        """A request found nobody at the address."""
+        """A request couldn't reach the address."""
         self._recallable = False
         self._restarts = False
-        """It starts again though nobody waits: it died in use."""
+        """It restarts although nobody waits, because it died in use."""
         self._served = False
         """A request has ended since it became ready: its next failure is the first in a row."""
         self._starting: asyncio.Task[None] | None = None
@@ -208,7 +208,7 @@ class Engine:
         return min(0.99, usage.resident / expected) if usage is not None else None
 
     def progress(self, key: object) -> Progress | None:
-        """How far the request that joined with `key` has come; None once it waits no more."""
+        """The progress of the request that joined with `key`; None once it no longer waits."""
         place = self.queue.place(key)
         if place is None:
             return None
@@ -249,13 +249,13 @@ class Engine:
         self._lifecycle.on_change(lambda: watcher(self))
 
     def unloads_in(self) -> float | None:
-        """Seconds until it has been idle for so long that it ends; None: it stays."""
+        """Seconds until it ends because it is idle; None: it stays."""
         return unloads_in(self)
 
     async def missing(self) -> WeightsMissing | None:
         """Why no request can be answered: the weights aren't there, and no server listens at the fixed address.
 
-        Looks anew each time, in a thread; starts nothing.
+        Checks again each time, in a thread; starts nothing.
         """
         if self._backend is not None:
             return None
@@ -286,7 +286,7 @@ class Engine:
         """Counts a request in and returns once the engine can answer it; `leave` counts it out again.
 
         Starts the engine if it doesn't run: once, however many requests wait. A caller that gives up doesn't end the
-        start for the others. key: see `progress`. rank: of its service tier; with FLEX it waits for a free place at the
+        start for the others. key: see `progress`. rank: of its service tier; with FLEX it waits for a free slot of the
         engine, too, and until nobody else waits. Raises WeightsMissing, ProviderModelNotLoaded if the engine fails to
         start or the wait was too long, ProviderRateLimit if too many requests wait already, and ProviderUnavailable if
         no engine is installed or its port is taken. The next call tries again.
@@ -304,7 +304,7 @@ class Engine:
             await self._settle_doubt()
 
     async def join_again(self, key: object, waited: float) -> Backend:
-        """As `join`, for a flex answer that was put aside. waited: seconds before."""
+        """Like `join`, for a flex answer that was put aside. waited: how long it had waited before, in seconds."""
         while self.state == "ready" and self.accepting is None:
             await self._settle_doubt()
         if (backend := self.accepting) is not None and not self.queue and self._places > 0:
@@ -313,7 +313,7 @@ class Engine:
         return await self._wait_in_queue(key, FLEX, waited, begun=True)
 
     def hosts(self, reply: Flexible, seat: EngineSeat) -> None:
-        """An answer has begun that gives way to other requests: in the middle, if it can."""
+        """Registers an answer that can be put aside for other requests."""
         self._flexible[reply] = seat
         reply.seated(seat)
         self.backend = None
@@ -321,7 +321,7 @@ class Engine:
             self._put_aside(self.in_flight)
 
     def _put_aside(self, places: int) -> list[asyncio.Task[None]]:
-        """Makes places by putting flex answers aside, as many as can be."""
+        """Frees slots by putting flex answers aside, as many as possible."""
         self._flexible = {reply: seat for reply, seat in self._flexible.items() if not reply.closed}
         running = [Running(reply, seat.waited, reply.gives_way) for reply, seat in self._flexible.items()]
         chosen = put_aside(running, places, self.residency.limits.flex_max_wait_seconds)
@@ -329,7 +329,7 @@ class Engine:
         return [reply.put_aside() for reply in self._flexible if reply in chosen]
 
     def _look_for_flexible(self) -> None:
-        """A request has left; perhaps one that could give way."""
+        """Looks for answers that can give way, after a request has left."""
         self._flexible = {reply: seat for reply, seat in self._flexible.items() if reply.gives_way}
         if self.accepting is not None:
             self._served = True
@@ -369,7 +369,7 @@ class Engine:
         return address
 
     def lost(self) -> None:
-        """A request found nobody at `address`: the next `join` checks before it uses the engine again."""
+        """Notes that a request couldn't reach `address`: the next `join` checks the engine before it uses it again."""
         if self.state == "ready":
             self._doubted = True
             self.backend = None
@@ -378,14 +378,14 @@ class Engine:
 
     @property
     def _places(self) -> int:
-        """How many more requests the engine would answer at once."""
+        """The number of free slots."""
         return slots(self.model) - self.in_flight - self._coming
 
     def _offer(self) -> None:
         self.backend = None if self._flexible else self.accepting
 
     def enter(self, rank: int) -> None:
-        """Counts a request in that needn't wait."""
+        """Counts a request that doesn't have to wait."""
         self.in_flight += 1
         self.flex_in_flight += rank == FLEX
 
@@ -422,13 +422,13 @@ class Engine:
             self._give_up_unwanted_start()
 
     def _age(self, ticket: Ticket) -> None:
-        """A flex request has waited long enough."""
+        """Lets flex requests that have waited long enough count like any other."""
         ticket.aged = True
         if self.accepting is not None:
             self._serve()
 
     def _give_up_unwanted_start(self) -> None:
-        """Ends a start that only waits for its turn, if nobody waits for it any more."""
+        """Cancels a start that still waits for memory, if no request waits for it any more."""
         unwanted = not self.queue and not self._restarts and self.state not in ("starting", "ready")
         if unwanted and self._starting is not None:
             self._starting.cancel()
@@ -459,7 +459,7 @@ class Engine:
             self._starting = asyncio.create_task(self._bring_up(), name=f"start {self.name}")
 
     async def _bring_up(self) -> None:
-        """The one way to `ready`. A failure goes to all requests in the queue."""
+        """The only way to `ready`. A failure goes to all requests in the queue."""
         since = self.queue.since
         try:
             if await self._left_old_process():
@@ -522,7 +522,7 @@ class Engine:
         return await launched(self.model, self._fit_machine, port, self._spawn)
 
     def admitted(self, footprint: Footprint) -> None:
-        """`residency` granted its memory: it starts."""
+        """Called when `residency` has granted the memory: the engine starts."""
         self.held = footprint
         self.failure = None
         self._lifecycle.to("admit")
@@ -549,7 +549,7 @@ class Engine:
         return process
 
     def _check_fitness(self, process: Process, recipe: Recipe) -> None:
-        """Remembers a program that was built for another processor, and says so once."""
+        """Remembers a program that was built for another processor, and logs that once."""
         program = recipe.argv[0]
         if process.illegal_instruction and program not in self.residency.unfit:
             self.residency.unfit.add(program)
@@ -599,7 +599,7 @@ class Engine:
         self.queue.turn_away(error)
 
     def _back_off(self) -> None:
-        """Counts a failure, and puts the next start off."""
+        """Counts a failure, and postpones the next start."""
         self._failures_in_a_row += 1
         self._not_before = time.monotonic() + BACK_OFF.delay(self._failures_in_a_row - 1)
 
@@ -621,15 +621,15 @@ class Engine:
             await self._crashed(process, supervisor.stuck)
 
     async def measure(self, *, with_gpu: bool = True) -> None:
-        """Learns what the running engine needs; see `Residency.measure`."""
+        """Measures the memory of the running engine; see `Residency.measure`."""
         pid = self.pid
         if pid is not None and self.state != "starting":
             await self.residency.measure(self, pid, with_gpu=with_gpu)
 
     def reconfigure(self, model: Model) -> Backend | None:
-        """Takes over settings that need no other process.
+        """Applies settings that don't need a new process.
 
-        Returns the backend that it used until now; the caller closes it when its answers have ended.
+        Returns the previous backend; the caller closes it when its answers have ended.
         """
         self.model = model
         if self._backend is None:
@@ -663,7 +663,7 @@ class Engine:
         self._drain_timer = loop.call_later(self.residency.limits.drain_timeout_seconds, self._end)
 
     def recall(self) -> None:
-        """Nobody needs its memory after all: a recallable drain ends, and it serves again."""
+        """Ends a recallable drain because its memory isn't needed after all: the engine serves again."""
         if self.state == "draining" and self._recallable:
             self._cancel_drain_timer()
             self._lifecycle.to("recall")
@@ -682,7 +682,7 @@ class Engine:
     async def unload(self) -> None:
         """Ends the engine, even a pinned one, once its answers in flight have ended. Returns when it is gone.
 
-        Requests that come meanwhile start it again. One that starts is ended once it has answered those that wait.
+        Requests that come meanwhile start it again. A starting engine ends once it has answered the waiting requests.
         """
         while self.state == "starting":
             await self.changed()
@@ -691,7 +691,7 @@ class Engine:
             await self.changed()
 
     async def stop(self) -> None:
-        """Ends the engine if it is ours, also in the middle of its start. Returns once it is gone. Idempotent."""
+        """Ends the engine if we started it, even during its start. Returns once it is gone. Idempotent."""
         self.queue.turn_away(ProviderUnavailable(f"model {self.name!r}: its engine was stopped while it started"))
         starting = self._starting
         if starting is not None and not starting.done() and self.state != "starting":
@@ -736,7 +736,7 @@ class Engine:
             await self._backend.save_prompts()
 
     async def _forget(self) -> None:
-        """A server that isn't ours has gone: there is nothing to stop."""
+        """Handles the end of a server that we didn't start: there is nothing to stop."""
         if self.state == "ready":
             self._lifecycle.to("drain")
             self._lifecycle.to("stop")
@@ -755,7 +755,7 @@ class Engine:
         in_use = self.in_flight > 0
         await self._gone("broke")
         if in_use and not self.residency.claims:
-            # The next request should find it ready.
+            # Restart at once, so that the next request finds it ready.
             self._restarts = True
         if self.queue or self._restarts:
             self._start()
@@ -801,6 +801,6 @@ def for_model(model: Model, residency: Residency | None = None) -> Engine | None
     if model.port is not None:
         fixed = Address.parse(model.base_url) if model.base_url is not None else Address(port=model.port)
     elif model.base_url is not None or model.uds is not None:
-        # Without a port on this machine, the address is that of somebody else's server.
+        # Without a port on this machine, the address is that of an external server.
         return None
     return Engine(model, fixed, residency=residency)

@@ -20,7 +20,7 @@ PREFIXES = (
     *("HF_HUB_", "HF_HOME", "TRANSFORMERS_"),
 )
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
-"""Parts of names that none of the PREFIXES lets through."""
+"""Variables with these words in their names don't pass, whatever PREFIXES say."""
 
 
 def inherited(more: Iterable[str] = (), environ: Mapping[str, str] = os.environ) -> dict[str, str]:

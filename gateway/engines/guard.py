@@ -1,4 +1,4 @@
-"""Runs one engine process and ends it when the gateway is gone, even by kill -9.
+"""Runs one engine process, and ends it when the gateway is gone, even after kill -9.
 
     python -I -S guard.py GRACE INPUT ARGV...
 
@@ -31,7 +31,7 @@ def main() -> NoReturn:
     for number in (signal.SIGCHLD, *ENDINGS):
         signal.signal(number, _note)
 
-    # Until the child has its own handlers, a SIGTERM must wait: ours would swallow it.
+    # Block SIGTERM until the child has its own handlers: ours would swallow it.
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     pid = os.fork()
     if pid == 0:
@@ -41,7 +41,7 @@ def main() -> NoReturn:
     if given >= 0:
         os.close(given)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
-    # The child does it too. Whichever is first, the group exists before the gateway learns of it.
+    # The child does this too. Whichever comes first, the group exists before the gateway learns of it.
     with suppress(OSError):
         os.setpgid(pid, pid)
     _report(b"pid %d\n" % pid)

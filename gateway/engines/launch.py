@@ -1,4 +1,4 @@
-"""Brings an engine to answer: adopts a server that already listens, or starts a process and waits for it."""
+"""Gets an engine running: adopts a server that already listens, or starts a process and waits until it answers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ STARTS_ON_A_FREE_PORT = 3
 PROBE_SECONDS = 5.0
 """How long a server that already listens on the model's port has to show that it is healthy."""
 POLLS = Backoff(0.02, 0.5, growth=1.1)
-"""Pauses between two looks at a loading engine: they find it ready at most a tenth of its start time late."""
+"""Pauses between polls of a loading engine: they notice that it is ready at most a tenth of its start time late."""
 SHOWN_LINES, SHOWN_CHARS = 8, 1500
-"""How much of an engine's last output an error shows."""
+"""How much of an engine's last output an error quotes."""
 
 
 async def adopted(model: Model, address: Address) -> bool:
@@ -110,7 +110,7 @@ async def launched(
 
 async def _ready(model: Model, process: Process, plan: Recipe) -> Address:
     """Waits until the engine answers. Raises ProviderModelNotLoaded if its process ends before."""
-    # Its modules load while it does.
+    # Load its modules while the engine loads.
     backends.load(model.runtime)
     try:
         address = plan.address or Address(await process.announced("host"), await process.announced("port"))
@@ -125,7 +125,7 @@ async def _ready(model: Model, process: Process, plan: Recipe) -> Address:
             except (ProviderModelNotLoaded, ProviderUnavailable):
                 ended = await process.wait(POLLS.delay(looks))
             else:
-                # Ours may have failed to take the port, and another server answered.
+                # Our engine may have failed to bind the port, so that another server answered.
                 ended = await process.wait(0)
                 if not ended:
                     return address
@@ -182,11 +182,11 @@ async def listens(address: Address) -> bool:
 
 
 def cure(process: Process, plan: Recipe) -> str:
-    """What to do after SIGILL killed the engine, to end an error message with; empty after any other end."""
+    """The end of an error message: what to do after SIGILL killed the engine; empty in any other case."""
     return f": it was built for another processor; {plan.cure}" if process.illegal_instruction else ""
 
 
 def last_words(process: Process) -> str:
-    """The last lines of the engine's output, to end an error message with."""
+    """The end of an error message: the last lines of the engine's output."""
     lines = "\n".join(list(process.tail)[-SHOWN_LINES:])
     return f"; its last lines:\n{lines[-SHOWN_CHARS:]}" if lines else ""

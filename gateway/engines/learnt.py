@@ -1,4 +1,4 @@
-"""How much memory engines were measured to need, saved between runs of the gateway."""
+"""The measured memory needs of engines, saved between runs of the gateway."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Learnt:
                 try:
                     self._peaks = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Peak])
                 except (ValueError, OSError) as error:  # DecodeError and UnicodeDecodeError are ValueErrors
-                    log.warning("can't read %s, starts it anew: %s", self._path, error)
+                    log.warning("can't read %s, starts a new one: %s", self._path, error)
         return self._peaks
 
     def _write(self, peaks: dict[str, Peak]) -> None:
@@ -71,7 +71,7 @@ class Learnt:
             fresh.write_bytes(msgspec.json.format(msgspec.json.encode(peaks), indent=1))
             fresh.replace(self._path)
         except OSError as error:
-            log.warning("can't save what engines need: %s", error)
+            log.warning("can't save the engines' memory needs: %s", error)
 
 
 def _key(model: Model) -> str:

@@ -1,4 +1,4 @@
-"""The state of one engine, and those who follow its changes."""
+"""The state of one engine, and the watchers of its changes."""
 
 from __future__ import annotations
 

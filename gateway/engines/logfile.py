@@ -19,7 +19,7 @@ def log_path(state_dir: Path, model: str) -> Path:
 class LogFile:
     """Appends lines to `path`; a full file replaces `path.1`.
 
-    If the folder isn't writable, the log ends and the engine goes on: `failure` says why.
+    If the folder isn't writable, the log ends but the engine continues: `failure` says why.
     """
 
     def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:

@@ -1,4 +1,4 @@
-"""What recipes need to know of the machine that the gateway runs on."""
+"""Facts that recipes need about the machine that the gateway runs on."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _knows(program: str, option: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _help(program: str, _changed: int) -> frozenset[str]:
-    """The options that `program --help` names; none if it doesn't tell."""
+    """The options that `program --help` lists; none if it fails."""
     try:
         done = subprocess.run(  # noqa: S603
             [program, "--help"], capture_output=True, timeout=VERSION_SECONDS, check=False, env=inherited(), text=True

@@ -28,12 +28,12 @@ NUMBER_BYTES = {
     "q4_0": 18 / 32,
     "iq4_nl": 18 / 32,
 }
-"""Its size with another `kv_cache_type`; 32 numbers share what their block needs beside them."""
+"""Its size with another `kv_cache_type`, including its part of what a block of 32 numbers stores besides them."""
 BATCH = 512
-"""Tokens whose activations are in memory at a time."""
+"""How many tokens have their activations in memory at a time."""
 UNKNOWN_WINDOW = 4096
 SPARE, LEAST_SPARE = 0.15, 1024 * MB
-"""The share of the machine's memory, and the least, that is left to everything else."""
+"""What is left to everything else: a share of the machine's memory, and the least in bytes."""
 UNIFIED = 0.75
 """The share of a Mac's memory that its GPU may use."""
 
@@ -42,7 +42,7 @@ _SPLIT = re.compile(r"-\d{5}-of-(\d{5})\.gguf$")
 
 
 class Footprint(Struct, frozen=True):
-    """What an engine holds of the machine's memory and of its GPUs'."""
+    """An engine's use of the machine's memory and of its GPUs' memory."""
 
     ram: int = 0
     gpu: int = 0
@@ -55,9 +55,9 @@ class Footprint(Struct, frozen=True):
 
 
 class Budget(Struct, frozen=True):
-    """What engines may hold together.
+    """Memory that all engines may use together.
 
-    gpu: None if no GPU memory is counted. strict: the user set it; otherwise it is a guess, and an engine that needs
+    gpu: None if GPU memory isn't counted. strict: the user set it; otherwise it is a guess, and an engine that needs
     more is tried alone.
     """
 
@@ -70,7 +70,7 @@ class Budget(Struct, frozen=True):
 
 
 def limited(machine: Budget, limits: Engines) -> Budget:
-    """What engines may hold: as config.yaml says, else what the machine can spare."""
+    """The engines' budget: as config.yaml says, else what the machine can spare."""
     gpu = limits.gpu_memory_budget if limits.gpu_memory_budget is not None else machine.gpu
     if limits.memory_budget is not None:
         return Budget(limits.memory_budget, gpu, strict=True)
@@ -179,7 +179,7 @@ def _shape_of_folder(path: Path) -> _Shape:
 def _of(
     *, layers: Any, width: Any, heads: Any, kv_heads: Any, key: Any, value: Any, vocabulary: Any, window: Any
 ) -> _Shape:
-    """Takes unknown values from a common small model."""
+    """Replaces unknown values by those of a common small model."""
     width = width or 2048
     layers = layers or 24
     heads = heads if isinstance(heads, int) and heads else 16
@@ -195,7 +195,7 @@ def _of(
 
 
 class Usage(Struct, frozen=True):
-    """What a process and its descendants use.
+    """Resources that a process and its descendants use.
 
     anonymous: neither mapped from files nor shared. peak: the most that they held at a time, as far as the system
     knows. cpu: seconds of processor time.
@@ -239,7 +239,7 @@ def usage(pid: int) -> Usage | None:
 
 
 def _peak(pid: int) -> int:
-    """Linux alone knows it, and psutil doesn't read it; 0 elsewhere."""
+    """Only Linux knows it, and psutil doesn't read it; 0 elsewhere."""
     try:
         found = _PEAK.search(Path(f"/proc/{pid}/status").read_bytes())
     except (FileNotFoundError, ProcessLookupError):
@@ -251,7 +251,7 @@ def _peak(pid: int) -> int:
 
 
 def machine_budget() -> Budget:
-    """What engines may hold on this machine: its memory less what everything else needs, and its GPUs' memory.
+    """The engines' budget on this machine: its memory minus what everything else needs, and its GPUs' memory.
 
     Runs nvidia-smi and rocm-smi if they are installed, which takes up to a second.
     """
@@ -264,7 +264,7 @@ def machine_budget() -> Budget:
 
 
 def total_memory() -> int:
-    """The machine's, or what the control group of this process may use of it."""
+    """The machine's memory, or the limit of this process's control group."""
     import psutil
 
     total: int = psutil.virtual_memory().total

@@ -1,4 +1,4 @@
-"""mlx_lm's prompt cache, saved on disk: what `gateway.prompts` does for llama.cpp, within mlx_lm.server.
+"""Saves mlx_lm's prompt cache on disk: does inside mlx_lm.server what `gateway.prompts` does for llama.cpp.
 
 `mlx_server.py` loads this by path, on the standard library and mlx_lm alone. Files and their descriptions are those of
 `gateway.prompts.folder`. Everything here runs in the thread that generates.
@@ -23,15 +23,15 @@ from mlx_lm.models.cache import LRUPromptCache, load_prompt_cache, save_prompt_c
 BLOCK_TOKENS = 32
 HASH_BYTES = 10
 MOST_KNOWN = 64
-"""Requests on their way of which something is noted."""
+"""The most requests in flight to keep notes on."""
 DAY = 86_400.0
 SPARE_BYTES = 256 * 1024 * 1024
-"""What the file system keeps free."""
+"""Bytes that must stay free on the file system."""
 
 
 class SavedPromptCache(LRUPromptCache):  # type: ignore[misc]
     """folder: where the files are. key: of everything that shapes a cache. each_turn: save after each answer, not only
-    in `save_all`. Any trouble is told on standard error, and costs no more than reading the prompt."""
+    in `save_all`. A failure is reported on standard error, and costs no more than reading the prompt."""
 
     def __init__(
         self, size: int, *, folder: Path, key: str, model: str, each_turn: bool, min_tokens: int, max_bytes: int,
@@ -55,7 +55,7 @@ class SavedPromptCache(LRUPromptCache):  # type: ignore[misc]
         self._private.append(prompt)
 
     def fetch_nearest_cache(self, model: Any, tokens: list[int]) -> Any:
-        """As mlx_lm's, after a look at the files."""
+        """Like mlx_lm's, but looks at the files first."""
         found = super().fetch_nearest_cache(model, tokens)
         try:
             if self._restore(model, tokens, len(tokens) - len(found[1])):
@@ -68,7 +68,7 @@ class SavedPromptCache(LRUPromptCache):  # type: ignore[misc]
         return found
 
     def insert_cache(self, model: Any, tokens: list[int], prompt_cache: Any, *, cache_type: str = "assistant") -> None:
-        """As mlx_lm's; whole conversations are saved, or noted for `save_all`."""
+        """Like mlx_lm's, but saves whole conversations, or notes them for `save_all`."""
         super().insert_cache(model, tokens, prompt_cache, cache_type=cache_type)
         if cache_type != "assistant" or len(tokens) < self._min_tokens:
             return
@@ -83,7 +83,7 @@ class SavedPromptCache(LRUPromptCache):  # type: ignore[misc]
             self._unsaved[longer] = model
 
     def save_all(self) -> None:
-        """Saves what is still in memory and in no file."""
+        """Saves the prompts in memory that aren't in a file yet."""
         for tokens, model in self._unsaved.items():
             cache, rest = super().fetch_nearest_cache(model, list(tokens))
             if cache is not None and not rest:
@@ -93,7 +93,7 @@ class SavedPromptCache(LRUPromptCache):  # type: ignore[misc]
     # Files
 
     def _restore(self, model: Any, tokens: list[int], known: int) -> bool:
-        """Brings the best saved prompt into memory if it spares `min_tokens` more than the `known` ones."""
+        """Loads the best saved prompt if it saves at least `min_tokens` more than the `known` ones."""
         begins = chain(tokens)
         best: tuple[int, dict[str, Any]] | None = None
         for description in self._described():
@@ -162,7 +162,7 @@ class SavedPromptCache(LRUPromptCache):  # type: ignore[misc]
         self._tidy()
 
     def _tidy(self) -> None:
-        """Removes what is too old, and the least recently used above `max_bytes`."""
+        """Removes prompts that are too old, and the least recently used ones above `max_bytes`."""
         known = sorted(self._described(), key=lambda each: float(each["used"]), reverse=True)
         size = 0
         for each in known:

@@ -3,8 +3,8 @@
 - It refuses a prompt above `--context-window` with both token counts, and ends answers there: mlx_lm itself reads
   prompts of any length, for minutes.
 - `/health` answers 200 only once the model is loaded, and says whether the server takes grammars.
-- It holds an answer to a grammar that the field `ctxgate` of a chat request brings, if llguidance is installed. It
-  hands out such an answer's text as the model wrote it, and says so in headers.
+- If llguidance is installed, it constrains an answer by a grammar in the field `ctxgate` of a chat request. It returns
+the text of such an answer as the model wrote it, and says so in headers.
 - A dead generation thread ends the process, which would answer every further request with an error.
 - Where a request's texts hold the text of a control token, the gateway marks it with a nonce and names that among the
   template's arguments. The prompt is cut there before it is tokenised, so the text never becomes the token.
@@ -37,19 +37,19 @@ KEPT_GRAMMARS = 32
 KEPT_VOCABULARIES = 4
 
 GRAMMAR_HEADER, REASONING_HEADER = "ctxgate-grammar", "ctxgate-reasoning"
-"""Set on a response whose text the grammar holds, and on one whose text begins within reasoning."""
+"""Set on a response that a grammar constrains, and on one whose text begins within reasoning."""
 RESTORED_HEADER = "ctxgate-restored"
-"""How many tokens of the prompt a saved one gave."""
+"""How many tokens of the prompt came from a saved one."""
 
 
 NONCE_FIELD = "ctxgate_nonce"
 
 KEY = os.environ.get("LLAMA_API_KEY")
-"""Which requests must carry as their bearer token; the same variable as llama-server's. None: no key."""
+"""The key that requests must send as bearer token, from the same variable as llama-server's. None: no key."""
 
 
 class Cutting:
-    """A tokenizer that cuts rendered prompts at the nonce and tokenises the pieces apart."""
+    """A tokenizer that splits rendered prompts at the nonce and tokenises the pieces separately."""
 
     def __init__(self, tokenizer: Any, nonce: str) -> None:
         self._tokenizer = tokenizer
@@ -127,7 +127,7 @@ class _Vocabulary:
 
 
 class Guard:
-    """Holds one answer to a grammar. A logits processor of mlx_lm; it never raises, which would end the process."""
+    """Constrains one answer by a grammar. A logits processor of mlx_lm; never raises: that would end the process."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
@@ -173,12 +173,12 @@ def _flags(bits: bytes, size: int) -> Any:
 
 
 def takes_grammars(cli_args: Any) -> bool:
-    """Whether answers can be held to grammars: a draft model would take tokens back."""
+    """Whether grammars can constrain answers: a draft model would take tokens back."""
     return find_spec("llguidance") is not None and cli_args.draft_model is None
 
 
 def handler(base: Any, *, saves_prompts: bool) -> Any:
-    """mlx_lm's APIHandler with grammars, and what it tells of saved prompts."""
+    """mlx_lm's APIHandler with grammars and reports on saved prompts."""
 
     class APIHandler(base):  # type: ignore[misc]
         chat: Any = None

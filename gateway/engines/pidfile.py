@@ -75,7 +75,7 @@ class PidFiles:
         entry = Entry(model=model, pid=pid, started=started, gateway_pid=self._me[0], gateway_started=self._me[1])
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / f"{pid}.json"
-        # Written whole or not at all: half a file would hide an engine.
+        # Write it atomically: half a file would hide an engine.
         fresh = path.with_suffix(f".{os.getpid()}")
         fresh.write_bytes(msgspec.json.encode(entry))
         fresh.replace(path)

@@ -20,7 +20,7 @@ GUARD = Path(__file__).with_name("guard.py")
 TAIL_LINES = 200
 LINE_CHARS = 500
 DRAIN_SECONDS = 0.5
-"""To read output that is still in the pipes when the process has ended."""
+"""Time limit for reading output that is still in the pipes when the process has ended."""
 REAP_SECONDS = 2.0
 """Time for the guard, beyond the engine's grace, to report that the engine is gone."""
 
@@ -190,7 +190,7 @@ class Process:
         try:
             await report.closed
             if self.returncode is None and self.pid is not None:
-                # Somebody killed the guard, so it can't end the engine any more.
+                # The guard was killed, so it can't end the engine any more.
                 _kill_group(self.pid)
             # A grandchild that left the process group may hold the pipes open; its output doesn't matter.
             await asyncio.wait({lines.closed for lines in output}, timeout=DRAIN_SECONDS)

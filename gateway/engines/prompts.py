@@ -1,4 +1,4 @@
-"""What ties the saved prompts to one engine process: what its cache depends on."""
+"""Connects saved prompts to one engine process: determines what its cache depends on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.prompts.saved import SavedPrompts
 HASHES = "hashes.json"
 """Of weights, beside the folder of the saved prompts."""
 OF_THE_MACHINE = ("CUDA_VISIBLE_DEVICES", "LLAMA_ARG_SSL_CERT_FILE", "LLAMA_ARG_SSL_KEY_FILE")
-"""Variables that differ between machines and shape no cache."""
+"""Variables that differ between machines and don't affect the cache."""
 
 if TYPE_CHECKING:
     from gateway.prompts.live import LivePrompts
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> LivePrompts | None:
     """The prompts of a process that is about to start; None if it can't save any.
 
-    The weights are looked at now: what they are once the engine has read them may be something else.
+    It fingerprints the weights now, since the files may change after the engine has read them.
     """
     if saved is None or f"{saved.path}/" not in recipe.argv:
         return None
@@ -46,7 +46,7 @@ async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> Live
 
 
 def prints(model: Model, recipe: Recipe) -> list[str]:
-    """All that shapes the cache but what the engine itself reports. Raises OSError."""
+    """Everything that affects the cache, except what the engine itself reports. Raises OSError."""
     return [
         key.fingerprint(_files(model, recipe)),
         *key.options(arg for arg in recipe.argv[1:] if arg != str(model.path)),

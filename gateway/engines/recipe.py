@@ -48,7 +48,7 @@ _HERE = Path(__file__).parent
 
 
 class Machine(Struct, frozen=True):
-    """What recipes need to know of a machine; see `gateway.engines.machine.this_machine`.
+    """What recipes need to know about a machine; see `gateway.engines.machine.this_machine`.
 
     cores: physical ones that engines may use. which: the path of a program, None where it isn't installed. has: whether
     Python can import a module. knows: whether a program's `--help` names an option; it may take a second. free_port: a
@@ -149,7 +149,7 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
 def _saves_slots(model: Model, machine: Machine) -> bool:
     if model.role != "chat" or machine.prompts is None or "--slot-save-path" in model.engine.args:
         return False
-    # llama.cpp doesn't note which adapters shaped what a slot or a file holds.
+    # llama.cpp doesn't record with which adapters a slot or a file was computed.
     return not _adapters_vary(model)
 
 
@@ -182,7 +182,7 @@ def _tuned(model: Model) -> list[str]:
         ("--spec-type", _speculation(model)),
         *(_ngram(draft) if draft.ngram else ()),
         *map(_adapter, engine.adapters),
-        # A prompt that one adapter shaped must not come back for another.
+        # A prompt that was computed with one adapter must not be restored for another.
         ("--cache-ram", 0 if _adapters_vary(model) else None),
     )
 
@@ -206,7 +206,7 @@ def _speculation(model: Model) -> str | None:
 
 
 def speculates(model: Model) -> bool:
-    """Whether llama.cpp proposes what followed the same words before. The model's own `args` come first."""
+    """Whether llama.cpp drafts the tokens that followed the same ones before. The model's own `args` come first."""
     draft = model.engine.draft
     if draft is not None and (draft.ngram is not None or draft.model is not None):
         return draft.ngram is True
@@ -214,7 +214,7 @@ def speculates(model: Model) -> bool:
 
 
 def _adapter(adapter: Adapter) -> tuple[str, str]:
-    """One that requests choose is loaded, and has no weight until they do."""
+    """An adapter that requests choose is loaded with the scale 0."""
     scale = adapter.scale if adapter.alias is None else 0.0
     name, value = ("--lora", f"{adapter.path}") if scale == 1 else ("--lora-scaled", f"{adapter.path}:{scale}")
     # llama.cpp splits at commas.
@@ -285,7 +285,7 @@ def _tuned_mlx(model: Model) -> list[tuple[str, object]]:
     return [
         ("--prefill-step-size", engine.batch),
         ("--kv-bits", MLX_BITS[engine.kv_cache_type] if engine.kv_cache_type is not None else None),
-        # As many numbers share a scale as with llama.cpp.
+        # The same group size as in llama.cpp.
         ("--kv-group-size", KV_GROUP if engine.kv_cache_type is not None else None),
         ("--draft-model", draft.model),
         ("--num-draft-tokens", draft.tokens),
@@ -349,11 +349,11 @@ def _environment(model: Model, machine: Machine) -> Mapping[str, str]:
         # Pings show that the server lives, not that it works on the answer.
         env["LLAMA_ARG_SSE_PING_INTERVAL"] = "-1"
         if machine.cache_ram is not None:
-            # By itself it takes 8 GiB.
+            # Its own default is 8 GiB.
             env["LLAMA_ARG_CACHE_RAM"] = str(machine.cache_ram // MIB)
         if speculates(model) and (model.engine.draft is None or model.engine.draft.ngram is None):
             env["LLAMA_ARG_SPEC_TYPE"] = NGRAM
-        # An idle slot stays as it is, or saving it would find nothing there.
+        # Keep the contents of idle slots, or there would be nothing to save.
         env["LLAMA_ARG_CACHE_IDLE_SLOTS"] = "0"
     if model.runtime == "mlx":
         # The weights are at the model's path: the engine must not download any.

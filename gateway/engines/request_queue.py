@@ -24,15 +24,15 @@ class Running(Struct, frozen=True):
 
 
 def put_aside(running: Iterable[Running], needed: int, most: float) -> list[object]:
-    """Which answers make `needed` places: those that have waited least. most: seconds after which one goes on as any
-    other (`engines.flex_max_wait_seconds`)."""
+    """The answers to put aside for `needed` slots: those that have waited least. most: seconds after which an answer
+    counts like any other (`engines.flex_max_wait_seconds`)."""
     ready = [each for each in running if each.gives_way and each.waited < most]
     return [each.key for each in sorted(ready, key=lambda each: each.waited)[: max(0, needed)]]
 
 
 class Ticket:
     """A request that waits. key: identifies it to its caller. rank: see `admission`. waited: seconds that it had waited
-    before. begun: a part of its answer is there. aged: a flex request has waited for so long that it goes as any other.
+    before. begun: a part of its answer is there. aged: a flex request has waited so long that it counts like any other.
     """
 
     __slots__ = ("aged", "begun", "granted", "key", "rank", "since")
@@ -47,7 +47,7 @@ class Ticket:
 
     @property
     def served(self) -> bool:
-        """It has its backend, and counts as in flight."""
+        """Whether it has got its backend, and counts as in flight."""
         granted = self.granted
         return granted.done() and not granted.cancelled() and granted.exception() is None
 
@@ -121,7 +121,7 @@ class RequestQueue:
                 self._tickets.remove(ticket)
 
     def serve(self, backend: Backend, places: int) -> list[Ticket]:
-        """Hands `backend` to all that wait, to flex requests only as far as `places` are left; returns whom."""
+        """Hands `backend` to all waiting requests, to flex ones only while `places` are left; returns the tickets."""
         waiting = [ticket for ticket in self._tickets if not ticket.granted.done()]
         first = [ticket for ticket in waiting if ticket.rank != FLEX or ticket.aged]
         flex = [ticket for ticket in waiting if ticket not in first]
@@ -138,7 +138,7 @@ class RequestQueue:
                 ticket.granted.set_exception(error)
 
     def place(self, key: object) -> int | None:
-        """The place of the request with this key, from 1; None if it doesn't wait."""
+        """The position of the request with this key, from 1; None if it doesn't wait."""
         return next((at for at, ticket in enumerate(self, 1) if ticket.key is key), None)
 
     def waited(self, key: object) -> float:

@@ -1,6 +1,6 @@
-"""The memory of a gateway's engines: carries out what `admission.plan` decides.
+"""The memory of a gateway's engines: carries out the decisions of `admission.plan`.
 
-An engine that wants to start claims memory here; `admission` says who gets it and who gives way.
+An engine that wants to start claims memory here; `admission` decides which claim gets it and which engines give way.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Residency:
         self.short = False
         """Claims wait, or engines hold more than the budget: call `schedule` when an engine becomes idle."""
         self.waits_for: Mapping[object, tuple[str, ...]] = {}
-        """Engine that waits for memory → names of the models that hold it."""
+        """Engine that waits for memory → names of the models that hold the memory."""
         self.unfit: set[str] = set()
         """Programs that SIGILL killed: they were built for another processor. Engines start others if they can."""
         self._machine_budget = budget
@@ -111,7 +111,7 @@ class Residency:
 
     @property
     def budget(self) -> Budget | None:
-        """What engines may hold together; None until the first engine claims memory."""
+        """Memory that all engines may use together; None until the first engine claims memory."""
         return None if self._machine is None else memory.limited(self._machine, self.limits)
 
     async def admit(self, engine: Loadable, since: float) -> None:
@@ -136,7 +136,7 @@ class Residency:
             self.residents.remove(engine)
 
     async def measure(self, engine: Loadable, pid: int, *, with_gpu: bool) -> None:
-        """Learns what the process of `engine` needs; more than planned can make others give way.
+        """Measures the memory of `engine`'s process; if it is more than planned, others may have to give way.
 
         with_gpu: runs the GPU's tool too, which takes up to a second.
         """
@@ -182,7 +182,7 @@ class Residency:
             self._timer = None
 
     async def need(self, model: Model) -> Footprint:
-        """What the model's engine will hold: as configured, as measured earlier, else as estimated."""
+        """How much memory the model's engine will use: as configured, else as measured earlier, else as estimated."""
         if self._machine is None:
             self._machine = await asyncio.to_thread(self._machine_budget)
         budget = self.budget
@@ -195,7 +195,7 @@ class Residency:
             estimated = cache + await asyncio.to_thread(estimate, model, on_gpu=on_gpu)
             peak = self.learnt.peak(model)
             if peak is not None and peak.ram:
-                # A part of the cache for prompts may be in the peak, or none of it.
+                # The peak may include any part of the prompt cache.
                 full = min(peak.ram + cache.ram, max(peak.ram, estimated.ram))
                 return Footprint(full, peak.gpu)
             return estimated

@@ -1,4 +1,4 @@
-"""The place of a flex answer at its engine, from which it can be put aside."""
+"""A flex answer's place at its engine: puts the answer aside, and lets it rejoin the queue."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class EngineSnapshot(Struct, frozen=True):
     pid: None unless a process of ours runs. loaded: see `Progress`. resident_bytes: what the process holds now, 0 if
     none runs. expected_bytes: its share of the budget, measured earlier or else estimated; None before its first start.
     in_flight: answers that it works on. waiting: requests in the queue. waiting_tiers: the same by service tier.
-    put_aside: how many of them are answers that gave way in the middle. waits_for: why they wait; None if none does.
+    put_aside: how many of them are answers that were put aside. waits_for: why they wait; None if none does.
     waited: seconds that the oldest of them has waited. held_by: the models that hold the memory for which they wait.
     since: seconds in this state. starts and crashes: since the gateway started. failure: why the state is failed.
     note: why the program that was started last isn't the usual one.

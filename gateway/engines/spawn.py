@@ -80,6 +80,6 @@ def _write_pid_file(pid_files: PidFiles, model: str, pid: int) -> Path | None:
     try:
         return pid_files.write(model, pid)
     except OSError as error:
-        # The engine serves all the same: only a killed gateway and guard would leave it behind.
+        # The engine works without it: it would only be left behind if both the gateway and the guard were killed.
         log.warning("can't write the pid file of model %s's engine: %s", model, error)
         return None

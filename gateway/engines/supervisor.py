@@ -1,4 +1,4 @@
-"""Looks after a running engine process: ends it if it is stuck, lets it go if it is idle, measures it."""
+"""Supervises a running engine process: kills it if it is stuck, unloads it if it is idle, measures its memory."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gateway.errors import GatewayError
 log = logging.getLogger("ctxgate")
 
 TICK_SECONDS = 1.0
-"""Between two looks at a ready engine: its progress, its idleness, its memory."""
+"""Time between two checks of a ready engine: its progress, idleness and memory."""
 PROGRESS_SECONDS = 5.0
 """After this much silence in all answers the engine is asked for its progress, and has as long to reply."""
 PAUSED_TICKS = 3
-"""If the wait for one tick takes this many, the gateway itself did not run."""
+"""If one tick takes as long as this many, the gateway itself wasn't running."""
 MEASURE_TICKS, MEASURE_GPU_TICKS = 5, 60
 
 
@@ -55,7 +55,7 @@ def unloads_in(engine: Supervised) -> float | None:
 
 
 class Supervisor:
-    """Of one process, for as long as it runs.
+    """Supervises one process for as long as it runs.
 
     stuck: why the supervisor killed the process; None if it didn't.
     """
@@ -74,9 +74,9 @@ class Supervisor:
             try:
                 await self._look(ticks)
             except Exception:
-                # A backend can be the user's own. If the supervisor died of its bug, nobody would see the engine end.
+                # A backend can be the user's own. If its bug ended the supervisor, the engine's end would go unnoticed.
                 if not failed_before:
-                    log.exception("model %s: its engine can't be watched closely", self._engine.model.name)
+                    log.exception("model %s: checking its engine failed", self._engine.model.name)
                 failed_before = True
             if await self._ended():
                 return
@@ -107,7 +107,7 @@ class Supervisor:
         return ended
 
     def _patience(self) -> tuple[float, float]:
-        """Limits that end a stuck engine before its backend gives up each answer."""
+        """Limits that end a stuck engine before its backend gives up on each answer."""
         model = self._engine.model
         return model.residence.stall_timeout_seconds, max(1.0, model.request_timeout - 2 * TICK_SECONDS)
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from msgspec import Struct
 
 WORKING = 0.05
-"""Share of one core: an engine that uses less isn't computing."""
+"""Share of one core. An engine that uses less isn't computing."""
 
 
 class Signs(Struct, frozen=True):
@@ -42,7 +42,7 @@ class Watchdog:
         self.patience = max(patience, stall)
 
     def rest(self) -> None:
-        """Begins anew: no answer is in flight, or no client reads one."""
+        """Starts over: no answer is in flight, or no client reads one."""
         self._progressed = self._progress = self._cpu = None
 
     def silent(self, now: float) -> float:

@@ -27,7 +27,7 @@ ON, OFF, AUTO = (
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 
 EXPERTS, FEED_FORWARD = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps", r"\.ffn_(up|down|gate)\."
-"""The tensors of a layer that `--cpu-moe` and its kin keep in the CPU's memory."""
+"""The tensors of a layer that `--cpu-moe` and similar options keep in the CPU's memory."""
 
 SAMPLERS = {
     "d": "dry",
@@ -123,7 +123,7 @@ def _values(name: str, option: Option, values: list[str], words: Iterator[str]) 
 
 
 def _complete(params: Any) -> None:
-    """What depends on several options, as llama-server does it once it has read them all."""
+    """Derives what depends on several options, as llama-server does after it has read them all."""
     draft = params.speculative.draft
     for own, other in (
         (params.cpuparams_batch, params.cpuparams),
@@ -399,7 +399,7 @@ def grammar(names: str, read_text: Callable[[str], str], *, schema: bool) -> Opt
 def _context(params: Any, text: str) -> None:
     params.n_ctx = _whole(text)
     if params.n_ctx == 0:
-        # Whoever asks for all of the model's context gets it, even if that doesn't fit.
+        # An explicit request for all of the model's context is honoured, even if it doesn't fit.
         params.fit_params_min_ctx = -1
 
 
@@ -474,7 +474,7 @@ def _speculation(params: Any, text: str) -> None:
     words = text.split(",")
     for word in words:
         if word not in SPECULATION:
-            raise ValueError(f"{word!r} is not one of {', '.join(SPECULATION)}")
+            raise ValueError(f"{word!r} is not one of: {', '.join(SPECULATION)}")
     kind = xllamacpp.common_speculative_type
     _add(params, "speculative.types", [_member(kind, word.upper().replace("-", "_")) for word in words])
 

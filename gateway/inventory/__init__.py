@@ -1,1 +1,1 @@
-"""Adds models to config.yaml and removes them: what a source holds, its entry in the file, its weights."""
+"""Adds models to config.yaml and removes them: inspects sources, writes entries, fetches and deletes weights."""

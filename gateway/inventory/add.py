@@ -1,6 +1,6 @@
-"""Adds a model: looks at its source, fetches its weights, and writes its entry into config.yaml, in this order.
+"""Adds a model: inspects its source, fetches its weights, and writes its entry into config.yaml, in this order.
 
-Nothing of the file changes before the weights are complete and verified.
+The file doesn't change before the weights are complete and verified.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from gateway.pull.progress import Progress
 class Addition(Struct, frozen=True):
     """A model to add.
 
-    written: the source as the user gave it. lines: of the entry, without those that depend on the weights. place:
-    where the weights are, or will be; None: with a server. pull: how they come there. there: they are complete.
-    window: tokens of the context window. need: of memory, None for a model of another's server; at_least: it is a
-    lower bound. reads_calls: its server reads tool calls. limit: what engines may hold here.
+    written: the source as the user gave it. lines: of the entry, without those that depend on the weights. place: where
+    the weights are, or will be; None: on a server. pull: where they come from. there: they are complete. window: tokens
+    of the context window. need: of memory, None for a model on another server; at_least: it is a lower bound.
+    reads_calls: its server parses tool calls. limit: memory that engines may use here.
     """
 
     written: str
@@ -50,7 +50,8 @@ class Addition(Struct, frozen=True):
     limit: Budget | None = None
 
     def entry(self) -> str:
-        """Its text in config.yaml, without indentation. Raises ProviderInvalidRequest for a path that can't stand."""
+        """Its text in config.yaml, without indentation. Raises ProviderInvalidRequest for a path that the file can't
+        contain."""
         found = self.facts
         lines = [*self.lines]
         if self.window is not None:
@@ -92,7 +93,7 @@ class Addition(Struct, frozen=True):
 
 
 def look(config: Config, written: str, *, name: str | None = None, model_name: str | None = None) -> Addition:
-    """What the source is, and what its entry will be. Fetches nothing large, and writes nothing.
+    """Inspects the source and prepares its entry. Fetches nothing large, and writes nothing.
 
     name: for clients; None: after the source. model_name: which model of a server. Raises ProviderInvalidRequest,
     ProviderInvalidModel, ProviderUnavailable, and ConfigError if the entry wouldn't be valid.
@@ -118,7 +119,7 @@ def check(config: Config, addition: Addition) -> None:
 
 
 def fetch(config: Config, addition: Addition, progress: Progress) -> Addition:
-    """Brings the weights; returns what they turn out to be. Raises what `gateway.pull.pull` raises."""
+    """Fetches the weights; returns the addition with what they contain. Raises what `gateway.pull.pull` raises."""
     if addition.there:
         return addition
     model = addition.model()
@@ -134,7 +135,7 @@ def fetch(config: Config, addition: Addition, progress: Progress) -> Addition:
 
 
 def add(config: Config, addition: Addition) -> None:
-    """Writes the entry. Raises ProviderInvalidRequest if somebody changes the file meanwhile, and ConfigError."""
+    """Writes the entry. Raises ProviderInvalidRequest if the file changed meanwhile, and ConfigError."""
     before = config.source.read_bytes()
     after = with_model(before, addition.entry())
     write(config.source, before, after, lambda made: {*made.models} == {*config.models, addition.name})
@@ -151,7 +152,7 @@ def _keys(source: PullSource) -> dict[str, str]:
 
 
 def _sized(config: Config, found: Addition) -> Addition:
-    """With the context window and the memory; before the weights are there, the least that they need."""
+    """Adds the context window and the memory need; before the weights are there, a lower bound."""
     limit = fit.budget(config)
     if not found.there:
         least = memory.PROCESS + (found.facts.size or 0)
@@ -225,7 +226,7 @@ def _server(config: Config, source: Server, written: str, model_name: str | None
 
 
 def _shown_path(config: Config, path: Path) -> str:
-    """Relative to the models' folder where it lies below."""
+    """Relative to the models' folder if it is inside."""
     home = folder(config)
     return str(path.relative_to(home) if path.is_relative_to(home) else path)
 

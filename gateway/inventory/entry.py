@@ -13,7 +13,7 @@ PLAIN = re.compile(r"[A-Za-z0-9_./~+][A-Za-z0-9_./~+@:-]*")
 
 
 class Line:
-    """A key of the entry. comment: stands behind it."""
+    """A key of the entry. comment: follows it on the same line."""
 
     def __init__(self, key: str, value: object, comment: str = "") -> None:
         self.key, self.value, self.comment = key, value, comment
@@ -34,7 +34,7 @@ def write(name: str, above: str, lines: Sequence[Line]) -> str:
 
 
 def scalar(value: object) -> str:
-    """A value as YAML reads it back. Raises ProviderInvalidRequest for what the file can't hold as it is."""
+    """A value in the form in which YAML reads it back. Raises ProviderInvalidRequest if the file can't contain it."""
     import yaml
 
     if isinstance(value, list):
@@ -60,7 +60,7 @@ def _reads_back(text: str) -> bool:
 
 
 def name_for(written: str, taken: Mapping[str, Any]) -> str:
-    """A name for clients, after a file, a folder or a repository: lower case, and not taken yet."""
+    """A name for clients, derived from a file, a folder or a repository: in lower case, and not taken yet."""
     stem = re.sub(r"(?i)(-00001-of-\d{5})?\.gguf$", "", written.rstrip("/").rpartition("/")[2])
     stem = re.sub(r"(?i)[-.]gguf$", "", stem)
     plain = re.sub(r"[^a-z0-9._+-]+", "-", stem.lower()).strip("-._+")[:100] or "model"

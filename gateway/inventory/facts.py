@@ -1,4 +1,4 @@
-"""What a model is, by its files or by what the hub says of it."""
+"""Facts about a model, from its files or from the hub."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ENCODERS = re.compile(r"bert|embedding", re.IGNORECASE)
 
 
 class Facts(Struct, frozen=True):
-    """size: bytes of the weights. context: tokens that it was trained on. evidence: where the dialect was seen.
+    """size: bytes of the weights. context: tokens that it was trained on. evidence: what shows the dialect.
 
     tools: whether its template has a place for tools, None if unknown. role: what it does.
     """
@@ -40,7 +40,7 @@ class Facts(Struct, frozen=True):
 
 
 def printable(text: object, most: int = SHOWN_CHARS) -> str:
-    """What a stranger's file says, on one line: it goes to a terminal and into comments."""
+    """Text from a stranger's file, made safe for a terminal and for comments: one line, printable."""
     shown = "".join(char if char.isprintable() else "?" for char in str(text))
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
@@ -60,7 +60,7 @@ def of_path(path: Path) -> Facts:
 
 
 def of_about(known: About, **more: Any) -> Facts:
-    """What the template, the tokens and the architecture say."""
+    """The facts in the template, the tokens and the architecture."""
     found = detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)
     return Facts(
         architecture=printable(known.architecture),

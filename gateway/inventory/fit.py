@@ -1,4 +1,4 @@
-"""Whether a model fits into memory beside those that are in it, and what would have to go."""
+"""Whether a model fits into memory beside the loaded ones, and which of them would have to make room."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gateway.engines.memory import Budget, Footprint
 from gateway.engines.states import RESIDENT
 
 LARGEST_WINDOW, LEAST_WINDOW = 32_768, 2048
-"""Tokens of the context windows that `window` chooses from."""
+"""The context windows that `window` chooses from, in tokens."""
 
 
 class Fit(Struct, frozen=True):
-    """need, budget: bytes. goes: the models that give way. refusal: why it can't be loaded at all."""
+    """need, budget: bytes. goes: the models that make room. refusal: why it can't be loaded at all."""
 
     need: int
     budget: int
@@ -28,7 +28,7 @@ class Fit(Struct, frozen=True):
 
 
 def budget(config: Config) -> Budget:
-    """What engines may hold here. Takes up to a second with a GPU."""
+    """Memory that engines may use here. Takes up to a second with a GPU."""
     return memory.limited(memory.machine_budget(), config.engines)
 
 
@@ -59,7 +59,7 @@ def window(model: Model, trained: int | None, limit: Budget) -> tuple[int, Footp
 
 
 def _resident(config: Config, engine: Mapping[str, Any]) -> Resident:
-    """Idle, whatever it does now: the question is who gives way in time."""
+    """Counts as idle, whatever it does now: the question is which one makes room eventually."""
     model = config.models.get(str(engine["name"]))
     gpu = int(engine.get("gpu_bytes") or 0)
     held = Footprint(int(engine.get("expected_bytes") or engine.get("resident_bytes") or 0) - gpu, gpu)

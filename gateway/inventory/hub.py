@@ -1,4 +1,4 @@
-"""Asks the Hugging Face hub what a repository holds, and which repositories there are."""
+"""Lists the contents of a repository of the Hugging Face hub, and searches for repositories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gateway.inventory.source import Hub
 from gateway.pull.hub import Remote, listed, parts, translated
 
 PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "Q5_K_M", "Q8_0")
-"""Of the files of a repository, if the source names none: small, and hardly worse than the whole model."""
+"""Preferred quantisations if the source names none: small, and hardly worse than the full model."""
 DESCRIBING = ("config.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json", "tokenizer.json")
 LARGEST_DESCRIBING = 64 * 1000 * 1000
 MOST_FOUND = 20
@@ -27,7 +27,7 @@ _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
 
 
 class Found(Struct, frozen=True):
-    """What a repository holds of a model. file: None for all of it, an MLX folder."""
+    """A model in a repository. file: None for the whole repository, an MLX folder."""
 
     repo: str
     commit: str
@@ -46,7 +46,7 @@ class Listed(Struct, frozen=True):
 
 
 def look(source: Hub) -> Found:
-    """Reads lists and small files alone. Raises ProviderInvalidModel for a repository without such a model, and what
+    """Fetches only lists and small files. Raises ProviderInvalidModel for a repository without such a model, and what
     `gateway.pull.hub.translated` raises."""
     with translated(source.repo, source.revision):
         commit, files = listed(source.repo, source.revision, None)

@@ -1,4 +1,4 @@
-"""Removes a model from config.yaml, and its weights if wanted."""
+"""Removes a model from config.yaml and, if wanted, its weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gateway.pull.hub import parts
 
 
 def remove(config: Config, model: Model) -> None:
-    """Takes out the entry. Raises ProviderInvalidRequest for the active model; ConfigError if another key names it."""
+    """Removes the entry. Raises ProviderInvalidRequest for the active model; ConfigError if another key names it."""
     if model.name == config.active_model:
         raise ProviderInvalidRequest(
             f"{model.name} is the active model: make another one active first, with `ctxgate swap NAME` or in "
@@ -26,7 +26,7 @@ def remove(config: Config, model: Model) -> None:
 
 
 def weights(config: Config, model: Model) -> list[Path]:
-    """The files and folders that hold the model's weights here; [] if its server keeps them.
+    """The files and folders with the model's weights on this machine; [] if its server has them.
 
     Raises ProviderInvalidRequest if another model needs them.
     """
@@ -44,7 +44,7 @@ def weights(config: Config, model: Model) -> list[Path]:
 
 
 def delete(model: Model, found: list[Path]) -> None:
-    """Deletes the weights, a download that was interrupted, and the model in Ollama. Raises ProviderUnavailable."""
+    """Deletes the weights, an interrupted download, and the model in Ollama. Raises ProviderUnavailable."""
     if model.runtime == "ollama":
         servers.drop_from_ollama(model.base_url or servers.ollama_url(), model.upstream_name)
     for path in [*found, *(_unfinished(model.path) if model.path is not None else ())]:

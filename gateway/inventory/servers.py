@@ -1,4 +1,4 @@
-"""Asks a running server, or Ollama, what model it has."""
+"""Asks a running server, or Ollama, which model it has."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def look(url: str, model_name: str | None) -> Server:
 
 
 def ollama_url(environ: Mapping[str, str] = os.environ) -> str:
-    """Where Ollama listens, by its own variable."""
+    """Ollama's address, from its own environment variable."""
     written = environ.get("OLLAMA_HOST", "").strip().rstrip("/")
     if not written:
         return WELL_KNOWN["ollama"]
@@ -74,7 +74,7 @@ def ollama_url(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def in_ollama(base: str, name: str) -> Facts | None:
-    """What Ollama says of its model; None if it doesn't have it. Raises ProviderUnavailable if Ollama isn't there."""
+    """Ollama's description of its model; None without the model. Raises ProviderUnavailable if Ollama isn't running."""
     with httpx.Client(base_url=base, timeout=SECONDS, trust_env=False) as http:
         try:
             shown = http.post("/api/show", json={"model": name})
@@ -106,7 +106,7 @@ def in_ollama(base: str, name: str) -> Facts | None:
 
 
 def drop_from_ollama(base: str, name: str) -> None:
-    """Raises ProviderUnavailable if Ollama isn't there or refuses."""
+    """Raises ProviderUnavailable if Ollama isn't running or refuses."""
     try:
         with httpx.Client(base_url=base, timeout=SECONDS, trust_env=False) as http:
             answer = http.request("DELETE", "/api/delete", json={"model": name})
@@ -117,7 +117,7 @@ def drop_from_ollama(base: str, name: str) -> None:
 
 
 def _one(http: httpx.Client, url: str, wanted: str | None) -> tuple[str, Json]:
-    """The name and what the server says of the wanted model, or of its only one."""
+    """The name and the server's description of the wanted model, or of its only one."""
     listing = _get(http, "/v1/models")
     data = listing.get("data") if listing is not None else None
     if not isinstance(data, list):
@@ -133,7 +133,7 @@ def _one(http: httpx.Client, url: str, wanted: str | None) -> tuple[str, Json]:
 
 
 def _get(http: httpx.Client, path: str) -> Json | None:
-    """The object that a server answers; None for anything else. Raises ProviderUnavailable if nothing answers."""
+    """The JSON object in a server's answer; None for anything else. Raises ProviderUnavailable if nothing answers."""
     try:
         answer = http.get(path)
     except httpx.HTTPError as error:

@@ -1,4 +1,4 @@
-"""What `ctxgate add` can be pointed at, as it is written; no I/O."""
+"""Parses the sources that `ctxgate add` accepts; no I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Local(Struct, frozen=True):
 
 
 class Hub(Struct, frozen=True):
-    """A repository of the Hugging Face hub. quant: part of a file's name, as Q4_K_M, or the whole name."""
+    """A repository of the Hugging Face hub. quant: part of a file's name, such as Q4_K_M, or the whole name."""
 
     repo: str
     quant: str | None = None

@@ -214,7 +214,7 @@ def _breaks_format(wanted: Any, answer: Answer) -> str | None:
     try:
         value = json.loads(answer.content)
     except ValueError as error:
-        return f"response_format: no JSON: {error}"
+        return f"response_format: not JSON: {error}"
     if kind == "json_object":
         return None if isinstance(value, dict) else "response_format: no object"
     schema = (wanted.get("json_schema") or {}).get("schema") or {}

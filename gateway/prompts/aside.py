@@ -85,7 +85,7 @@ async def take_back(live: LivePrompts, server: SlotServer, aside: Aside | None) 
             await server.restore(turn.slot, aside.file)
         turn.holds(aside.count)
     except TROUBLE as error:
-        log.debug("an answer goes on without its state: %s", error)
+        log.debug("an answer resumes without its state: %s", error)
     except BaseException:
         turn.leave()
         raise

@@ -281,7 +281,7 @@ class LivePrompts:
                 return await self.place_beside(server, b"", private=True)
             return await self.place_long(server, prompt)
         except TROUBLE as error:
-            log.debug("model %s: no place for a prompt: %s", self._model, error)
+            log.debug("model %s: no slot for a prompt: %s", self._model, error)
             return None
 
     async def place_beside(self, server: SlotServer, sent: bytes, *, private: bool) -> Turn | None:
@@ -449,7 +449,7 @@ class LivePrompts:
                         return
                     await asyncio.sleep(LOOK_AGAIN)
         except TROUBLE as error:
-            log.debug("model %s: its slots can't be seen: %s", self._model, error)
+            log.debug("model %s: its slots can't be read: %s", self._model, error)
 
     async def _look(self, server: SlotServer) -> bool:
         """Notes in which slots the engine works; False if it doesn't say."""

@@ -20,7 +20,7 @@ MOST_HOSTED = 64
 SHORT_BLOCK_BYTES = 64
 """Of a request too short to save: its tools and messages are compared as they were sent."""
 LEAST_WORTH, WORTH = 2, 32
-"""At least 2 blocks and a 32nd of the prompt. With a slow engine, restoring even one block is faster than reading it."""
+"""At least 2 blocks and a 32nd of the prompt. A slow engine restores even one block faster than it reads it."""
 
 
 @dataclass(eq=False)

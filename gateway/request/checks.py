@@ -126,7 +126,7 @@ class Check:
                 return None  # max_tokens cut it, as its finish_reason says
             return f"it is not JSON ({error})"
         if self.constraint.schema is None:
-            fault = None if isinstance(value, dict) else "it is no JSON object"
+            fault = None if isinstance(value, dict) else "it is not a JSON object"
         else:
             fault = self._violation(self.constraint.schema, SCHEMA_FIELD, value)
         if fault is None and text != content:

@@ -63,7 +63,7 @@ class Summariser:
             if text:
                 return Summary(text, "model")
             problem = f"{self.model} wrote an empty summary"
-        log.warning("rooms: a summary is cut together: %s", problem)
+        log.warning("rooms: a summary is made of excerpts: %s", problem)
         return Summary(excerpt(before, turns, tokens * 3), "excerpt", problem)
 
     async def _write(self, before: str, turns: Sequence[PastTurn], tokens: int) -> str:

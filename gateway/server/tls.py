@@ -32,7 +32,7 @@ class Certificate:
         try:
             self._read()
         except ProviderInvalidRequest as error:
-            log.error("keeps the certificate that it has: %s", error)
+            log.error("keeps the present certificate: %s", error)
         else:
             log.info("read the certificate again")
 

@@ -65,7 +65,7 @@ def first_day(since: str, now: float) -> str:
     try:
         return date.fromisoformat(since).isoformat()
     except ValueError:
-        message = f"since: {since[:40]!r} is no day: write 2026-11-23, or 7d for the last seven"
+        message = f"since: {since[:40]!r} is not a day: write 2026-11-23, or 7d for the last seven"
         raise ProviderInvalidRequest(message, param="since") from None
 
 

@@ -1,4 +1,4 @@
-"""What tuning a model has measured, kept in the state folder for `ctxgate tune --explain`."""
+"""Stores the results of tuning a model in the state folder, for `ctxgate tune --explain`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def save(file: Path, kept: Kept) -> None:
 
 
 def read(file: Path) -> Kept | None:
-    """None if nothing is kept, or something that another version wrote. Raises OSError."""
+    """None if there are no results, or only those of another version. Raises OSError."""
     try:
         return msgspec.json.decode(file.read_bytes(), type=Kept)
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,4 @@
-"""What was measured of settings: means, intervals, the best one, and what each key gave. Pure."""
+"""Evaluates the measurements of settings: means, intervals, the best one, and the effect of each key. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ NORMAL95 = 1.96
 WORTH = 1.03
 """A setting must be this much faster than the model's own to be chosen."""
 LEVEL = 0.98
-"""Settings within this share of the fastest one count as just as fast."""
+"""Settings within this share of the fastest one count as equally fast."""
 
 TURN = 2
-"""Requests of each kind that a setting answers before it is another one's turn."""
+"""Requests of each kind that a setting answers in one turn."""
 
 
 class Reading(Struct, frozen=True):
     """One answer. Seconds: first: to the first token; whole: to the end.
 
-    read: tokens of the prompt that the engine read. words: a digest of the answer, None where it is drawn by chance.
+    read: tokens of the prompt that the engine read. words: a digest of the answer, None if it is sampled at random.
     """
 
     kind: str
@@ -41,14 +41,14 @@ class Reading(Struct, frozen=True):
 
     @property
     def speed(self) -> float:
-        """Tokens written a second, the reading of the prompt included."""
+        """Tokens written per second, including the time to read the prompt."""
         return self.written / self.whole
 
 
 class Result(Struct, frozen=True):
-    """What is known of one setting. keys: as in config.yaml. memory: bytes at most; 0: not measured.
+    """The measurements of one setting. keys: as in config.yaml. memory: peak bytes; 0: not measured.
 
-    failed: why its engine doesn't run.
+    failed: why its engine doesn't run with it.
     """
 
     keys: Mapping[str, object]
@@ -61,7 +61,7 @@ class Result(Struct, frozen=True):
 
 
 class Estimate(Struct, frozen=True):
-    """A geometric mean with its 95 % interval; infinite bounds where one value says nothing of the spread."""
+    """A geometric mean with its 95 % interval; the bounds are infinite if there is only one value."""
 
     mean: float
     low: float
@@ -101,13 +101,13 @@ def ratio(result: Result, base: Result) -> Estimate | None:
 
 
 def same_words(result: Result, base: Result) -> bool:
-    """Whether each request that both answered, and whose words aren't drawn, has the same words."""
+    """Whether all requests that both answered, and that aren't sampled at random, have the same words."""
     words = {reading.request: reading.words for reading in base.readings}
     return all(words.get(reading.request, reading.words) == reading.words for reading in result.readings)
 
 
 def survivors(results: Sequence[Result], keep: int) -> list[Result]:
-    """The fastest `keep` of those that can be chosen, and the first one, with which all are compared."""
+    """The `keep` fastest settings that may be chosen, and the first one, to which all are compared."""
     base, *others = results
     able = [result for result in others if not result.failed and same_words(result, base)]
     ranked = [(found.mean, result) for result in able if (found := ratio(result, base))]
@@ -118,7 +118,7 @@ def survivors(results: Sequence[Result], keep: int) -> list[Result]:
 def rungs(count: int) -> list[tuple[int, int]]:
     """Successive halving of `count` settings: (how many compete, how many requests of each kind each answers).
 
-    Each rung keeps half of the settings, and asks each twice as much; the last one compares two.
+    Each rung keeps half of the settings, and gives each twice as many requests; the last one compares two.
     """
     found, repeats = [(count, 1)], 1
     while count > 2:
@@ -129,17 +129,17 @@ def rungs(count: int) -> list[tuple[int, int]]:
 
 
 def passes(numbers: Sequence[int]) -> list[Sequence[int]]:
-    """Requests to answer before it is another setting's turn: each turn starts an engine."""
+    """How many requests a setting answers in one turn: each turn starts an engine."""
     return [numbers[at : at + TURN] for at in range(0, len(numbers), TURN)]
 
 
 def choose(results: Sequence[Result]) -> Result:
-    """The fastest setting whose words at temperature 0 are those of the first, the model's own setting.
+    """The fastest setting whose answers at temperature 0 have the same words as those of the first, the model's own.
 
     Of several as fast, the one that needs the least memory. The first one, unless another is WORTH it, and faster by
     more than chance: its interval lies above 1, which takes several answers.
-    Compares only settings that answered nearly the most requests: others were given up. The time may run out within a
-    turn, so they needn't have answered as many.
+    Compares only settings that answered nearly as many requests as any, since others were dropped. Their numbers may
+    differ a little, because the time may run out within a turn.
     """
     base = results[0]
     able = [result for result in results if not result.failed and result.readings and same_words(result, base)]
@@ -161,7 +161,7 @@ def choose(results: Sequence[Result]) -> Result:
 
 
 class Effect(Struct, frozen=True):
-    """What one value of a key gave instead of another, the other keys being equal."""
+    """The effect of one value of a key compared with another, all other keys being equal."""
 
     key: str
     value: object
@@ -171,7 +171,7 @@ class Effect(Struct, frozen=True):
 
 
 def effects(results: Sequence[Result], chosen: Result) -> list[Effect]:
-    """For each key of the chosen setting, and each other value: over all pairs that differ in that key alone."""
+    """The effects of each key of the chosen setting, over all pairs of settings that differ only in that key."""
     found = []
     running = [result for result in results if result.readings and result.keys]
     for key, value in chosen.keys.items():

@@ -12,7 +12,7 @@ from gateway.config import Draft, Model
 from gateway.engines.recipe import SPECULATION, speculates
 
 Keys = Mapping[str, Any]
-"""Keys of a model's entry in config.yaml, with values as they stand there."""
+"""Keys of a model's entry in config.yaml, with values as in the file."""
 
 FLAGS: Mapping[str, tuple[str, ...]] = {
     "threads": ("--threads", "-t"),
@@ -20,13 +20,13 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
     "kv_cache_type": ("--cache-type-k", "-ctk", "--cache-type-v", "-ctv"),
     "flash_attention": ("--flash-attn", "-fa"),
 }
-"""Key → the options of llama.cpp that it sets. Where a model's own `args` hold one, they decide."""
+"""Key → the options of llama.cpp that it sets. If a model's own `args` contain one, that one wins."""
 
 
 def configured(model: Model, cores: int) -> dict[str, Any]:
     """The values with which the model's engine starts today, for the keys that can be tried.
 
-    Leaves out those that the model's `args` set, and a draft model, which is nothing that every machine has.
+    Leaves out those that the model's `args` set, and a draft model, which not every machine has.
     """
     engine = model.engine
     values: dict[str, Any] = {
@@ -66,7 +66,7 @@ def grid(tried: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _possible(keys: Keys) -> bool:
-    """llama.cpp quantizes the cache's values with flash attention alone."""
+    """llama.cpp quantizes the cache's values only with flash attention."""
     return bool(keys.get("flash_attention", True)) or keys.get("kv_cache_type", "f16") == "f16"
 
 

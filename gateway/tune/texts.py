@@ -1,4 +1,4 @@
-"""Requests that stand for what people ask of a model: prose, a code edit, JSON, tool calls. Pure."""
+"""Requests that represent typical uses of a model: prose, a code edit, JSON, tool calls. Pure."""
 
 from __future__ import annotations
 
@@ -116,4 +116,4 @@ TEXTS: dict[str, Callable[[int, int], Body]] = {
     "JSON": _json,
     "tool call": _tool_call,
 }
-"""Kind of text → the request with this number, for so many tokens at most. No two numbers share a prompt's end."""
+"""Kind of text → a function (number, most tokens) → request. Prompts with different numbers end differently."""

@@ -1,4 +1,4 @@
-"""Tries settings on this machine: starts an engine with each, asks it, and reads what it does."""
+"""Tries settings on this machine: starts an engine with each, sends requests, and measures the answers."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Body = dict[str, Any]
 Requests = Callable[[int], dict[str, Body]]
 """The requests with one number, by the kind of text."""
 Told = Callable[[list[Result], int, int], None]
-"""Hears all results, and how many answers of how many have come."""
+"""Called with all results so far, the number of answers, and the number expected."""
 
 ANSWER_SECONDS = 600.0
 
 
 class Trials:
-    """results: what is known, the model's own setting first; they grow while it runs.
+    """results: those so far, the model's own setting first; they grow while the trials run.
 
     folder: the engines' state; the files of a running gateway stay untouched.
     """
@@ -45,10 +45,10 @@ class Trials:
         self._done = 0
 
     async def halve(self, told: Told) -> None:
-        """Successive halving: all answer a request of each kind, the faster half more of them, until two are left.
+        """Successive halving: all settings answer a request of each kind, the faster half more, until two are left.
 
-        They take turns, to and fro, so that a machine that gets slower or faster favours none. Cancelling it keeps what
-        is known.
+        They take turns, back and forth, so that a machine that gets slower or faster favours none. Cancelling keeps the
+        results so far.
         """
         alive = list(range(len(self.results)))
         kinds = len(self._requests(0))
@@ -56,7 +56,7 @@ class Trials:
         total = sum((count + 1) * repeats * kinds for count, repeats in plan)
         number = 0
         for count, repeats in plan:
-            if number:  # the first rung has nothing to judge by
+            if number:  # the first rung has no results to rank by
                 ranked = survivors([self.results[place] for place in alive], count)
                 alive = [place for place in alive if any(self.results[place] is kept for kept in ranked)]
             for some in passes(range(number, number + repeats)):
@@ -67,7 +67,7 @@ class Trials:
             number += repeats
 
     async def all(self, repeats: int, told: Told) -> None:
-        """Every setting answers as much."""
+        """Every setting answers the same number of requests."""
         total = len(self.results) * repeats * len(self._requests(0))
         for number in range(repeats):
             for place in range(len(self.results)):
@@ -145,7 +145,7 @@ def _words(delta: dict[str, Any]) -> str:
 
 
 def _memory(gateway: Gateway) -> int:
-    """Bytes that the engine has held at most; 0 if nobody knows."""
+    """The engine's peak memory in bytes; 0 if unknown."""
     engine = gateway.route(None).engine
     used = memory.usage(engine.pid) if engine is not None and engine.pid is not None else None
     return used.peak if used is not None else 0

@@ -65,8 +65,8 @@ function KeyDialog({open, onClose, asked}) {
     onClose();
   };
   return html`<${Dialog} title="API key" open=${open} onClose=${onClose}>
-    <p>${asked ? "This gateway answers only callers with a key." : "Only needed where the gateway asks for one."}
-      ${" "}The page shows most with a key of scope <code>operations</code>:</p>
+    <p>${asked ? "This gateway answers only callers with a key." : "Only needed if the gateway requires one."}
+      ${" "}The page shows the most with a key that has the scope <code>operations</code>:</p>
     <p><code>ctxgate keys add --scope operations --scope models --scope rooms</code></p>
     <form onSubmit=${save}>
       <label>Key <input ref=${input} type="password" autocomplete="off" /></label>

@@ -12,7 +12,7 @@ const MENDED = {
   schema: "Values of the call had other types than the tool declares, such as \"3\" for a number. ctxgate converted them.",
 };
 const HEALED = {
-  arguments: "arguments of earlier calls that were no JSON object",
+  arguments: "arguments of earlier calls that weren't JSON objects",
   ids: "earlier calls or results whose ids were missing or did not fit",
   orphan_results: "results without a call, which became user messages",
 };
@@ -22,7 +22,7 @@ const WARNINGS = {
   calls_not_allowed: "It called a tool, which the request forbids. The client did not get this call:",
   parallel_call_dropped: "It made more calls at once than the request allows. The client did not get this one:",
   text_after_call: "It went on writing after its call. ctxgate left this out:",
-  stray_marker: "A mark of the format stood alone. ctxgate left it out:",
+  stray_marker: "A marker of the format stood alone. ctxgate left it out:",
   echo_dropped: "It repeated a part of its prompt. ctxgate left this out:",
 };
 
@@ -75,7 +75,7 @@ function Story({request, recording, asked, raw, clean, running}) {
       ([name, how], at) => html`${at > 0 && ", "}<code>${name}</code> ${how}`)}.</${Step}>`);
   }
   if (request.prompt_tokens) {
-    const cached = request.cached_tokens ? `, of which it knew ${count(request.cached_tokens)} from before` : "";
+    const cached = request.cached_tokens ? `, of which ${count(request.cached_tokens)} were cached` : "";
     steps.push(html`<${Step}>The model read a prompt of ${many(request.prompt_tokens, "token")}${cached}.</${Step}>`);
   }
   for (const reason of request.prefix || []) {
@@ -124,7 +124,7 @@ function Reading({raw, clean, recording}) {
   return raw.content === clean.content
     ? html`<${Step}>The answer went to the client unchanged${tools && html`: read as ${format}, it holds no tool
       call. If the model wrote one all the same, choose another format in “read as”`}.</${Step}>`
-    : html`<${Step} kind="good">ctxgate read the text as ${format} and left out the marks that are for itself.</${Step}>`;
+    : html`<${Step} kind="good">ctxgate read the text as ${format} and left out the format's own markers.</${Step}>`;
 }
 
 // Where the time went.
@@ -177,7 +177,7 @@ function Wrote({raw, clean}) {
   const [before, changed, after] = useMemo(() => difference(raw.content, clean.content), [raw.content, clean.content]);
   const empty = !raw.content && !raw.reasoning && !raw.calls.length;
   return html`
-    ${raw.reasoning && html`<div class="message"><span class="role">thinking, as the engine parted it</span>
+    ${raw.reasoning && html`<div class="message"><span class="role">thinking, as the engine separated it</span>
       <div class="text mono"><${Long} text=${raw.reasoning} /></div></div>`}
     ${raw.content && html`<div class="text mono">${changed.length > LONGEST
       ? html`<${Long} text=${raw.content} />` : html`${before}${changed && html`<mark>${changed}</mark>`}${after}`}</div>`}
@@ -221,7 +221,7 @@ function Payloads({recording}) {
 function Unrecorded({request}) {
   const base = `${location.origin}/-`;
   return html`<section class="empty">
-    <h2>${request ? "Its words were not kept" : "How to see what a model wrote"}</h2>
+    <h2>${request ? "Its text was not recorded" : "How to see what a model wrote"}</h2>
     <p>ctxgate keeps the figures of each request, but no prompt and no answer unless you say so. To see the model's own
       words beside what the client got, choose one:</p>
     <ul>
@@ -265,14 +265,14 @@ export function Sides({request, recording, replayed, children}) {
       <${Pane} title="The model wrote" kind="raw"
         note=${recording.raw.length > 0 && "Amber: what the client did not get as text."}>
         ${recording.raw.length ? html`<${Wrote} raw=${raw} clean=${clean} />`
-          : html`<p class="soft">${request.error ? "Nothing: the request ended before." : "Nothing yet."}</p>`}</${Pane}>
+          : html`<p class="soft">${request.error ? "Nothing: the request ended first." : "Nothing yet."}</p>`}</${Pane}>
       <${Pane} title=${replayed ? `Read as ${replayed.format}` : "The client got"} kind="clean"
-        note=${replayed && "What the client would have got. It got what stands under its own format."}>
+        note=${replayed && "What the client would have got. What it really got is under its own format."}>
         <${Got} clean=${clean} request=${replayed ? {} : request} /></${Pane}>
     </div>`}
     ${tab === "payloads" && html`<${Payloads} recording=${recording} />`}
     ${tab === "json" && html`<h3>The client's request</h3><pre class="boxed">${JSON.stringify(recording.request, null, 2)}</pre>
-      ${Object.keys(recording.sent).length > 0 && html`<h3>What the engine got otherwise</h3><pre class="boxed">${JSON.stringify(recording.sent, null, 2)}</pre>`}
+      ${Object.keys(recording.sent).length > 0 && html`<h3>How the engine's request differed</h3><pre class="boxed">${JSON.stringify(recording.sent, null, 2)}</pre>`}
       <h3>The log's entry</h3><pre class="boxed">${JSON.stringify(request, null, 2)}</pre>`}`;
 }
 
@@ -308,7 +308,7 @@ export default function Detail({query, gateway}) {
   const moves = html`<div class="bar"><a class="button" href=${back}>← all requests</a>
     ${near(-1) && html`<a class="button" href=${near(-1)}>newer</a>`}
     ${near(1) && html`<a class="button" href=${near(1)}>older</a>`}</div>`;
-  if (id === "words") return html`${moves}<h1 tabindex="-1" ref=${heading}>The words of requests</h1><${Unrecorded} />`;
+  if (id === "words") return html`${moves}<h1 tabindex="-1" ref=${heading}>The texts of requests</h1><${Unrecorded} />`;
   if (error) return html`${moves}<h1 tabindex="-1" ref=${heading}>Request ${id}</h1><${Problem} error=${error} />`;
   if (!request) return html`${moves}<p class="soft late">Loading …</p>`;
   const asked = recording ? changes(recording.request, recording.sent) : [];

@@ -66,7 +66,7 @@ function Figures({gateway}) {
   </section>`;
 }
 
-const WAITS = {memory: "for memory", drain: "for the engine to end its answers", place: "for a free slot",
+const WAITS = {memory: "for memory", drain: "for the engine to finish its answers", place: "for a free slot",
   load: "until the engine is loaded", "back-off": "for the engine to start again"};
 // What requests wait for. holders: the models that hold the memory.
 export const waitsFor = (what, holders) => (WAITS[what] || `for the engine (${what})`) + (holders.length > 0
@@ -140,7 +140,7 @@ function Empty() {
     `'{"messages": [{"role": "user", "content": "Hello"}]}'`;
   return html`<section class="empty">
     <h2>No request yet</h2>
-    <p>Point a program at this base URL; what it asks appears here.</p>
+    <p>Point a program at this base URL; its requests appear here.</p>
     <${Code} text=${base} />
     <p>Or try it in a terminal:</p>
     <${Code} text=${line} />
@@ -208,8 +208,8 @@ function List({gateway, query}) {
       ${!running.length && !rows.length && html`<tr><td colspan="9" class="soft">No request fits the filter.</td></tr>`}
     </${Table}>
     <p class="soft small">The last requests, in memory alone. First: seconds to the first token. Tokens: prompt + answer.
-      ${" "}${gateway.bodies ? "config.yaml has every request's words recorded."
-        : html`Their words aren't kept: <a href="#/live?id=words">how to see them</a>.`}</p>`;
+      ${" "}${gateway.bodies ? "config.yaml has every request recorded."
+        : html`Their texts aren't recorded: <a href="#/live?id=words">how to see them</a>.`}</p>`;
 }
 
 // The module of the detail is loaded with the first one that is opened.

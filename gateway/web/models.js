@@ -4,8 +4,8 @@ import {Problem, Table, ask, bytes, count, href, seconds, useAnswer, useGateway}
 import {waitsFor} from "./live.js";
 
 const STATES = {ready: "good", failed: "bad", starting: "busy", draining: "busy", stopping: "busy"};
-const TOLD = {external: "another's server", "built in": "built in", stopped: "not loaded", starting: "loads",
-  draining: "ends its answers", stopping: "ends"};
+const TOLD = {external: "external server", "built in": "built in", stopped: "not loaded", starting: "loading",
+  draining: "finishing its answers", stopping: "stopping"};
 
 function state(model, listed) {
   if (listed && !listed.available) return html`<span class="badge">not here</span>`;
@@ -86,7 +86,7 @@ function More({model, listed}) {
       ["loaded in", engine && seconds(engine.load_seconds)],
       ["starts", engine && engine.starts], ["crashes", engine && engine.crashes],
       ["idle", engine && model.state === "ready" && engine.idle_seconds > 1 && seconds(engine.idle_seconds)],
-      ["prompt tokens", count(model.prompt_tokens)], ["of them known from before", count(model.cached_tokens)],
+      ["prompt tokens", count(model.prompt_tokens)], ["of them cached", count(model.cached_tokens)],
       ["tokens written", count(model.completion_tokens)],
     ]} />
     ${model.replicas.length > 0 && html`<ul>${model.replicas.map((one) => html`<li>${one.url}: ${
@@ -140,8 +140,8 @@ function Node({node}) {
 
 function Machines({cluster}) {
   return html`<h2>Machines</h2>
-    ${!cluster.store && html`<p class="problem">PostgreSQL is away: chats go on, what needs state gets 503.</p>`}
-    ${!cluster.ray && html`<p class="problem">Ray is away: engines that run go on, no other starts.</p>`}
+    ${!cluster.store && html`<p class="problem">PostgreSQL is down: chats continue, requests that need state get 503.</p>`}
+    ${!cluster.ray && html`<p class="problem">Ray is down: running engines keep working, no others start.</p>`}
     <${Table} label="Machines" heads=${NODES}>
       ${cluster.nodes.map((node) => html`<${Node} key=${node.id} node=${node} />`)}
     </${Table}>

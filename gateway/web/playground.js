@@ -91,7 +91,7 @@ export default function Playground() {
 
   const run = async (messages) => {
     let body;
-    try { body = fields(form, messages); } catch (problem) { fail(new Refused(400, {code: "tools", message: `The tools are no JSON: ${problem.message}`})); return; }
+    try { body = fields(form, messages); } catch (problem) { fail(new Refused(400, {code: "tools", message: `The tools are not valid JSON: ${problem.message}`})); return; }
     const ends = new AbortController(), came = [];
     set({messages});
     work(ends); fail(null); keep(null); show([]);

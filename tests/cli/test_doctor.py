@@ -158,4 +158,4 @@ def test_a_port_that_another_program_holds(tmp_path: Path) -> None:
         file = written(tmp_path, server={"port": other.getsockname()[1]})
         done = ctxgate("doctor", "--config", file, cwd=tmp_path)
     assert done.returncode == 69
-    assert "wrong  port: something else holds" in done.stdout
+    assert "wrong  port: something else listens at" in done.stdout

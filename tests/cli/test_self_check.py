@@ -56,7 +56,7 @@ def test_a_wheel_in_an_empty_home_is_whole(installed: Path, home: Path, quiet: P
     for about in ("python", "ctxgate", "packages", "extras", "import", "files", "config", "state", "disk"):
         assert any(line.startswith(f"ok     {about}: ") for line in said), about
     assert any(line.startswith("ok     files: all ") for line in said)
-    assert any(line.startswith("note   gateway: doesn't run at ") for line in said)
+    assert any(line.startswith("note   gateway: isn't running at ") for line in said)
 
 
 FAULTS = (

@@ -145,7 +145,7 @@ def test_sighup_reads_a_new_certificate_and_keeps_the_old_one_if_that_is_at_faul
         assert ssl.PEM_cert_to_DER_cert(shown()) == ssl.PEM_cert_to_DER_cert(new.cert_chain_pems[0].bytes().decode())
         assert shown() != old
         (folder / "key.pem").write_text("nothing")
-        assert "keeps the certificate that it has: server.tls.key: " in hung_up()
+        assert "keeps the present certificate: server.tls.key: " in hung_up()
         assert ssl.PEM_cert_to_DER_cert(shown()) == ssl.PEM_cert_to_DER_cert(new.cert_chain_pems[0].bytes().decode())
 
 

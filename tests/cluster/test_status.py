@@ -69,7 +69,7 @@ def test_ctxgate_status_shows_the_nodes(gateway: Gateway, tmp_path: Path) -> Non
     assert rows["anvil"] == "anvil bbbbbbbb 192.0.2.2 alive 4 8.0 GB of 8.0 GB - - -"
     assert rows["<b>tongs</b>"] == "<b>tongs</b> cccccccc 192.0.2.3 gone 4 - - - -"
     assert f":{gateway.port}" in rows["gateways:"]
-    assert rows["Ray"] == "Ray is away: engines that run go on, no other starts"
+    assert rows["Ray"] == "Ray is down: running engines keep working, no others start"
 
 
 @pytest.mark.parametrize("width", [1280, 360])
@@ -79,8 +79,8 @@ def test_the_page_shows_the_nodes(page: Page, gateway: Gateway, width: int) -> N
     text = page.reads("Machines", "forge", "192.0.2.1", "20.0 GB of 32.0 GB", "18.0 GB of 24.0 GB", "chat-1, chat-2")
     assert "disk=ssd" in text
     assert "<b>tongs</b>" in text
-    assert "Ray is away" in text
-    assert "PostgreSQL is away" not in text
+    assert "Ray is down" in text
+    assert "PostgreSQL is down" not in text
     states = page.js("[...document.querySelectorAll('[aria-label=Machines] tbody .badge')].map(one => one.innerText)")
     assert states == ["alive", "alive", "gone"]
     assert page.js("document.documentElement.scrollWidth") <= width, "only the table scrolls"

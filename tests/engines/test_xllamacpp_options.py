@@ -259,7 +259,7 @@ REFUSED = [
     ("-np 0", "-np 0: must not be 0"),
     ("--prio-batch -1", "--prio-batch -1: must be at least 0"),
     ("--sleep-idle-seconds 0", "--sleep-idle-seconds 0: must not be 0"),
-    ("--spec-type fast", "--spec-type fast: 'fast' is none of none, draft-simple"),
+    ("--spec-type fast", "--spec-type fast: 'fast' is not one of: none, draft-simple"),
     ("-ot blk=GPU9", "-ot blk=GPU9: unknown buffer type"),
     ("--cpu-range 0-512", "--cpu-range 0-512: must be below 512"),
     ("--lora-scaled a", "--lora-scaled a: must be FILE:SCALE"),

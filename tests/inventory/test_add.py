@@ -382,7 +382,7 @@ def test_what_would_have_to_leave_the_memory(tmp_path: Path, config: Path, test_
         file.write_text(yaml.safe_dump({**running, "server": {"port": httpx.URL(gateway.url).port}}))
         beside = ctxgate(file, "add", another, "--dry-run")
         assert beside.returncode == 0, beside.stderr
-        assert "of 100 MB: tiny would have to go" in beside.stdout
+        assert "of 100 MB: tiny would have to make room" in beside.stdout
     running["engines"] = {"memory_budget": "40 MB"}
     file.write_text(yaml.safe_dump({**running, "server": {"port": free_port()}}))
     alone = ctxgate(file, "add", another, "--dry-run")

@@ -138,7 +138,7 @@ CASES: dict[str, tuple[dict[str, Any], Answer, Answer, str | None]] = {
         {"response_format": {"type": "json_object"}},
         said("{}"),
         said("yes"),
-        "conform: response_format: no JSON: Expecting value: line 1 column 1 (char 0)",
+        "conform: response_format: not JSON: Expecting value: line 1 column 1 (char 0)",
     ),
     "other JSON that conforms": ({"response_format": SCHEMA}, said('{"a": 1}'), said('{"a": 2}'), None),
     "JSON that doesn't conform": (

@@ -259,7 +259,7 @@ def test_csv_and_json_have_the_same_rows(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("args", "said"),
-    [(("--since", "soon"), "is no day: write 2026-11-23"), (("--csv", "--json"), "exclude each other")],
+    [(("--since", "soon"), "is not a day: write 2026-11-23"), (("--csv", "--json"), "exclude each other")],
 )
 def test_mistakes(folder: Path, args: tuple[str, ...], said: str) -> None:
     done = ctxgate("usage", *args, cwd=folder)

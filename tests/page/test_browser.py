@@ -98,15 +98,15 @@ def test_a_tool_call_raw_beside_clean(page: Page, gateway: Gateway, asked: Json)
 def test_a_request_that_failed_is_explained(page: Page, gateway: Gateway, asked: Json) -> None:
     page.open(f"{gateway.url}/#/live?id={asked['too long']}")
     page.reads("It failed: 400 context_length_exceeded", "maximum context length is 1024 tokens")
-    page.reads("The same request will fail again", "Nothing: the request ended before.")
+    page.reads("The same request will fail again", "Nothing: the request ended first.")
     page.open(f"{gateway.url}/#/live?id={asked['no model']}")
-    page.reads("It failed: 404 model_not_found", "config.yaml has: m, echo", "Its words were not kept")
+    page.reads("It failed: 404 model_not_found", "config.yaml has: m, echo", "Its text was not recorded")
 
 
 @needs_engine
 def test_words_that_were_not_kept_are_said_to_be_so_with_the_cure(page: Page, gateway: Gateway, asked: Json) -> None:
     page.open(f"{gateway.url}/#/live?id={asked['unrecorded']}")
-    text = page.reads("Its words were not kept", "log: bodies: true")
+    text = page.reads("Its text was not recorded", "log: bodies: true")
     assert f"{gateway.url}/-" in text
 
 

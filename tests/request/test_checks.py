@@ -88,7 +88,7 @@ def test_an_answer_without_a_fence_stays_as_it_came() -> None:
     ("content", "reason", "fault"),
     [
         ('{"a": 1}', "stop", None),
-        ("[1]", "stop", "it is no JSON object"),
+        ("[1]", "stop", "it is not a JSON object"),
         ('{"a": ', "length", None),
         ('{"a": ', "stop", "it is not JSON"),
         ("I think", "length", "it is not JSON"),

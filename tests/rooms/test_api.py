@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[str, str, Any, int, str, str]] = {
     "two agents of one name": ("POST", "", {"agents": [{}, {}]}, 400, "invalid_request", "agent_id of its own"),
     "agents and other actors": (
         *("POST", "", {"agents": [{"agent_id": "a"}], "actors": [{"agent_id": "b"}]}),
-        *(400, "invalid_request", "two names for one list"),
+        *(400, "invalid_request", "two names for the same list"),
     ),
     "unknown model": ("POST", "", {"agents": [{"model": "gpt"}]}, 404, "model_not_found", "gpt"),
     "not for chat": ("POST", "", {"agents": [{"model": "vectors"}]}, 400, "wrong_role", "embedding"),

@@ -93,7 +93,7 @@ def test_what_is_no_listening_socket_is_refused(tmp_path: Path) -> None:
     config(tmp_path, ECHO)
     with socket.socket() as opened, activated(tmp_path, opened) as process:
         assert process.stderr is not None
-        assert "descriptor 3 of LISTEN_FDS is no listening socket" in process.stderr.read()
+        assert "descriptor 3 of LISTEN_FDS is not a listening socket" in process.stderr.read()
         assert process.wait(PATIENCE) == 2
 
 

@@ -183,7 +183,7 @@ def test_keys_and_drop_ins_of_the_user_stay(tmp_path: Path) -> None:
     assert ctxgate("service", "install", "--no-start", "--manager", "systemd", cwd=tmp_path).returncode == 0
     assert keys.read_text() == "CTXGATE_KEY=k\n"
     done = ctxgate("service", "uninstall", "--manager", "systemd", cwd=tmp_path)
-    assert f"{keys} holds your variables, and stays" in done.stderr
+    assert f"{keys} has your variables, so it stays" in done.stderr
     assert [path.name for path in units.rglob("*") if path.is_file()] == ["own.conf"]
 
 

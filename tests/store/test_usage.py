@@ -87,5 +87,5 @@ def test_the_first_day(since: str, day: str) -> None:
 
 @pytest.mark.parametrize("since", ["", "d", "yesterday", "2026-13-01", "-3d", "٣d", "x" * 1000])
 def test_what_is_no_day(since: str) -> None:
-    with pytest.raises(ProviderInvalidRequest, match="is no day: write"):
+    with pytest.raises(ProviderInvalidRequest, match="is not a day: write"):
         usage.first_day(since, 0.0)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from gateway.store import Store
 
 MOST_OPEN = 32
-"""Batches of one user that haven't ended."""
+"""The most open batches of one user."""
 RESULTS = 64
-"""Answers that are read at a time."""
+"""How many answers to read at a time."""
 
 State = Status | Literal["expiring"]
 """A batch's status in the store. `expiring`: it ran out of time; clients see `finalizing` until its files are there."""
@@ -34,12 +34,12 @@ ENDED: dict[State, tuple[Status, str | None]] = {
     "cancelling": ("cancelled", "batch_cancelled"),
     "expiring": ("expired", "batch_expired"),
 }
-"""Status while a batch's files are written → its status then, and why lines without an answer have none."""
+"""Status while a batch's files are written → its final status, and the error of lines without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """object: as clients get it. principal: who made it, without the limits of the key."""
+    """object: as clients get it. principal: its creator, without the limits of the key."""
 
     id: str
     status: State
@@ -63,7 +63,7 @@ class Pending:
 
 
 class BatchStore:
-    """Shows each user their own batches alone. Methods without a principal are for the runner."""
+    """Shows each user only their own batches. Methods without a principal are for the runner."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -128,7 +128,7 @@ class BatchStore:
         return await self._store.read(lambda connection: _batch(connection.execute(_GET_ANY, {"id": id}).one()))
 
     async def move(self, id: str, status: State, **changes: Any) -> Batch:
-        """Changes an open batch's status and further fields of its object; one that has ended stays as it is."""
+        """Changes the status and other fields of an open batch; a batch that has ended doesn't change."""
 
         def work(connection: Connection) -> Batch:
             batch = _batch(connection.execute(_GET_ANY, {"id": id}).one())
@@ -144,7 +144,7 @@ class BatchStore:
     # Lines
 
     async def begin_lines(self, id: str) -> None:
-        """Removes what an earlier process may have read of the input file."""
+        """Removes lines that an earlier process may have read from the input file."""
         await self._store.write(lambda connection: connection.execute(_DELETE_LINES, {"id": id}))
 
     async def add_lines(self, id: str, lines: Iterable[Line]) -> None:
@@ -155,7 +155,7 @@ class BatchStore:
             await self._store.write(lambda connection: connection.execute(_ADD_LINE, rows))
 
     async def begin(self, id: str, total: int) -> Batch:
-        """The input file is read: its lines can be answered."""
+        """Marks the input file as read: its lines can be answered."""
         now = self.now()
 
         def work(connection: Connection) -> None:
@@ -165,14 +165,14 @@ class BatchStore:
         return await self.move(id, "in_progress", in_progress_at=now)
 
     async def fail(self, id: str, faults: list[Fault], total: int) -> None:
-        """The input file can't be used."""
+        """Ends the batch because its input file is invalid."""
         await self.begin_lines(id)
         await self._store.write(lambda connection: connection.execute(_TOTAL, {"id": id, "total": total}))
         errors = {"object": "list", "data": faults}
         await self.move(id, "failed", failed_at=self.now(), errors=errors)
 
     async def pending(self, id: str, after: Pending | None, limit: int) -> list[Pending]:
-        """The next lines without an answer, those of one model together."""
+        """The next lines without an answer, grouped by model."""
         model, number = (after.model, after.number) if after is not None else ("", -1)
         values = {"id": id, "model": model, "number": number, "limit": limit}
         rows = await self._store.read(lambda connection: list(connection.execute(_PENDING, values)))
@@ -196,8 +196,8 @@ class BatchStore:
     async def finish(self, batch: Batch) -> None:
         """Writes the files of answers and errors in the order of the input, then ends the batch.
 
-        May be called again if a process died in it: nobody sees the files before the batch has ended. Each call writes
-        files of its own, and the last one that begins wins.
+        May be called again after a process died in it: the files are invisible until the batch has ended. Each call
+        writes its own files, and the last call to begin wins.
         """
         ended, why = ENDED[batch.status]
         output, errors = _File(new_file_id()), _File(new_file_id())
@@ -235,7 +235,7 @@ class BatchStore:
         await self._store.write(end)
 
     async def _write_lines(self, id: str, output: _File, errors: _File, why: str | None) -> None:
-        """Writes all answers but those that are still in the files' buffers. why: lines without an answer have none."""
+        """Writes all answers, except those still in the files' buffers. why: the error of lines without an answer."""
         after = -1
         while rows := await self._store.read(_reader(id, after)):
             for row in rows:

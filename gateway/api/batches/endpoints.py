@@ -18,7 +18,7 @@ from gateway.server.http import JSON, Request, at_the_holder
 from gateway.wire.batches import CreateBatch, check_expiry, file_object, page
 
 LARGEST_FILES, LARGEST_BATCHES, BATCHES = 10_000, 100, 20
-"""Objects on one page, and how many without `limit`."""
+"""The most objects on one page, and the number if there is no `limit`."""
 MOST_FIELDS = 16
 
 
@@ -101,7 +101,7 @@ async def _form(request: Request) -> AsyncIterator[FormData]:
 
 
 def _expiry(form: FormData) -> int | None:
-    """Seconds until the file expires, if the request says. Raises ProviderInvalidRequest."""
+    """Seconds until the file expires, if the request sets them. Raises ProviderInvalidRequest."""
     anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
     if anchor is None and seconds is None:
         return None

@@ -1,4 +1,4 @@
-"""Files in the store, in parts, so that no file needs to be in memory as a whole."""
+"""Files in the store, in parts, so that no file has to fit into memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def new_file_id() -> str:
 
 
 class FileStore:
-    """Shows each user their own files alone."""
+    """Shows each user only their own files."""
 
     def __init__(self, store: Store, config: Config) -> None:
         self._store = store

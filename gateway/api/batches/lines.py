@@ -1,4 +1,4 @@
-"""Asks one request of a batch: as if its owner had sent it over HTTP, without a connection."""
+"""Runs one request of a batch as if its owner had sent it over HTTP, without a connection."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gateway.wire.batches import Endpoint
 from gateway.wire.chat import encode
 
 AGENT = b"ctxgate-batch"
-"""The program that the usage of batches is booked under."""
+"""The program name under which the usage of batches is recorded."""
 BUSY = 429
-"""The status of a request that only has to wait: it is asked again for as long as its batch lasts."""
+"""The status of a request that only has to wait: it is retried for as long as its batch lasts."""
 AGAIN = (502, 503, 504)
 """Statuses after which the same request may succeed."""
 
@@ -26,7 +26,7 @@ log = logging.getLogger("ctxgate")
 
 
 async def ask(services: Services, principal: Principal, endpoint: Endpoint, body: bytes) -> tuple[int, float, bytes]:
-    """Status, seconds that the answer asks to wait before a retry, and the answer, which is JSON."""
+    """Returns the status, the seconds of Retry-After, and the answer, which is JSON."""
     request = _Exchange(body)
     scope: Scope = {
         "type": "http",

@@ -1,7 +1,7 @@
-"""Works on batches: reads their input, has their requests answered, and writes their files.
+"""Runs batches: reads their input, runs their requests, and writes their files.
 
-All that must survive the process is in the store. Whatever moment it dies at, the next one goes on: it reads input
-files anew that weren't read to the end, asks the requests that have no answer yet, and writes unfinished files anew.
+Everything that must survive the process is in the store. Whenever it dies, the next process continues: it reads
+incompletely read input files again, runs the requests that have no answer yet, and writes unfinished files again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gateway.store import Claimed, Store
 from gateway.wire.batches import MOST_FAULTS, CreateBatch, Fault, Line, LineReader, answered, unanswered
 
 MARKER = "batches.open"
-"""A file in the state folder while a restart may have batches to go on with."""
+"""A file in the state folder that exists while there may be batches to resume after a restart."""
 ATTEMPTS = 10
-"""How often a request is asked whose failures may pass."""
+"""How often to try a request that fails temporarily."""
 BACKOFF = Backoff(first=1.0, longest=60.0, jitter=0.2)
 AHEAD = 32
-"""Requests that are read from the store at a time."""
+"""How many requests to read from the store at a time."""
 CLOSE_SECONDS = 10
 TAKE_OVER_SECONDS = 1.0
 
@@ -35,7 +35,7 @@ log = logging.getLogger("ctxgate")
 
 
 class Batches:
-    """All batches of this process. They take turns, request by request, at `batches.at_a_time` places.
+    """All batches of this process. They take turns, request by request; `batches.at_a_time` run at a time.
 
     Create one per process with `services.shared(Batches)`.
     """
@@ -52,7 +52,7 @@ class Batches:
         self.batches: BatchStore
 
     async def open(self) -> None:
-        """Claims the batches, and goes on with what an earlier process left.
+        """Claims the batches, and resumes those of an earlier process.
 
         Raises ProviderUnavailable if the store can't be opened, Claimed if another gateway has the batches.
         """
@@ -64,7 +64,7 @@ class Batches:
             try:
                 await self._store.claim("batches")
             except Claimed:
-                # The store has ended our claim, and another gateway goes on with them.
+                # The store has ended our claim, and another gateway continues them.
                 for task in self._running.values():
                     task.cancel()
                 raise
@@ -81,7 +81,7 @@ class Batches:
         return batch
 
     async def cancel(self, id: str, principal: Principal) -> Batch:
-        """Ends the requests that are being answered. Raises ProviderInvalidRequest (409) for a batch at its end."""
+        """Cancels the requests in flight. Raises ProviderInvalidRequest (409) for a batch that has ended."""
         await self.open()
         batch = await self.batches.get(id, principal)
         if batch.status in ("cancelling", "cancelled"):
@@ -98,7 +98,7 @@ class Batches:
         return batch
 
     async def aclose(self) -> None:
-        """Leaves the batches as they are: the next start goes on with them. Idempotent."""
+        """Leaves the batches as they are: the next start resumes them. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -125,10 +125,10 @@ class Batches:
         if self._running.get(id) is task:
             del self._running[id]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("batch %s stopped; the next start of the gateway goes on with it", id, exc_info=error)
+            log.error("batch %s stopped; the next start of the gateway resumes it", id, exc_info=error)
 
     async def _run(self, id: str) -> None:
-        """One step after another until the batch has ended."""
+        """Runs one step after another until the batch has ended."""
         failures = 0
         while True:
             try:
@@ -153,7 +153,7 @@ class Batches:
                 await asyncio.sleep(BACKOFF.delay(failures))
 
     async def _keep(self) -> None:
-        """Raises Claimed if another gateway has the batches by now."""
+        """Raises Claimed if another gateway has claimed the batches meanwhile."""
         if not await self._store.holds("batches"):
             await self._store.claim("batches")
 
@@ -208,7 +208,7 @@ class Batches:
                 last = found[-1]
 
     def _principal(self, batch: Batch) -> Principal | None:
-        """Who asks, with the limits that their key has now; None once it is revoked. Blocks."""
+        """The batch's creator with the present limits of their key; None once it is revoked. Blocks."""
         made_by = batch.principal
         if not made_by.key:
             return made_by
@@ -224,7 +224,7 @@ class Batches:
         await _insist(lambda: self.batches.answer(batch.id, line.number, output, failed=failed))
 
     async def _ask(self, batch: Batch, principal: Principal, line: Pending) -> tuple[int, bytes]:
-        """The status and the answer. One that waits before it is asked again takes nobody's place meanwhile."""
+        """The status and the answer. A request that waits for a retry leaves its place to others meanwhile."""
         failures = busy = 0
         while True:
             async with self._places:
@@ -239,7 +239,7 @@ class Batches:
 
 
 async def _insist(write: Callable[[], Awaitable[None]]) -> None:
-    """Repeats a write that the store couldn't take: the answer has cost more than the wait."""
+    """Retries a write that the store couldn't take: losing the answer would cost more than waiting."""
     failures = 0
     while True:
         try:
@@ -256,8 +256,8 @@ async def _insist(write: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def resume(services: Services) -> AsyncIterator[None]:
-    """Goes on with the batches of an earlier process, without delaying the start; in a cluster, with those of a gateway
-    that died."""
+    """Resumes the batches of an earlier process, without delaying the start; in a cluster, those of a gateway that
+    died."""
     opening = asyncio.create_task(_resume(services.shared(Batches), services), name="resume the batches")
     try:
         yield
@@ -272,7 +272,7 @@ async def _resume(batches: Batches, services: Services) -> None:
             await batches.open()
         except GatewayError as error:
             if services.forward is None:
-                log.warning("can't go on with the batches yet: %s", error)
+                log.warning("can't resume the batches yet: %s", error)
         if services.forward is None:
             return
         await asyncio.sleep(TAKE_OVER_SECONDS)

@@ -1,4 +1,4 @@
-"""`/metrics` and `/-/…`: for whoever runs the gateway."""
+"""`/metrics` and `/-/…`: endpoints for the operator."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def status(request: Request) -> ASGIApp:
 
 
 async def plan(request: Request) -> ASGIApp:
-    """What applying the file would change; with a POST, what the body would change in its place."""
+    """What applying the file would change; with a POST, what applying the body instead would change."""
     reloader = _reloader(request)
     text: str | None = None
     if request.method == "POST":
@@ -73,9 +73,9 @@ async def requests(request: Request) -> ASGIApp:
 
 
 async def request(request: Request) -> ASGIApp:
-    """A request, its recording and, with `as`, how its answer would read in another format.
+    """A request, its recording and, with `as`, its answer parsed as another format.
 
-    raw, clean: how many payloads of each the client has already; of one that is still being answered it needs the rest.
+    raw, clean: how many payloads of each the client has already: it needs only the rest of an answer in progress.
     """
     key, format = request.path_params["key"], request.query_params.get("as")
     since = request.number("raw", 0, 2**31), request.number("clean", 0, 2**31)
@@ -100,7 +100,7 @@ async def request(request: Request) -> ASGIApp:
 
 
 async def formats(request: Request) -> ASGIApp:
-    """The names that `as` and `tool_call_format` take."""
+    """The names that `as` and `tool_call_format` accept."""
     return JSON({"formats": replay.formats()})
 
 

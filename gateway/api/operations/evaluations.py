@@ -15,11 +15,11 @@ from gateway.server.http import JSON, Request
 
 RESULTS, SAMPLES = "results.json", "samples.jsonl"
 MOST = 100
-"""Results in the list, the newest."""
+"""How many results to list, the newest first."""
 MAX_BYTES = 16 * 1024 * 1024
-"""Larger files are passed over."""
+"""Larger files are skipped."""
 FAILED = 200
-"""Failed answers of one result."""
+"""The most failed answers to return of one result."""
 
 Json = dict[str, Any]
 
@@ -35,7 +35,7 @@ async def evaluations(request: Request) -> ASGIApp:
 
 
 async def evaluation(request: Request) -> ASGIApp:
-    """One result, and what was asked and answered in its failed cases."""
+    """One result, with the questions and answers of its failed cases."""
     where, id = folder(request.gateway), request.path_params["id"]
     if id not in await asyncio.to_thread(_names, where):
         raise ProviderInvalidRequest(f"there are no results {id} in {where}", code="not_found", status=404)

@@ -1,7 +1,7 @@
-"""`GET /-/events`: what the gateway does, while somebody looks.
+"""`GET /-/events`: a live view of the gateway.
 
-Nobody reports anything to this module: it looks at the routes and the request log, a few times a second, for as long as
-a client listens. So a gateway that nobody looks at does no work for it.
+Nothing reports to this module: it polls the routes and the request log a few times a second, for as long as a client
+listens. So it costs nothing while nobody does.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from gateway.wire import sse
 from gateway.wire.chat import PUT_ASIDE, ChatRequest, encode
 
 LISTENERS = 16
-"""Clients at a time."""
+"""The most clients at a time."""
 EVERY_SECONDS = 0.25
 STATUS_SECONDS = 1.0
-"""Most often that the state of the models is looked at, for all listeners together."""
+"""The shortest time between two looks at the state of the models, for all listeners together."""
 SILENT_SECONDS = 15.0
-"""After so long without an event comes a comment, by which either side notices that the other has gone."""
+"""Seconds without an event before a comment, which lets either side notice that the other has gone."""
 CLIENT = 100
 """Characters of a program's name."""
 _FLEETING = ("since", "idle_seconds", "waited", "resident_bytes")
-"""Figures that always change: they alone cause no event."""
+"""Figures that change all the time: on their own, they cause no event."""
 
 Json = dict[str, Any]
 
@@ -53,7 +53,7 @@ def entry(row: Entry) -> Json:
 
 
 def in_flight(gateway: Gateway) -> Iterator[Json]:
-    """The requests without a complete answer, oldest first of each model."""
+    """The requests without a complete answer, the oldest of each model first."""
     now = monotonic()
     for name, route in (*gateway.routes.items(), *((each.model.name, each) for each in gateway.leaving.values())):
         # A copy: requests come and go while the lines are made, if those ask for the progress of one.
@@ -119,14 +119,14 @@ class Live:
         self.listeners = 0
         self._services = services
         self._epoch = f"{time():.0f}"
-        """Tells this process from an earlier one, whose requests have the same numbers."""
+        """Distinguishes this process from an earlier one, whose requests have the same numbers."""
         self._status: Json = {}
         self._looked = 0.0
 
     async def events(self, last: str, *, follow: bool) -> AsyncIterator[bytes]:
-        """Server-sent events: the first alone, or all until the gateway ends. last: the id of the client's last one.
+        """Server-sent events: only the first, or all until the gateway ends. last: the id of the client's last one.
 
-        A slow client is asked for less: what it has not read yet delays the next look.
+        A slow client gets fewer events: the next look waits until it has read the last event.
         """
         self.listeners += 1
         try:
@@ -171,7 +171,7 @@ class Live:
 
 
 class _Follower:
-    """What one client has been told. number: of the last finished request."""
+    """What one client has got so far. number: of the last finished request."""
 
     def __init__(self, gateway: Gateway, number: int) -> None:
         self.number = number
@@ -206,7 +206,7 @@ class _Follower:
             yield "status", status
 
     def _ended(self) -> list[Json]:
-        """Those since the last call, newest first."""
+        """The requests that ended since the last call, newest first."""
         found = [entry(row) for row in self._gateway.request_log.entries(self.number)]
         if found:
             self.number = found[0]["id"]

@@ -1,4 +1,4 @@
-"""`POST /-/chat/completions`: a chat whose bytes the request log keeps, whatever `log.bodies` says.
+"""`POST /-/chat/completions`: a chat that the request log records, whatever `log.bodies` says.
 
 A program whose base URL ends in `/-` instead of `/v1` is recorded, and no other.
 """

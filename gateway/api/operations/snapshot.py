@@ -42,7 +42,7 @@ def snapshot(
 
 
 def _resident() -> int:
-    """Of this process alone; 0 on systems without /proc."""
+    """Resident memory of this process; 0 on systems without /proc."""
     try:
         pages = Path("/proc/self/statm").read_text().split()[1]
     except OSError:
@@ -79,7 +79,7 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
 
 
 def waiting(route: Route, engine: EngineSnapshot | None) -> dict[str, Any]:
-    """The requests that wait for the model: in its engine's queue or, as flex requests do, before another's server."""
+    """The requests that wait for the model: in its engine's queue or, if flex, for a server that we don't start."""
     if engine is not None:
         return {name: getattr(engine, name) for name in _WAITING}
     line = route.line

@@ -13,7 +13,7 @@ __all__ = ["prune", "usage"]
 
 
 async def usage(request: Request) -> ASGIApp:
-    """What was used since a day, by day, key, model or client."""
+    """Usage since a day, by day, key, model or client."""
     by = next((each for each in BY if each == request.query_params.get("by", "day")), None)
     if by is None:
         raise ProviderInvalidRequest(f"by: must be one of: {', '.join(BY)}", param="by")

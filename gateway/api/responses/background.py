@@ -12,7 +12,7 @@ from gateway.server.principal import Principal
 from gateway.services import Services
 
 MOST = 64
-"""Background responses at a time; as many that have ended can still be streamed."""
+"""The most background responses at a time; the same number of finished ones can still be streamed."""
 
 log = logging.getLogger("ctxgate")
 
@@ -41,7 +41,7 @@ class Background:
         self.add(events)
 
     async def events(self, after: int) -> AsyncIterator[list[dict[str, Any]]]:
-        """The events after number `after`, as they come, to the last."""
+        """The events after number `after`, up to the last, as they come."""
         at = next((place for place, event in enumerate(self._events) if event["sequence_number"] > after), None)
         at = len(self._events) if at is None else at
 
@@ -61,7 +61,9 @@ class Background:
 
     async def cancel(self) -> None:
         """Returns once the task has ended."""
-        if not self._task.cancelling():  # a second cancellation would interrupt what the task writes after the first
+        if (
+            not self._task.cancelling()
+        ):  # a second cancellation would interrupt the writes that the task does after the first
             self._task.cancel()
         await asyncio.wait({self._task})
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from gateway.store import Store
 
 MOST = 10_000
-"""Conversations of one user; the least recently used go first."""
+"""The most conversations of one user; the least recently used are removed first."""
 JOINED = 64 * 1024
-"""Characters up to which a row without a response takes further items."""
+"""A row without a response takes further items until it has this many characters."""
 
 
 class ConversationStore:
-    """Shows each user their own conversations alone. Their items count as stored responses do."""
+    """Shows each user only their own conversations. Their items count as stored responses do."""
 
     def __init__(self, store: Store, responses: ResponseStore) -> None:
         self._store = store
@@ -122,7 +122,7 @@ class ConversationStore:
 
 
 async def prune(store: Store, config: Config, now: float) -> int:
-    """Removes conversations that nobody used for `server.responses_days`, with all items; returns their number."""
+    """Removes conversations unused for `server.responses_days`, with all items; returns their number."""
     oldest = int(now - config.server.responses_days * 86400)
     gone = 0
     while ids := await store.write(lambda connection: _expired(connection, oldest)):

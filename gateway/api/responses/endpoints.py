@@ -56,7 +56,7 @@ async def retrieve(request: Request) -> ASGIApp:
             message = f"{id}: can't be streamed: the gateway keeps the events of the last background responses alone"
             raise ProviderInvalidRequest(message, param="stream")
         return _follow(running, request.number("starting_after", -1, 2**31))
-    # Asked before the read: a response that ends in between stores its end, which the read may just miss.
+    # Check this before the read: a response that ends in between stores its end, which the read might just miss.
     ended = running is None or running.ended
     response = (await (await responses(request)).get(id, request.principal)).response
     if response["status"] in RUNNING and ended:
@@ -137,7 +137,7 @@ async def prepared(
     before: list[Item] | None = None,
     kind: type[Answer] | None = None,
 ) -> Answer:
-    """before: what was said before, where that isn't looked up in the store. kind: the answer's class."""
+    """before: the earlier items, if they don't come from the store. kind: the answer's class."""
     chosen = request.gateway.route(wanted.model).model
     model = chosen.name
     conversation = wanted.conversation_id
@@ -204,7 +204,7 @@ class Answer:
         self.tools = tools
         self.encoder = encoder
         self.turn: RemoteTurn | None = None
-        """For an answer between whose parts the gateway calls tools."""
+        """For an answer during which the gateway calls tools."""
         self._gateway = request.gateway
         self._principal = request.principal
         self._items = items
@@ -213,7 +213,7 @@ class Answer:
 
     @property
     def conversation(self) -> list[Item]:
-        """All that was said, this answer included."""
+        """The whole conversation, this answer included."""
         return [*self._before, *self._items, *self.encoder.response["output"]]
 
     def write(self, events: list[dict[str, Any]]) -> bytes:
@@ -228,7 +228,7 @@ class Answer:
             if response["store"]:
                 stored = Stored(response, self._items, conversation and conversation["id"])
             else:
-                # Nobody can ask for the response, but what was said belongs to the conversation.
+                # Nobody can retrieve the response, but its items belong to the conversation.
                 stored = Stored({}, [*self._items, *response["output"]], conversation["id"])
             await self._store.put(stored, self._principal)
 
@@ -304,7 +304,7 @@ class Answer:
 
 
 async def _unheard(events: list[dict[str, Any]]) -> None:
-    """For a client that gets the response alone."""
+    """For a client that gets only the response."""
 
 
 def _follow(running: Background, after: int) -> EventStream:

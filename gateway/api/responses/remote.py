@@ -1,6 +1,6 @@
 """Responses whose model calls the tools of MCP servers: the gateway runs the calls, in one bounded turn.
 
-A response without such tools loads nothing of this.
+Loaded only for responses with such tools.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Events = list[dict[str, Any]]
 Hear = Callable[[Events], Awaitable[None]]
 
 QUEUE = 64
-"""Batches of events that may wait for a slow client; the turn waits then."""
+"""How many batches of events may wait for a slow client before the turn waits, too."""
 
 LIMITS = {"output_tokens": "max_output_tokens", "tool_calls": "max_tool_calls"}
 """Bound of the turn → reason of an incomplete response; others name themselves."""
@@ -80,7 +80,7 @@ def _globs(wanted: Server) -> tuple[str, ...]:
 
 
 class Answer(Protocol):
-    """What a turn needs of the answer that it writes: see `gateway.api.responses.endpoints.Answer`."""
+    """What a turn needs from the answer that it writes: see `gateway.api.responses.endpoints.Answer`."""
 
     headers: Headers
     comments: bool
@@ -98,7 +98,7 @@ class Answer(Protocol):
 
 
 class RemoteTurn:
-    """One answer of several model calls: the encoding of its stream, and what writes it."""
+    """One answer made of several model calls: the encoding of its stream, and the turn that writes it."""
 
     ping = b""
     unchanged = False
@@ -191,7 +191,7 @@ class RemoteTurn:
         return self._answer.tools.remote(call.name) is None
 
     def _listed(self) -> Events:
-        """The tools of each server, unless an earlier answer of the conversation has listed them."""
+        """The tools of each server, unless an earlier answer of the conversation listed them."""
         known = {item.get("server_label") for item in self._said if item.get("type") == "mcp_list_tools"}
         events: Events = []
         tools, toolbox, encoder = self._answer.tools, self._toolbox, self._answer.encoder
@@ -205,7 +205,7 @@ class RemoteTurn:
         return events
 
     async def ask(self, asked: int, limit: int | None) -> Run:
-        """Asks the model once more, after all that the answer has so far. asked: how often that was done before."""
+        """Calls the model again with everything in the answer so far. asked: how many calls there were before."""
         answer = self._answer
         fields = chat_fields(self._wanted, [*self._said, *answer.encoder.response["output"]], answer.tools)
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
@@ -236,7 +236,7 @@ def _told(result: Mapping[str, Any]) -> tuple[str | None, str | None]:
 
 
 class _Frames:
-    """The source of a stream: what a task has written, at most QUEUE batches ahead."""
+    """The source of a stream: events that a task writes, at most QUEUE batches ahead."""
 
     task: asyncio.Task[None]
 
@@ -252,7 +252,7 @@ class _Frames:
         self._ended.set()
 
     async def payloads(self) -> list[bytes]:
-        """Raises what the task raises."""
+        """Raises whatever the task raises."""
         if self._queue.empty() and not self._ended.is_set():
             getting = asyncio.ensure_future(self._queue.get())
             ending = asyncio.ensure_future(self._ended.wait())
@@ -312,7 +312,7 @@ class _Model:
 
 
 class _Answering:
-    """One answer: its events go to the client, its deltas and its whole to the turn."""
+    """One answer: its events go to the client, its deltas and the complete answer to the turn."""
 
     def __init__(self, turn: RemoteTurn, run: Run, hear: Hear) -> None:
         self._turn = turn
@@ -359,7 +359,7 @@ class _Answering:
 
 
 def _arguments(written: str) -> Any:
-    """Their value; what isn't an object is refused by the toolbox."""
+    """The arguments' value; the toolbox refuses anything but an object."""
     try:
         return decode(written.encode() or b"{}")
     except (ValueError, RecursionError):

@@ -34,7 +34,7 @@ class Stored:
 
 
 class ResponseStore:
-    """Shows each user their own responses alone, and keeps at most `max_bytes` of each user: the oldest go first."""
+    """Shows each user only their own responses, and keeps at most `max_bytes` of each: removes the oldest first."""
 
     def __init__(self, store: Store, max_bytes: int) -> None:
         self._store = store

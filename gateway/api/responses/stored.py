@@ -23,7 +23,7 @@ async def responses(request: Request) -> ResponseStore:
 
 
 async def conversations(request: Request) -> ConversationStore:
-    """Raises ProviderInvalidRequest where nothing may be stored."""
+    """Raises ProviderInvalidRequest if the gateway stores no responses."""
     if not request.gateway.config.server.responses_days:
         message = "conversation: this gateway stores none (server.responses_days: 0)"
         raise ProviderInvalidRequest(message, code="conversations_disabled", param="conversation")
@@ -33,7 +33,7 @@ async def conversations(request: Request) -> ConversationStore:
 
 
 def paged(request: Request, found: list[Item]) -> Item:
-    """The page that the query asks for. found: all items, oldest first. Raises ProviderInvalidRequest."""
+    """The page for the query. found: all items, oldest first. Raises ProviderInvalidRequest."""
     items = found if request.query_params.get("order") == "asc" else found[::-1]
     if after := request.query_params.get("after"):
         places = [place for place, item in enumerate(items) if item.get("id") == after]

@@ -13,10 +13,10 @@ SPARE = 4
 async def fitting(
     items: Sequence[Item], window: int | None, answer: int | None, count: Callable[[list[Item]], Awaitable[int]]
 ) -> list[Item]:
-    """The items without as many of the oldest as the window needs; all of them if the window isn't known.
+    """Drops as many of the oldest items as necessary to fit the window; none if the window isn't known.
 
     Keeps system messages, and everything from the user's last message on; drops results whose calls are gone.
-    window: of the model, in tokens. answer: tokens that the client wants at most. count: the tokens of a conversation.
+    window: of the model, in tokens. answer: the client's limit of tokens. count: counts the tokens of a conversation.
     """
     if window is None:
         return [*items]
@@ -36,7 +36,7 @@ async def fitting(
 
 
 def without(items: Sequence[Item], oldest: int) -> list[Item]:
-    """The items without so many of the oldest, and without results whose calls are gone."""
+    """Drops that many of the oldest items, and results whose calls are gone."""
     dropped = set(_droppable(items)[:oldest])
     kept = [item for place, item in enumerate(items) if place not in dropped]
     gone = {items[place].get("call_id") for place in dropped if str(items[place].get("type")).endswith("_call")}
@@ -44,7 +44,7 @@ def without(items: Sequence[Item], oldest: int) -> list[Item]:
 
 
 def _droppable(items: Sequence[Item]) -> list[int]:
-    """The places of the items that may go, the oldest first."""
+    """The indices of the items that may be dropped, the oldest first."""
     asked = [place for place, item in enumerate(items) if item.get("role") == "user"]
     end = asked[-1] if asked else max(0, len(items) - 1)
     return [place for place in range(end) if items[place].get("role") not in ("system", "developer")]

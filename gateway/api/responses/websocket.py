@@ -29,7 +29,7 @@ from gateway.wire.responses.request import CreateResponse, Item
 WAITING = 8
 """Requests that a connection may send ahead."""
 LIFE_SECONDS = 3600.0
-"""After which a connection takes no further request: OpenAI's limit."""
+"""Seconds after which a connection takes no further request: OpenAI's limit."""
 LARGEST_CONVERSATION = 32 * 1024 * 1024
 """Bytes of JSON that a connection keeps of its last response."""
 CLOSED, RESTARTS = 1000, 1012
@@ -46,7 +46,7 @@ _decode = msgspec.json.Decoder(_Event).decode
 
 
 async def serve(services: Services, bodies: Bodies, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers until the client leaves, or the gateway ends. What the client no longer waits for is cancelled."""
+    """Answers until the client leaves or the gateway ends. Cancels answers that the client no longer waits for."""
     await send({"type": "websocket.accept"})
     connection = _Connection(services, bodies, scope, send)
     answering = asyncio.create_task(connection.answer_all(), name="websocket")
@@ -72,7 +72,7 @@ class _Connection:
         self._protocol: WebSocket | None = scope.get(SCOPE_KEY)
         self._asked: asyncio.Queue[tuple[bytes, Body]] = asyncio.Queue(WAITING)
         self._last: tuple[str, list[Item]] | None = None
-        """The last response, and all that was said up to it."""
+        """The last response, and the conversation up to it."""
         self._kept = Body(bodies, LARGEST_CONVERSATION)
 
     async def read_all(self, receive: Receive) -> None:
@@ -163,7 +163,7 @@ class _Connection:
             self._last = response["id"], answer.conversation
 
     def _forget(self, wanted: CreateResponse | None) -> None:
-        """A client that hears of a failure sends the whole conversation next, as OpenAI's clients do."""
+        """After an error, clients send the whole conversation next, as OpenAI's clients do."""
         if self._last is not None and wanted is not None and wanted.previous_response_id == self._last[0]:
             self._last = None
 
@@ -216,7 +216,7 @@ async def _nothing() -> Any:
 
 
 def _undisturbed(send: Send) -> Send:
-    """Waits instead of failing once the client has left: its reader is told, and cancels the answer."""
+    """Waits instead of failing once the client has left: the reader notices, and cancels the answer."""
 
     async def sent(message: Message) -> None:
         try:
