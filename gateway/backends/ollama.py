@@ -30,7 +30,13 @@ FIRST_WITH_TRUNCATE = (0, 12, 6)
 DEFAULT_WINDOW = 2048
 """Smallest default context window of any Ollama version, in tokens."""
 
-LAUNCH = {"gpu_layers": "num_gpu", "threads": "num_thread", "batch": "num_batch", "mmap": "use_mmap"}
+LAUNCH = {
+    "gpu_layers": "num_gpu",
+    "main_gpu": "main_gpu",
+    "threads": "num_thread",
+    "batch": "num_batch",
+    "mmap": "use_mmap",
+}
 """Keys of config.yaml → Ollama's `options`, with which it loads the model."""
 
 

@@ -91,6 +91,7 @@ def _findings(config: Config) -> Iterator[Finding]:
             yield from _trained(model)
     yield disk(config)
     yield _memory(config)
+    yield from _gpus(config)
 
 
 def _tls(config: Config) -> Finding | None:
@@ -285,6 +286,17 @@ def _memory(config: Config) -> Finding:
     if needed <= budget:
         return Finding("ok", "memory", text)
     return Finding("wrong", "memory", text, "lower its context_window or parallel, or choose a smaller model")
+
+
+def _gpus(config: Config) -> Iterator[Finding]:
+    """What the driver says of the GPUs, beside what engines may hold of them."""
+    from gateway.engines import gpu
+
+    if not (cards := gpu.cards()):
+        return
+    each = (f"GPU {number}: {_gigabytes(card.total - card.used)} free" for number, card in enumerate(cards))
+    budget = config.engines.gpu_memory_budget or sum(card.total for card in cards)
+    yield Finding("ok", "GPU memory", f"{_gigabytes(budget)} for engines; by the driver, {', '.join(each)}")
 
 
 def _gigabytes(size: int) -> str:

@@ -31,6 +31,7 @@ RATE_SECONDS = 0.5
 """Between the two samples from which a single table computes tokens per second."""
 SHORTEST_INTERVAL = 0.1
 HEAD = ("MODEL", "STATE", "PID", "MEMORY", "IN FLIGHT", "QUEUE", "TOKENS/S", "ANSWERED", "FAILED")
+GPU = "GPU MEMORY"
 NODES = ("NODE", "ADDRESS", "STATE", "CPUS", "MEMORY FREE", "GPU MEMORY FREE", "ENGINES", "LABELS")
 
 
@@ -93,7 +94,28 @@ def _page(now: dict[str, Any], before: dict[str, Any] | None, seconds: float) ->
         rows.append(_row(model, rate))
         rows += [_replica_row(replica) for replica in model["replicas"]]
     rows += [_draining_row(route) for route in now["leaving"]]
-    return Group(table(HEAD, rows, right=HEAD[2:]), *_nodes(now.get("cluster")), *_notes(now))
+    head: Row = HEAD
+    if any((model["engine"] or {}).get("gpu_bytes") for model in now["models"]):
+        head, rows = _with_gpu(now, rows)
+    return Group(table(head, rows, right=head[2:]), *_nodes(now.get("cluster")), *_notes(now))
+
+
+def _with_gpu(now: dict[str, Any], rows: list[Row]) -> tuple[Row, list[Row]]:
+    """A column for the memory on GPUs: what the driver says, of what the model's share of the budget is."""
+    shown = {_marked(model): _gpu(model["engine"] or {}) for model in now["models"]}
+    at = HEAD.index("MEMORY") + 1
+    return (*HEAD[:at], GPU, *HEAD[at:]), [(*row[:at], shown.get(row[0], "-"), *row[at:]) for row in rows]
+
+
+def _gpu(engine: dict[str, Any]) -> str:
+    if not engine.get("gpu_bytes"):
+        return "-"
+    seen = engine["gpu_seen_bytes"]
+    return f"{'?' if seen is None else _size(seen)} of {_size(engine['gpu_bytes'])}"
+
+
+def _marked(model: dict[str, Any]) -> str:
+    return f"{'*' if model['active'] else ' '} {model['name']}"
 
 
 def _nodes(cluster: dict[str, Any] | None) -> list[Table | str]:
@@ -128,7 +150,7 @@ def _row(model: dict[str, Any], rate: float) -> Row:
     engine = model["engine"] or {}
     failed = model["requests"] - model["outcomes"].get("ok", 0) - model["outcomes"].get("client_left", 0)
     return (
-        f"{'*' if model['active'] else ' '} {model['name']}",
+        _marked(model),
         model["state"],
         str(engine.get("pid") or "-"),
         _size(engine.get("resident_bytes", 0)),

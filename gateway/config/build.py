@@ -339,9 +339,19 @@ class _Build:
             found_both = "neither model nor ngram" if draft.model is None else "both model and ngram"
             message = f"{explain.dotted((*at, 'draft'))} names {found_both}"
             self.problem((*at, "draft"), message, "write model: a smaller model's weights, or ngram: true", key=True)
-        if runtime == "llama.cpp" and entry.fit and entry.gpu_layers is not None:
-            message = f"{explain.dotted((*at, 'fit'))}: llama.cpp fits only settings that aren't given; gpu_layers is"
-            self.problem((*at, "fit"), message, "leave out one of them", key=True)
+        self.placement(at, entry, runtime)
+
+    def placement(self, at: KeyPath, entry: RuntimeEntry, runtime: str) -> None:
+        """Refuses two answers to the question where layers go."""
+        if runtime != "llama.cpp":
+            return
+        for key in ("gpu_layers", "tensor_split"):
+            if entry.fit and getattr(entry, key) is not None:
+                message = f"{explain.dotted((*at, 'fit'))}: llama.cpp fits only what isn't given, and {key} is"
+                self.problem((*at, "fit"), message, "leave out one of them", key=True)
+        if entry.main_gpu is not None and entry.tensor_split is not None:
+            message = f"{explain.dotted((*at, 'main_gpu'))} names one GPU, tensor_split divides the model among several"
+            self.problem((*at, "main_gpu"), message, "leave out one of them", key=True)
 
     def adapters(self, at: KeyPath, entry: ModelEntry) -> tuple[Adapter, ...]:
         for index, adapter in enumerate(entry.adapters or ()):

@@ -68,7 +68,7 @@ def launch(model: Model) -> tuple[object, ...]:
         *(model.context_window, model.base_url, model.uds, model.port),
         *(engine.command, engine.args, engine.pass_env, engine.threads, engine.parallel),
         *(engine.gpu_layers, engine.flash_attention, engine.kv_cache_type, engine.batch, engine.mmap, engine.numa),
-        *(engine.rope, engine.draft, engine.adapters, engine.fit),
+        *(engine.main_gpu, engine.tensor_split, engine.rope, engine.draft, engine.adapters, engine.fit),
     )
 
 

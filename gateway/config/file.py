@@ -38,6 +38,7 @@ from gateway.config.fields import (
     Seconds,
     Secret,
     ServedHost,
+    Share,
     StripParams,
     Text,
     Tokens,
@@ -136,6 +137,15 @@ class RuntimeEntry(Entry):
     parallel: Count | None = Field(default=None, description="Requests that the engine serves at a time.")
     gpu_layers: Annotated[int, Field(ge=0), NUMBER] | None = Field(
         default=None, description="llama.cpp, Ollama: layers of the model on GPUs; if omitted: as many as fit."
+    )
+    main_gpu: Annotated[int, Field(ge=0, le=1023), NUMBER] | None = Field(
+        default=None,
+        description="llama.cpp, Ollama: the one GPU that gets the model, by the engine's count from 0; left out: one "
+        "that holds all of it, else all of them.",
+    )
+    tensor_split: Annotated[Many[Share], Field(min_length=1, max_length=127)] | None = Field(
+        default=None,
+        description="llama.cpp: shares of the model for each GPU, such as [3, 1]; left out: by their free memory.",
     )
     flash_attention: bool | None = Field(
         default=None,

@@ -25,6 +25,8 @@ MEANT: dict[str, dict[str, str]] = {
         **dict.fromkeys(("n_threads", "num_thread"), "threads"),
         **dict.fromkeys(("n_parallel", "num_parallel"), "parallel"),
         **dict.fromkeys(("n_gpu_layers", "num_gpu", "ngl"), "gpu_layers"),
+        **dict.fromkeys(("mg", "gpu", "gpu_id"), "main_gpu"),
+        **dict.fromkeys(("ts", "split", "gpu_split"), "tensor_split"),
         **dict.fromkeys(("flash_attn", "fa"), "flash_attention"),
         **dict.fromkeys(("cache_type_k", "cache_type_v", "kv_cache_dtype", "type_k", "type_v"), "kv_cache_type"),
         **dict.fromkeys(("n_batch", "num_batch", "batch_size", "ubatch_size"), "batch"),

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 TAKEN: Mapping[str, tuple[str, ...]] = {
     "gpu_layers": ("llama.cpp", "ollama"),
+    "main_gpu": ("llama.cpp", "ollama"),
+    "tensor_split": ("llama.cpp",),
     "flash_attention": ("llama.cpp",),
     "kv_cache_type": ("llama.cpp", "mlx"),
     "batch": ("llama.cpp", "mlx", "ollama"),
@@ -29,10 +31,13 @@ LEAVE_OUT = "leave it out"
 
 WHY_NOT: Mapping[tuple[str, str], tuple[str, str]] = {
     ("mlx", "gpu_layers"): ("MLX keeps all layers on its one device", LEAVE_OUT),
+    ("mlx", "main_gpu"): ("MLX has one device", LEAVE_OUT),
+    ("mlx", "tensor_split"): ("MLX has one device", LEAVE_OUT),
     ("mlx", "flash_attention"): ("MLX has one kind of attention for each model", LEAVE_OUT),
     ("mlx", "mmap"): ("MLX decides itself how it reads the weights", LEAVE_OUT),
     ("mlx", "rope"): ("MLX reads it from the model's config.json", "write rope_scaling there"),
     ("mlx", "fit"): ("MLX doesn't fit a model to the free memory", LEAVE_OUT),
+    ("ollama", "tensor_split"): ("Ollama divides models among GPUs by itself", LEAVE_OUT),
     ("ollama", "flash_attention"): (
         "Ollama takes it for all its models together",
         "set OLLAMA_FLASH_ATTENTION where `ollama serve` starts",

@@ -115,6 +115,10 @@ class Runtime(Struct, frozen=True, kw_only=True):
     gpu_layers: int | None = None
     """The rest are settings of engines, see `gateway.config.tuning`; None: the engine's own default. This one: layers
     on GPUs."""
+    main_gpu: int | None = None
+    """The one GPU that gets the model, by the engine's own count."""
+    tensor_split: tuple[float, ...] | None = None
+    """The share of each GPU."""
     flash_attention: bool | None = None
     kv_cache_type: KVCacheType | None = None
     """Of each number that the model keeps for a token of the context."""

@@ -99,6 +99,8 @@ class Engine:
         self.queue = RequestQueue()
         self.held = Footprint()
         """Its share of the budget while it is in memory."""
+        self.gpu_seen: int | None = None
+        """Bytes of GPU memory that its process holds, as the driver said within the last minute."""
         self.idle_since = time.monotonic()
         self.keep_alive: float | None = None
         """Seconds without a request until it ends, as last set by a client; None: as configured."""
@@ -233,6 +235,7 @@ class Engine:
             loaded=self.loaded(),
             resident_bytes=usage.resident if usage is not None else 0,
             gpu_bytes=self.held.gpu,
+            gpu_seen_bytes=self.gpu_seen,
             expected_bytes=self.held.ram + self.held.gpu or None,
             since=now - self.entered,
             idle_seconds=0.0 if self.in_flight else now - self.idle_since,
@@ -563,6 +566,7 @@ class Engine:
             prompts=self._prompt_folder,
             saving=saved.settings if saved is not None else Prompts(),
             cache_ram=self._cache_ram,
+            gpu_need=self.held.gpu,
         )
 
     def _came(self, address: Address) -> None:
@@ -769,6 +773,7 @@ class Engine:
         self._cancel_drain_timer()
         self._alive.discard(self)
         self.held = Footprint()
+        self.gpu_seen = None
         if not self.queue:
             self.keep_alive = None
         self.residency.freed(self)

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from gateway.engines.environment import inherited
 
@@ -14,13 +15,26 @@ MB = 1024 * 1024
 TOOL_SECONDS = 5.0
 
 
+class Card(NamedTuple):
+    """The memory of one GPU, in bytes."""
+
+    total: int
+    used: int
+
+
+def cards() -> tuple[Card, ...]:
+    """The memory of each GPU, by the tool's own count; empty if neither tool reports any."""
+    output = _run("nvidia-smi", "--query-gpu=memory.total,memory.used", "--format=csv,noheader,nounits")
+    if output is not None:
+        return nvidia_cards(output)
+    if (output := _run("rocm-smi", "--showmeminfo", "vram", "--json")) is not None:
+        return rocm_cards(output)
+    return ()
+
+
 def total() -> int | None:
     """Bytes of all GPUs together; None if neither tool reports any."""
-    if (output := _run("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")) is not None:
-        return nvidia_total(output)
-    if (output := _run("rocm-smi", "--showmeminfo", "vram", "--json")) is not None:
-        return rocm_total(output)
-    return None
+    return sum(card.total for card in cards()) or None
 
 
 def by_process() -> Mapping[int, int]:
@@ -33,8 +47,11 @@ def by_process() -> Mapping[int, int]:
     return {}
 
 
-def nvidia_total(output: str) -> int | None:
-    return sum(int(line) * MB for line in output.split() if line.isdecimal()) or None
+def nvidia_cards(output: str) -> tuple[Card, ...]:
+    rows = [row for row in csv.reader(output.splitlines(), skipinitialspace=True) if len(row) == 2]
+    # The driver prints "[N/A]" for a size that it doesn't know.
+    sizes = [[int(word) * MB if word.isdecimal() else 0 for word in row] for row in rows]
+    return tuple(Card(*size) for size in sizes if size[0])
 
 
 def nvidia_processes(output: str) -> dict[int, int]:
@@ -46,11 +63,13 @@ def nvidia_processes(output: str) -> dict[int, int]:
     return held
 
 
-def rocm_total(output: str) -> int | None:
+def rocm_cards(output: str) -> tuple[Card, ...]:
+    names = "VRAM Total Memory (B)", "VRAM Total Used Memory (B)"
     try:
-        return sum(int(card.get("VRAM Total Memory (B)", 0)) for card in json.loads(output).values()) or None
+        sizes = [[int(card.get(name, 0)) for name in names] for card in json.loads(output).values()]
     except (ValueError, AttributeError, TypeError):
-        return None
+        return ()
+    return tuple(Card(*size) for size in sizes if size[0])
 
 
 def rocm_processes(output: str) -> dict[int, int]:

@@ -80,7 +80,8 @@ def _key(model: Model) -> str:
     stat = model.path.stat()
     parts = [model.runtime, str(model.path), stat.st_size, int(stat.st_mtime), model.context_window or 0, slots(model)]
     engine = model.engine
-    names = ("gpu_layers", "flash_attention", "kv_cache_type", "batch", "mmap", "draft", "fit")
+    places = ("gpu_layers", "main_gpu", "tensor_split", "fit")
+    names = (*places, "flash_attention", "kv_cache_type", "batch", "mmap", "draft")
     tuned = {name: getattr(engine, name) for name in names}
     given = [f"{name}={value}" for name, value in tuned.items() if value is not None]
     adapters = [f"adapter={adapter.path}" for adapter in engine.adapters]

@@ -8,11 +8,12 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from gateway.engines import placement
 from gateway.engines.environment import inherited
 from gateway.engines.recipe import HOST, Machine
 
@@ -20,7 +21,7 @@ VERSION_SECONDS = 10.0
 
 
 def this_machine() -> Machine:
-    return Machine(cores=_cores(), which=_which, has=_has, free_port=free_port, knows=_knows)
+    return Machine(cores=_cores(), which=_which, has=_has, free_port=free_port, knows=_knows, gpus=_gpus)
 
 
 def _which(program: str) -> str | None:
@@ -70,6 +71,21 @@ def _help(program: str, _changed: int) -> frozenset[str]:
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return frozenset()
     return frozenset(re.findall(r"(?<![\w-])--[a-z][\w-]+", done.stdout))
+
+
+def _gpus(program: Sequence[str]) -> tuple[int, ...]:
+    """What the program itself sees: it counts GPUs in another order than nvidia-smi, and may be built for none.
+
+    Blocks for VERSION_SECONDS at most.
+    """
+    command = [*program, "--list-devices"]
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, timeout=VERSION_SECONDS, check=False, env=inherited(), text=True
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return ()
+    return placement.devices(done.stdout)
 
 
 def _cores() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from gateway.backends.base import Address
 from gateway.config import Adapter, Draft, Model, Prompts, Rope
 from gateway.config.tuning import MLX_BITS
+from gateway.engines import placement
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HOST = "127.0.0.1"
@@ -53,7 +54,9 @@ class Machine(Struct, frozen=True):
     cores: physical ones that engines may use. which: the path of a program, None where it isn't installed. has: whether
     Python can import a module. knows: whether a program's `--help` names an option; it may take a second. free_port: a
     TCP port that the system has just found free. unfit: paths of programs that SIGILL killed here, since they were
-    built for another processor. prompts: folder of saved prompts; None: none are saved. saving: when, and how many.
+    built for another processor. gpus: the free bytes of each GPU that a llama.cpp program sees, by its own count; may
+    take seconds. gpu_need: bytes of GPU memory that the engine will hold; 0: no GPU counts. prompts: folder of saved
+    prompts; None: none are saved. saving: when, and how many.
     cache_ram: bytes in which an engine may keep prompts beside its slots; None: as many as it likes.
     """
 
@@ -62,6 +65,8 @@ class Machine(Struct, frozen=True):
     has: Callable[[str], bool]
     free_port: Callable[[], int]
     knows: Callable[[str, str], bool] = lambda program, option: False
+    gpus: Callable[[Sequence[str]], Sequence[int]] = lambda program: ()
+    gpu_need: int = 0
     python: str = sys.executable
     unfit: frozenset[str] = frozenset()
     prompts: Path | None = None
@@ -132,18 +137,33 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         port = port or machine.free_port()
         if machine.knows(program, NGRAM_OPTIONS[0]):
             options += _ngram_by_default(model)
+        options += _placed(model, machine, [program])
         argv = [program, *options, "--port", str(port), "--jinja"]
         cure = "the embedded engine runs instead" if embedded else f"{INSTALL_EMBEDDED}, or {REPLACE_LLAMA_SERVER}"
         return _built(model, machine, "llama-server", argv, port, cure=cure)
     if embedded:
-        options += _ngram_by_default(model)
-        argv = [machine.python, "-P", str(_HERE / "xllamacpp_server.py"), *options, "--port", str(port or 0)]
+        start = [machine.python, "-P", str(_HERE / "xllamacpp_server.py")]
+        options += [*_ngram_by_default(model), *_placed(model, machine, start)]
+        argv = [*start, *options, "--port", str(port or 0)]
         note = f"the embedded engine runs instead of {program}, which was built for another processor (SIGILL)"
         return _built(model, machine, "xllamacpp", argv, port, cure=REPLACE_LLAMA_SERVER, note=note if unfit else None)
     raise ProviderUnavailable(
         f"model {model.name!r} needs an engine: {INSTALL_EMBEDDED}, or put llama-server on the PATH",
         code="engine_missing",
     )
+
+
+def _placed(model: Model, machine: Machine, program: list[str]) -> list[str]:
+    """The GPU of a model whose file doesn't choose one, where there are several."""
+    if not machine.gpu_need or placement.decided(model):
+        return []
+    gpu = placement.whole(machine.gpu_need, machine.gpus(program))
+    return _options(*_on_one_gpu(gpu))
+
+
+def _on_one_gpu(gpu: int | None) -> list[tuple[str, object]]:
+    """By default llama.cpp divides a model among all GPUs, whatever `--main-gpu` says."""
+    return [] if gpu is None else [("--split-mode", "none"), ("--main-gpu", gpu)]
 
 
 def _saves_slots(model: Model, machine: Machine) -> bool:
@@ -164,6 +184,8 @@ def _tuned(model: Model) -> list[str]:
     rope, draft = engine.rope or Rope(), engine.draft or Draft()
     return _options(
         ("--gpu-layers", engine.gpu_layers),
+        *_on_one_gpu(engine.main_gpu),
+        ("--tensor-split", ",".join(f"{share:g}" for share in engine.tensor_split) if engine.tensor_split else None),
         ("--flash-attn", None if engine.flash_attention is None else "on" if engine.flash_attention else "off"),
         ("--cache-type-k", engine.kv_cache_type),
         ("--cache-type-v", engine.kv_cache_type),

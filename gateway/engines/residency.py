@@ -30,6 +30,7 @@ class Loadable(Protocol):
 
     model: Model
     held: Footprint
+    gpu_seen: int | None
     in_flight: int
     idle_since: float
     load_seconds: float | None
@@ -149,7 +150,8 @@ class Residency:
             if with_gpu:
                 from gateway.engines import gpu
 
-                on_gpu = (await asyncio.to_thread(gpu.by_process)).get(pid, 0)
+                engine.gpu_seen = (await asyncio.to_thread(gpu.by_process)).get(pid)
+                on_gpu = engine.gpu_seen or 0
         # With a GPU, weights mapped from the file are read once and needed no more.
         seen = Footprint(usage.anonymous if on_gpu else usage.peak, on_gpu)
         try:

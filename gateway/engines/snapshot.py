@@ -13,7 +13,9 @@ class EngineSnapshot(Struct, frozen=True):
     """An engine at one moment.
 
     pid: None unless a process of ours runs. loaded: see `Progress`. resident_bytes: what the process holds now, 0 if
-    none runs. expected_bytes: its share of the budget, measured earlier or else estimated; None before its first start.
+    none runs. gpu_bytes: its share of the GPUs' budget. gpu_seen_bytes: what the process holds there, by the driver,
+    in the last minute; None if it didn't know. expected_bytes: its share of the whole budget, measured earlier or
+    else estimated; None before its first start.
     in_flight: answers that it works on. waiting: requests in the queue. waiting_tiers: the same by service tier.
     put_aside: how many of them are answers that were put aside. waits_for: why they wait; None if none does.
     waited: seconds that the oldest of them has waited. held_by: the models that hold the memory for which they wait.
@@ -35,6 +37,7 @@ class EngineSnapshot(Struct, frozen=True):
     loaded: float | None
     resident_bytes: int
     gpu_bytes: int
+    gpu_seen_bytes: int | None
     expected_bytes: int | None
     since: float
     idle_seconds: float

@@ -24,6 +24,9 @@ def main() -> None:
 
     import xllamacpp
 
+    if sys.argv[1:] == ["--list-devices"]:
+        sys.stdout.write(devices())
+        return
     try:
         server = xllamacpp.Server(parameters(sys.argv[1:]))
     except ValueError as error:
@@ -62,10 +65,21 @@ def parameters(argv: Sequence[str]) -> Any:
     given = _beside("xllamacpp_options.py").apply(params, argv)
     if not params.model.path:
         raise ValueError("--model is missing")
-    if params.n_ctx and "-fit" not in given and not _has_gpu():
+    if params.n_ctx and "-fit" not in given and not _gpus():
         # Otherwise llama.cpp reads the model twice, the first time to see how much of it fits on GPUs.
         params.fit_params = False
     return params
+
+
+def devices() -> str:
+    """What `llama-server --list-devices` prints."""
+    mib = 1024 * 1024
+    lines = [
+        f"{device['name']}: {device['description']} ({device['memory_total'] // mib} MiB, "
+        f"{device['memory_free'] // mib} MiB free)"
+        for device in _gpus()
+    ]
+    return "\n  ".join(["Available devices:", *(lines or ["(none)"])]) + "\n"
 
 
 def _beside(name: str) -> Any:
@@ -79,11 +93,11 @@ def _beside(name: str) -> Any:
     return module
 
 
-def _has_gpu() -> bool:
+def _gpus() -> list[dict[str, Any]]:
     import xllamacpp
 
     cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
-    return any(device["type"] != cpu for device in xllamacpp.get_device_info())
+    return [device for device in xllamacpp.get_device_info() if device["type"] != cpu]
 
 
 if __name__ == "__main__":

@@ -210,12 +210,12 @@ async def test_num_ctx_comes_from_config_and_an_oversize_prompt_is_refused_with_
 
 
 async def test_settings_of_the_model_go_with_each_chat(double: OllamaDouble, address: Address) -> None:
-    tuned = replace(QWEN, engine=Runtime(gpu_layers=0, threads=2, batch=64, mmap=False))
+    tuned = replace(QWEN, engine=Runtime(gpu_layers=0, main_gpu=1, threads=2, batch=64, mmap=False))
     await ask(tuned, address, request(options={"num_batch": 32}, temperature=0.5))
-    expected = {"num_gpu": 0, "num_thread": 2, "num_batch": 32, "use_mmap": False, "temperature": 0.5}
-    assert double.requests[-1]["options"].items() >= expected.items()
+    launch = {"num_gpu": 0, "main_gpu": 1, "num_thread": 2, "num_batch": 32, "use_mmap": False}
+    assert double.requests[-1]["options"].items() >= {**launch, "temperature": 0.5}.items()
     await ask(QWEN, address, request())
-    assert double.requests[-1]["options"].keys().isdisjoint({"num_gpu", "num_thread", "num_batch", "use_mmap"})
+    assert double.requests[-1]["options"].keys().isdisjoint(launch)
 
 
 async def test_what_a_request_says_of_num_ctx_wins(double: OllamaDouble, address: Address) -> None:

@@ -692,6 +692,29 @@ CASES = [
         ],
     ),
     Case(
+        "GPUs of runtimes that don't choose, and two answers to one question",
+        model("runtime: mlx\npath: x\nmain_gpu: 1\ntensor_split: [1]")
+        + "runtimes:\n  ollama: {tensor_split: [1, 1]}\n"
+        + "  llama.cpp: {tensor_split: [3, 1.5], main_gpu: 0, fit: true}\n",
+        [
+            (6, 5, "models.m.main_gpu: MLX has one device", "leave it out"),
+            (7, 5, "models.m.tensor_split: MLX has one device", "leave it out"),
+            (9, 12, "runtimes.ollama.tensor_split: Ollama divides models among GPUs by itself", "leave it out"),
+            (
+                10,
+                39,
+                "runtimes.llama.cpp.main_gpu names one GPU, tensor_split divides the model among several",
+                "leave out one of them",
+            ),
+            (
+                10,
+                52,
+                "runtimes.llama.cpp.fit: llama.cpp fits only what isn't given, and tensor_split is",
+                "leave out one of them",
+            ),
+        ],
+    ),
+    Case(
         "adapters with names that are taken, and a path that llama.cpp can't read with a scale",
         model(
             "runtime: llama.cpp\npath: x\naliases: [b]\n"

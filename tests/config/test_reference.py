@@ -115,7 +115,7 @@ def test_the_schema_refuses_what_load_refuses(case: Case, validator: Any) -> Non
 
 ONE_OF: dict[type[Entry], set[str]] = {
     PullEntry: {"package", "ollama"},
-    ModelEntry: {"replicas", "nodes", "placement"},
+    ModelEntry: {"replicas", "nodes", "placement", "tensor_split"},
     File: {"cluster"},
 }
 """Alternatives to the keys shown, and what a cluster needs; the reference has them in comments."""

@@ -185,7 +185,7 @@ def test_a_budget(need: Footprint, holds: bool) -> None:
 # GPUs: what the tools print is from their manuals; the tools stand on a PATH of the test's own.
 
 NVIDIA = {
-    "--query-gpu=memory.total": "24564\n24564\n",
+    "--query-gpu=memory.total,memory.used": "24564, 20867\n24564, 12\n",
     "--query-compute-apps=pid,used_gpu_memory": "1234, 8021\n1235, [N/A]\n1234, 100\n",
 }
 ROCM = {
@@ -220,7 +220,7 @@ def tool(folder: Path, name: str, answers: dict[str, str]) -> None:
         ("rocm-smi", {"--showmeminfo": "no json", "--showpids": "no json"}, None, {}),
         ("rocm-smi", {"--showmeminfo": "[7]", "--showpids": '{"system": 7}'}, None, {}),
         ("rocm-smi", {"--showmeminfo": '{"card0": {"VRAM Total Memory (B)": "much"}}', "--showpids": "[]"}, None, {}),
-        ("nvidia-smi", {"--query-gpu": "²", "--query-compute-apps": "1, ²"}, None, {}),
+        ("nvidia-smi", {"--query-gpu=memory.total,memory.used": "², 1", "--query-compute-apps": "1, ²"}, None, {}),
         ("other", {}, None, {}),
     ],
     ids=[
