@@ -265,7 +265,10 @@ def _rows(state: State, where: str, answers: bool) -> list[tuple[str, str]]:
     rows.append(("address", f"{where} {'answers' if answers else 'does not answer'}"))
     if state.installed:
         rows.append(
-            ("at logout", "keeps running" if state.survives_logout else "ends; ctxgate service install --linger keeps it")
+            (
+                "at logout",
+                "keeps running" if state.survives_logout else "ends; ctxgate service install --linger keeps it",
+            )
         )
     if state.cure:
         rows.append(("cure", state.cure))

@@ -204,4 +204,4 @@ def _measured(schemas: list[Any], param: str, measure: Measure) -> None:
 def refused(constraint: Constraint, runtime: str) -> ProviderInvalidRequest:
     """The error for a constraint that this runtime can't enforce."""
     param = "tool_choice" if constraint.kind == "call" else "response_format"
-    return ProviderInvalidRequest(f"{param}: runtime {runtime} can't be held to it", param=param)
+    return ProviderInvalidRequest(f"{param}: runtime {runtime} can't enforce it", param=param)
