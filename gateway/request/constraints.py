@@ -181,7 +181,7 @@ def _check_type(wanted: Any, place: str) -> None:
 
 
 def measured(request: ChatRequest, wanted: Constraint | None, notation: Notation | None, measure: Measure) -> None:
-    """Refuses schemas of which an engine would make a grammar that it can't bear.
+    """Refuses schemas whose grammar would overload the engine.
 
     llama.cpp, whose notation is GBNF, makes one of the tools, too, even if it only renders the prompt. Raises
     ProviderInvalidRequest. Blocks for a bounded time.
