@@ -1,4 +1,4 @@
-"""How BFCL's checker decides about Python's single-turn categories, written anew from its behaviour. Pure.
+"""The rules of BFCL's checker for Python's single-turn categories, reimplemented from its behaviour. Pure.
 
 `fold` compares strings as BFCL does. Without it the same rules hold, but strings must be equal: the strict score.
 Types are Python's, and looked at one level deep: a list's elements yes, what a dict holds no.

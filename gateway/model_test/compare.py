@@ -142,7 +142,7 @@ def compare(baseline: Json, candidate: Json, rules: Rules) -> Gate:
 
 
 def alone(candidate: Json, rules: Rules) -> Gate:
-    """Without a baseline only what must hold by itself can fail."""
+    """Without a baseline, only absolute conditions can fail."""
     broken = [id for id, case in candidate["cases"].items() if case.get("m") and case["s"] == "F"]
     reasons = [f"must pass: {', '.join(broken)}"] if broken else []
     return Gate(verdict="no baseline", reasons=(*reasons, *missed(candidate, rules.minimum)))

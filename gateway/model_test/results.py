@@ -1,4 +1,4 @@
-"""From samples to what is told, kept and compared. Pure but for reading and writing the file."""
+"""Turns samples into results, which are reported, stored and compared. Pure, except for reading and writing the file."""
 
 from __future__ import annotations
 

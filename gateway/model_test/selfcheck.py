@@ -1,4 +1,4 @@
-"""Does the judge tell right from wrong? Without an endpoint: the commonest defect of benchmarks is in their scoring."""
+"""Checks that the judge distinguishes right from wrong, without an endpoint: benchmarks err most in scoring."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def _address(process: subprocess.Popen[bytes], log: Path, before: int) -> str:
 
 
 def facts(report: Json | None, model: str) -> Json:
-    """About the model, as far as the configuration tells; for results."""
+    """Facts about the model from the configuration, for results."""
     entry = next((row for row in (report or {}).get("models", ()) if row["name"] == model), None)
     if entry is None:
         return {"model": model}

@@ -27,7 +27,7 @@ from gateway.rooms.schemas import Compacted
 from gateway.rooms.summary import Summariser
 
 UNKNOWN_WINDOW = 8192
-"""Tokens of a window that nobody has configured."""
+"""Tokens of a window that isn't configured."""
 ANSWER = 4
 """The answer may have at least the window divided by this, and the summary half of that."""
 LEAST_ANSWER = 16

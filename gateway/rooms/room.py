@@ -52,7 +52,7 @@ class Host(Protocol):
 
 
 class LiveRoom:
-    """A room while somebody uses it, in one process at a time. Everything that must last is in the store.
+    """A room while it is in use, in one process at a time. All durable state is in the store.
 
     All writes happen under `_lock`, so followers see events in the order of their numbers.
     """

@@ -20,7 +20,7 @@ LEAST_PIECE = 200
 EXCERPT, LEAST_EXCERPT = 100, 20
 """Characters of each thing said, where no model writes the summary."""
 CHARS_PER_TOKEN = 2
-"""Of the texts that the model reads: fewer than there are, so that its window suffices."""
+"""Characters per token of the texts that the model reads: an underestimate, so that they fit its window."""
 
 INSTRUCTION = (
     "You keep the memory of a conversation. The summary so far stands between <summary> and </summary>, what was said "
@@ -49,7 +49,7 @@ class Summariser:
         self._seconds = seconds
 
     async def write(self, before: str, turns: Sequence[PastTurn], tokens: int) -> Summary:
-        """The summary of `before`, an earlier summary, and of the turns behind it. tokens: its length at most."""
+        """The summary of `before`, an earlier summary, and the turns after it. tokens: its length at most."""
         try:
             async with asyncio.timeout(self._seconds) as deadline:
                 text = await self._write(before, turns, tokens)

@@ -16,9 +16,9 @@ from msgspec import Struct
 from gateway.errors import ProviderUnavailable
 
 ANSWER_SECONDS = 90.0
-"""For a command of systemd or launchd: more than a gateway takes to stop."""
+"""Time limit for a command of systemd or launchd: longer than a gateway takes to stop."""
 STOP_SECONDS = 45
-"""For the gateway to end by itself; it needs 30 s at most."""
+"""Time for the gateway to end by itself; it needs 30 s at most."""
 OPEN_FILES = 4096
 """Connections take up to half of them."""
 
@@ -44,7 +44,7 @@ class State(Struct, frozen=True, kw_only=True):
     installed: bool
     running: bool = False
     opened: bool = False
-    """Whether the manager holds the gateway's address."""
+    """Whether the manager opens the gateway's address."""
     pid: int | None = None
     text: str = ""
     """The manager's own words."""
@@ -130,7 +130,7 @@ def prune(folders: Iterable[Path], home: Path) -> None:
 
 
 def whole(file: Path, content: bytes, mode: int = 0o644) -> None:
-    """Writes the file so that nobody sees a part of it."""
+    """Writes the file atomically."""
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
     try:
         with open(descriptor, "wb") as stream:

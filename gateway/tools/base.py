@@ -44,7 +44,7 @@ class Complete(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A folder of this machine. max_bytes, max_count: what a writable one may hold, its own files included."""
+    """A folder of this machine. max_bytes, max_count: limits of a writable one, with its own files."""
 
     path: Path
     writable: bool

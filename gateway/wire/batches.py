@@ -241,7 +241,7 @@ def answered(custom_id: str, status: int, answer: bytes) -> bytes:
 
 
 def unanswered(custom_id: str, code: str) -> bytes:
-    """The line of a request that nobody answered. code: of UNANSWERED."""
+    """The line of an unanswered request. code: of UNANSWERED."""
     return _output(custom_id, None, {"code": code, "message": UNANSWERED[code]})
 
 

@@ -25,9 +25,9 @@ BACK_OFF = Backoff(1.0, 60.0)
 WAITING = 16
 """Calls that may wait for a place."""
 PAGES = 16
-"""Of the list of tools."""
+"""The most pages of the list of tools."""
 PROBE_SECONDS = 5.0
-"""For a server to say, after a call that took too long, that it still lives."""
+"""Time for a server to prove that it is alive after a call that took too long."""
 
 log = logging.getLogger("ctxgate")
 
@@ -305,7 +305,7 @@ class _Connection:
         return ToolError("mcp_interrupted", self._server._hide(f"{why}; it may have taken effect"))
 
     async def _probe(self) -> None:
-        """Ends a server that doesn't answer as it should any more; others' calls to a live one go on."""
+        """Ends a server that no longer answers; if it is alive, other calls to it continue."""
         assert self._client is not None
         try:
             async with asyncio.timeout(PROBE_SECONDS):

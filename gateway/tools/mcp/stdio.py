@@ -31,9 +31,9 @@ MOST_BYTES, MOST_LINES = 4 * LONGEST_LINE, 20_000
 AT_ONCE = 64
 """Lines to read before others get the event loop."""
 GRACE_SECONDS = 2.0
-"""For the server to end by itself, once its standard input is closed."""
+"""Time for the server to end by itself after its standard input is closed."""
 ENDING_SECONDS = 1.0
-"""For a process that closed its standard output to end, so that its exit status is known."""
+"""Time for a process that has closed its standard output to end, so that its exit status is known."""
 CLOSED = "it closed its standard output"
 
 HEARD = ("notifications/tools/list_changed", "ping")
