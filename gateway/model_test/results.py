@@ -1,4 +1,4 @@
-"""Turns samples into results, which are reported, stored and compared. Pure, except for reading and writing the file."""
+"""Turns samples into results to report, store and compare. Pure, except for reading and writing the file."""
 
 from __future__ import annotations
 
