@@ -264,12 +264,8 @@ def _rows(state: State, where: str, answers: bool) -> list[tuple[str, str]]:
         rows.append(("pid", str(state.pid)))
     rows.append(("address", f"{where} {'answers' if answers else 'does not answer'}"))
     if state.installed:
-        rows.append(
-            (
-                "at logout",
-                "keeps running" if state.survives_logout else "ends; ctxgate service install --linger keeps it",
-            )
-        )
+        left = "keeps running" if state.survives_logout else "ends; ctxgate service install --linger keeps it"
+        rows.append(("at logout", left))
     if state.cure:
         rows.append(("cure", state.cure))
     return rows
