@@ -88,7 +88,7 @@ class Rent(Struct, forbid_unknown_fields=True):
 
 
 class Update(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Fields that are left out stay as they are."""
+    """Omitted fields stay unchanged."""
 
     purpose: Prose | UnsetType | None = UNSET
     metadata: Metadata | UnsetType = UNSET
