@@ -179,7 +179,7 @@ class LiveRoom:
         return Rest(tx)
 
     def _taken(self, found: Task | Rest) -> None:
-        """Forgets what was asked of the turn before. A resumed turn keeps an interrupt that is already recorded."""
+        """Clears requests to the previous turn. A resumed turn keeps an interrupt that is already recorded."""
         if not (isinstance(found, Task) and found.resumed):
             self._interrupted = self._release_at_once = False
 

@@ -76,7 +76,7 @@ class Rooms:
 
     @property
     def _config(self) -> Config:
-        """The present one: a reload replaces it."""
+        """The present configuration: a reload replaces it."""
         return self._services.gateway.config
 
     @property
@@ -405,7 +405,7 @@ class Rooms:
         return shown
 
     async def files(self, tenant: str, room_id: str, *, change: bool = False) -> Callable[[], JailedFileSystem]:
-        """What opens the room's files; it blocks.
+        """A function that opens the room's files; it blocks.
 
         change: raises ProviderInvalidRequest (409) if the room's state refuses a change.
         """

@@ -1,4 +1,4 @@
-"""Summaries of earlier turns, written by a model in as many calls as its own window needs, or else cut together."""
+"""Summaries of earlier turns, written by a model in as many calls as its window requires, or else made of excerpts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CALLS = 8
 LEAST_PIECE = 200
 """Characters below which a piece that the model refuses as too long isn't halved."""
 EXCERPT, LEAST_EXCERPT = 100, 20
-"""Characters of each thing said, where no model writes the summary."""
+"""Characters of each message in a summary of excerpts."""
 CHARS_PER_TOKEN = 2
 """Characters per token of the texts that the model reads: an underestimate, so that they fit its window."""
 
@@ -89,7 +89,7 @@ class Summariser:
 
 
 def _quoted(text: str) -> str:
-    """Text that can't end its own mark."""
+    """Quotes text so that it can't end its own quotation."""
     return text.replace("</summary>", "< /summary>").replace("</turns>", "< /turns>")
 
 

@@ -1,4 +1,4 @@
-"""What is to run, how it fares, and the program that sees to it."""
+"""What the service runs, its state, and the manager that runs it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class State(Struct, frozen=True, kw_only=True):
     """The manager's own words."""
     survives_logout: bool = False
     cure: str = ""
-    """What to do if it doesn't run, where that is known."""
+    """What to do if it doesn't run, if known."""
 
 
 class Manager(ABC):
@@ -63,7 +63,7 @@ class Manager(ABC):
 
     @abstractmethod
     def files(self, plan: Plan) -> dict[Path, bytes]:
-        """What the manager reads. Pure."""
+        """The manager's files. Pure."""
 
     @abstractmethod
     def links(self) -> dict[Path, Path]:
@@ -75,7 +75,7 @@ class Manager(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Starts what `write` has written, in place of what ran."""
+        """Starts the written service, and stops an earlier one."""
 
     @abstractmethod
     def stop(self) -> None: ...
@@ -96,7 +96,7 @@ class Manager(ABC):
         """Lets the user's services survive a logout, or not. Returns whether that changed anything."""
 
     def made_linger(self) -> bool:
-        """Whether an installation with `linger` stands that turned it on."""
+        """Whether an existing installation with `linger` turned it on."""
         return False
 
     def write(self, plan: Plan) -> None:

@@ -66,7 +66,7 @@ _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 class _Known(Struct, gc=False):
     """The fields whose types the gateway validates before it asks an engine.
 
-    The last ones are rare, and engines drop them in silence. A request that has one, or numbers out of the ordinary, is
+    The last ones are rare, and engines drop them silently. A request that has one, or numbers out of the ordinary, is
     read once more, with `gateway.wire.rare`; so they cost any other request nothing but their defaults.
     """
 
@@ -100,7 +100,7 @@ class _Known(Struct, gc=False):
 
 
 class _Loose(_Known, gc=False):
-    """The same, for a request whose rare fields are looked at afterwards."""
+    """The same, for a request whose rare fields are checked afterwards."""
 
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -124,7 +124,7 @@ decode = msgspec.json.Decoder().decode
 
 
 def _tier(written: str) -> Wanted:
-    """Values of other servers' own, which they get to see, count as auto."""
+    """Values that only other servers define are passed on to them, and count as auto."""
     return next((tier for tier in TIERS if tier == written), "auto")
 
 
