@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 10
 END_SECONDS = 30
-"""From the first signal to the end of the process, whatever hangs by then."""
+"""Time from the first signal to the end of the process, even if something hangs."""
 WARMED_AFTER_SECONDS = 0.1
-"""The first answer needn't share Python's lock with what loads for later ones."""
+"""Delay before loading modules for later answers, so that they don't compete with the first one for the GIL."""
 GUARDED_AFTER_SECONDS = 1.0
-"""The first requests needn't share the processor with the start of the guard's process."""
+"""Delay before starting the guard's process, so that it doesn't compete with the first requests for the processor."""
 
 BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
-    # Rooms that were active when the gateway ended go on, and its batches.
-    # A cluster's first: it tells the store and the rooms where this gateway is.
+    # Resumes rooms that were active when the gateway ended, and its batches.
+    # The cluster comes first: it tells the store and the rooms where this gateway is.
     (lambda config: config.cluster is not None, "gateway.cluster.member:member"),
     (
         lambda config: config.cluster is not None or (config.state_dir / "rooms.open").exists(),
@@ -194,7 +194,7 @@ class _Server(uvicorn.Server):
             signal.raise_signal(sig)
 
     def _end_at_last(self) -> None:
-        """Needs neither the event loop nor Python's lock for it."""
+        """Works without the event loop and the GIL."""
         self._told_to_end = time.monotonic()
         faulthandler.dump_traceback_later(END_SECONDS, exit=True)
 
@@ -211,7 +211,7 @@ class _Server(uvicorn.Server):
         self._services.vitals.workers = Workers()
         loop.set_default_executor(self._services.vitals.workers)
         loop.call_later(WARMED_AFTER_SECONDS, loop.run_in_executor, None, self._warm)
-        # In a thread of its own: others' work may have taken all.
+        # In a thread of its own, since other work may have taken all threads of the pool.
         guarding = threading.Thread(target=self._end_guard.start, name="guard of the end", daemon=True)
         loop.call_later(GUARDED_AFTER_SECONDS, guarding.start)
 
@@ -235,7 +235,7 @@ class _Server(uvicorn.Server):
             for format in self._formats:
                 registry.warm(format)
         finally:
-            # What exists now stays: a collection that looks at it costs more than many requests.
+            # What exists now stays for good: a garbage collection that visits it costs more than many requests.
             gc.freeze()
             gc.enable()
 

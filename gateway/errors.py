@@ -13,8 +13,8 @@
     └── InternalError                    500  EIO
 
 The first nine are the categories of OpenArmature §7; the last is a bug of ours.
-Every API renders an error from the columns here and from nowhere else. Whether a retry helps is told in the header
-`x-should-retry`; where it doesn't, the status is none that clients retry all the same, and there is no `Retry-After`.
+Every API renders an error from the columns here and from nowhere else. The header `x-should-retry` says whether a retry
+helps; if it doesn't, the error avoids statuses that clients retry anyway, and has no `Retry-After`.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ LASTING = frozenset(
         "secrets_unavailable",
     }
 )
-"""Codes of transient errors that last until a person does something about them: no retry helps."""
+"""Codes of errors in transient categories that last until a person acts: no retry helps."""
 
 LASTING_STATUS = 424
-"""In place of a 503, which some clients retry for minutes whatever the headers say."""
+"""Replaces a 503, which some clients retry for minutes whatever the headers say."""
 
 
 class GatewayError(Exception):
@@ -62,10 +62,10 @@ class GatewayError(Exception):
     param: the request field at fault, as OpenAI writes it (`messages[0].role`).
     retry_after: seconds after which a retry may succeed.
     transient: a retry may succeed.
-    lasting: it would be transient, but for a cause that stays; another model may answer.
+    lasting: its category is transient but its cause isn't; another model may answer.
     status: overrides the class's HTTP status where HTTP is more precise than the category (413, 405).
     details: further public fields of the error body (e.g. both token counts).
-    booked: the request log has it already, as the outcome of a model's answer.
+    booked: the request log already has it, as the outcome of a model's answer.
     """
 
     category: ClassVar[Category]
@@ -99,7 +99,7 @@ class GatewayError(Exception):
             self.last()
 
     def last(self) -> None:
-        """Marks the error as one that no retry cures."""
+        """Marks the error as one that no retry can fix."""
         self.transient, self.lasting, self.retry_after = False, True, None
         if self.status == 503:
             self.status = LASTING_STATUS

@@ -1,4 +1,4 @@
-"""What the composition root hands to the APIs."""
+"""The services that the composition root passes to the APIs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ctxgate")
 
 USAGE_SECONDS = 60.0
-"""How often usage goes to the store: what a kill may lose."""
+"""How often usage is written to the store; a kill may lose this much."""
 
 
 class Closing(Protocol):
@@ -53,7 +53,7 @@ class Services:
         self.answer_as: Callable[..., Awaitable[None]]
         """See `gateway.api.entry.API.answer_as`."""
         self.cluster: Callable[[], dict[str, object]] | None = None
-        """What status pages show of the cluster; None: this machine is alone."""
+        """The cluster's part of status pages; None: there is no cluster."""
         self.address: str | None = None
         """Where other gateways of the cluster reach this one; its claims on the store name it."""
         self.forward: Callable[..., Awaitable[Any]] | None = None
@@ -94,18 +94,18 @@ class Services:
             raise
 
     def keep_usage(self) -> None:
-        """Saves the usage every USAGE_SECONDS, and at last when the services close."""
+        """Saves the usage every USAGE_SECONDS, and once more when the services close."""
         self._keeping = asyncio.create_task(self._keep_usage(), name="keep usage")
 
     async def save_usage(self) -> None:
-        """Adds to the store what was used since the last time. Raises what the store raises; nothing is lost then."""
+        """Adds the usage since the last call to the store. Raises what the store raises; nothing is lost then."""
         if self._saving is None or self._saving.done():
             self._saving = asyncio.create_task(self._save_usage(), name="save usage")
-        # A caller that gives up must not leave a write that nobody knows the end of.
+        # A caller that gives up must not leave a write whose outcome nobody learns.
         await asyncio.shield(self._saving)
 
     async def tokens_today(self, key: str) -> int:
-        """Tokens that a key used today (UTC), before this process too. Raises what the store raises."""
+        """Tokens that a key used today (UTC), also before this process started. Raises what the store raises."""
         if not self.gateway.config.log.usage_days:
             return 0
         from gateway.store import usage

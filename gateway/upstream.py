@@ -210,7 +210,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         response = self.response
         if response is None:
-            # Bytes without a request: the connection is out of step.
+            # Bytes without a request: the connection is out of sync.
             self.abort()
             return
         self._received = True
@@ -234,7 +234,7 @@ class _Connection(asyncio.Protocol):
         parts = response._parts
         if parts:
             offer = response.offer
-            # Leave several parts to the reader, which forwards them in one write.
+            # Leave several parts to the reader, which sends them in one write.
             if offer is not None and response._waiter is not None and len(parts) == 1:
                 try:
                     if offer(parts[0]):
@@ -316,7 +316,7 @@ class _Connection(asyncio.Protocol):
 
 
 trace: ContextVar[bytes] = ContextVar("trace", default=b"")
-"""Lines, each behind a line break, for the heads of what is sent for a request that is traced."""
+"""Extra header lines, each after a line break, for requests that are sent on behalf of a traced request."""
 
 
 class Upstream:
@@ -451,14 +451,14 @@ class Upstream:
 def reached_itself(transport: asyncio.BaseTransport) -> bool:
     """Whether a new TCP connection has no server at its other end, but itself; resets it then.
 
-    Where nobody listens on a port from which the system also takes those of clients, it may give that very port to the
-    connection, which then succeeds: as if a server were there that sends back each request.
+    If nothing listens on a port in the ephemeral range, the system may choose that very port for the connection, which
+    then succeeds and echoes each request back.
     """
     own, opened = transport.get_extra_info("sockname"), transport.get_extra_info("socket")
-    # Of a Unix socket the client's name is empty.
+    # On a Unix socket, the client's address is empty.
     if not own or own != transport.get_extra_info("peername"):
         return False
-    # Closed in order, it would keep a server off the port for a minute.
+    # An orderly close would keep servers off the port for a minute.
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     cast(asyncio.Transport, transport).abort()
     return True

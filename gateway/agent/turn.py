@@ -38,7 +38,7 @@ REFUSED_CHARS = 500
 """The most characters of a refused call, and of the reason."""
 
 UPDATE_SECONDS = 0.25
-"""Between two records of text that the model is still writing."""
+"""Seconds between two records of text that the model is still writing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ class Turn:
         """stop: asked at the safe points between two steps; True ends the turn. used: before the turn was cut off.
 
         window: chooses what the model sees; without it, all messages. retry: of model calls that fail; None: none.
-        left: whether a call is left to whoever asked; after one the turn ends, once the others have their results.
+        left: whether a call is left to the caller; after such a call the turn ends, once the others have their results.
         """
         self.used = used or Used()
         self._provider = provider

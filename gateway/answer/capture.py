@@ -15,7 +15,7 @@ MAX_RECORDING = 1024 * 1024
 """Largest recording of one exchange in bytes. A longer exchange sets `cut`."""
 
 SMALL_FIELD = 1024
-"""Bytes of a field that the recording of a longer request keeps."""
+"""The longest fields, in bytes, that the recording of a long request keeps."""
 
 
 class Recording(msgspec.Struct):
@@ -52,7 +52,7 @@ class Recording(msgspec.Struct):
 
     @property
     def kept(self) -> bool:
-        """Whether it still holds something: the log drops the oldest recordings."""
+        """Whether it still has content: the log drops the oldest recordings."""
         return bool(self.raw or self.request)
 
     @property
@@ -109,7 +109,7 @@ class RecordedAnswer(Answer):
 
 
 def recorded(fields: Mapping[str, msgspec.Raw], format: str = "", reasoning_open: bool = False) -> Recording:
-    """The recording of a request that nobody has answered yet."""
+    """The recording of a request without an answer so far."""
     kept, size, cut = _kept(fields, MAX_RECORDING)
     return Recording(kept, format, reasoning_open, cut=cut, size=size)
 
@@ -123,7 +123,7 @@ def asked(body: bytes) -> Recording | None:
 
 
 def model_in(body: bytes) -> str:
-    """The model that a request names that may be no valid one; "" if it names none."""
+    """The model that a possibly invalid request names; "" if it names none."""
     try:
         model = msgspec.json.decode(body, type=_Named).model
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

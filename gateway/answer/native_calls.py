@@ -13,10 +13,10 @@ from normalizers import Normalizer
 from normalizers.base import new_call_id
 
 MAX_CHARACTERS = 4 << 20
-"""Characters of all calls of an answer. More end the answer with an error, whole and streamed."""
+"""The most characters of all calls of an answer. More end the answer with an error, whole and streamed."""
 
 _CALL_CHARACTERS = 64
-"""What a call counts beside its name and arguments, so that the number of calls is bounded, too."""
+"""Characters that a call counts besides its name and arguments, so that the number of calls is bounded, too."""
 
 _SIGN = re.compile(r'["\\{}\[\]]')
 _CONTENT = frozenset(("unknown_tool", "syntax", "nested_too_deep", "arguments_not_an_object"))
@@ -83,8 +83,9 @@ class _Call:
 class NativeCalls:
     """Guarantees that every call has a type, a unique id, an index from `indices`, and a JSON object as arguments.
 
-    Calls are held until the answer ends, since only then they are certain to be complete, and leave at once, behind
-    those in the answer's `text`. piecewise: each leaves as it comes instead, and may turn out to be incomplete.
+    Calls are held back until the answer ends, since only then are they certain to be complete, and are then sent in one
+    piece, after those in the answer's `text`. piecewise: each is sent as it arrives instead, and may turn out to be
+    incomplete.
 
     A call without arguments has `{}`. A call of a tool that isn't declared, or with arguments that can't be read, is
     content, behind all other. If the answer's length cut the last call, it leaves as it is. allow: calls are allowed;
@@ -117,18 +118,18 @@ class NativeCalls:
 
     @property
     def held(self) -> tuple[str, int] | None:
-        """The name of the call that comes in now, and how many characters of it came; None if it isn't held."""
+        """The name of the call in progress, and how many characters of it have arrived; None if it isn't held back."""
         if self._piecewise or not self._calls or self._ended:
             return None
         call = self._calls[-1]
         return call.name, sum(map(len, call.parts))
 
     def feed(self, calls: list[Json]) -> list[Json]:
-        """Returns the fragments that leave. Raises ProviderInvalidResponse if the calls become too long."""
+        """Returns the fragments to send. Raises ProviderInvalidResponse if the calls become too long."""
         return [clean for call in calls if (clean := self._add(call)) is not None]
 
     def finish(self, reason: str | None) -> tuple[str, list[Json]]:
-        """Ends the answer. Returns the calls that are content, and the fragments that still leave."""
+        """Ends the answer. Returns the calls that are content, and the remaining fragments to send."""
         self._ended = True
         last = self._calls[-1] if self._calls else None
         clean: list[Json] = []
@@ -141,7 +142,7 @@ class NativeCalls:
         return [call.warning for call in self._calls if call.code]
 
     def _add(self, fragment: Json) -> Json | None:
-        """What leaves for this fragment."""
+        """The fragments to send for this one."""
         function = fragment.get("function") or {}
         name = function.get("name") or ""
         arguments = function.get("arguments")
@@ -178,7 +179,7 @@ class NativeCalls:
         return call
 
     def _end(self, call: _Call, *, cut: bool) -> Iterator[Json]:
-        """Judges a call of which no more is expected. cut: the answer's length cut it, if it is incomplete."""
+        """Judges a call that has ended. cut: if it is incomplete, the answer's length limit cut it."""
         written = call.written
         object, fault = _object(written)
         cut = cut and not call.balanced and written.lstrip()[:1] in ("{", "")

@@ -122,8 +122,8 @@ class Answer:
     reasoning_open: the text starts within the model's reasoning. healed: the repairs to the request's history,
     counted by kind. The answer's `ctxgate` field reports them, and the fallback that answers.
 
-    guarded: every call that the model begins is certain to be readable, so that it may leave piece by piece. Any other
-    is held until it is complete. Set it before the first payload.
+    guarded: every call that the model begins is certain to be readable, so it can be sent piece by piece. Any other is
+    held back until it is complete. Set it before the first payload.
     """
 
     __slots__ = (
@@ -143,7 +143,7 @@ class Answer:
     )
 
     recording: Any = None
-    """What `gateway.answer.capture` keeps of it; None if nothing."""
+    """Its recording by `gateway.answer.capture`; None if there is none."""
 
     def __init__(
         self,

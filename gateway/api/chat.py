@@ -1,6 +1,6 @@
 """`POST /v1/chat/completions`: the hot route.
 
-`Chat.answer` does it all. It writes to a `Client`: `ASGIClient` behind any ASGI server, `ChatCycle` behind the fast
+`Chat.answer` does everything. It writes to a `Client`: `ASGIClient` behind any ASGI server, `ChatCycle` behind the fast
 protocol (`gateway.server.fast_protocol`), which saves the scope, the messages and a task for each request.
 """
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gateway.wire.limits import Standing
 
 LEFT_KEY = "ctxgate.left"
-"""Where an ASGI scope has the headers that tell what is left of a key's limits."""
+"""The key in an ASGI scope of the headers that say what is left of a key's limits."""
 OPEN_PATHS = ("/health", "/ready", "/")
 """Need no key: supervisors have none, nor do clients that only check that a server is there."""
 PAGE = "/ui/"

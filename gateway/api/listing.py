@@ -63,7 +63,7 @@ class Listing:
             self._looking = asyncio.create_task(self._look(), name="look at the models")
         try:
             async with asyncio.timeout(LOOK_SECONDS):
-                # Who asks may leave; the look goes on for the others.
+                # A caller may leave; the look continues for the others.
                 return await asyncio.shield(self._looking)
         except TimeoutError:
             message = f"the folders of the models don't answer within {LOOK_SECONDS:g} s"

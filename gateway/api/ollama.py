@@ -96,7 +96,7 @@ async def _load(request: Request, wanted: Common, *, generate: bool) -> ASGIApp:
 
 
 def _keep(request: Request, route: Route, wanted: Common) -> dict[str, Any]:
-    """Notes how long the engine stays after this request; of an Ollama behind us, the field that tells it."""
+    """Notes how long the engine stays after this request; returns the field that tells an Ollama behind us."""
     kept = wanted.kept_seconds
     if not _decides(request):
         return {}
@@ -157,7 +157,7 @@ async def running(request: Request) -> ASGIApp:
 
 
 def _stay(engine: Engine | None) -> dict[str, Any]:
-    """How long it stays in memory if nobody asks it meanwhile."""
+    """How long it stays in memory without further requests."""
     left = engine.unloads_in() if engine is not None else None
     until = FOREVER if left is None else _time(time.time() + min(max(left, 0.0), MOST_SECONDS))
     return {"size_vram": 0, "expires_at": until}

@@ -208,10 +208,10 @@ PATHS: dict[str, Json] = {
     },
     "/metrics": {"get": _operations("metrics", "For Prometheus", stream="text/plain")},
     "/-/status": {"get": _operations("status", "The state of the gateway")},
-    "/-/usage": {"get": _operations("usage", "What keys and programs used", parameters=_USAGE)},
-    "/-/events": {"get": _operations("events", "What the gateway does; with follow=true, as it does it", stream=_SSE)},
+    "/-/usage": {"get": _operations("usage", "Usage by keys and programs", parameters=_USAGE)},
+    "/-/events": {"get": _operations("events", "The gateway's activity; with follow=true, live", stream=_SSE)},
     "/-/evaluations": {"get": _operations("evaluations", "Results of model tests")},
-    "/-/evaluations/{name}": {"get": _operations("evaluation", "One of them", parameters=_NAME)},
+    "/-/evaluations/{name}": {"get": _operations("evaluation", "One result", parameters=_NAME)},
     "/-/formats": {"get": _operations("formats", "Names of tool-call formats")},
     "/-/logs/{name}": {
         "get": _operations(
@@ -221,7 +221,7 @@ PATHS: dict[str, Json] = {
     },
     "/-/chat/completions": {
         "post": operation(
-            "createRecordedChatCompletion", "A chat that the request log keeps", "ChatCompletion",
+            "createRecordedChatCompletion", "A chat that the request log records", "ChatCompletion",
             request="CreateChatCompletion", stream=_SSE, tag="ctxgate",
         )
     },
@@ -233,7 +233,7 @@ PATHS: dict[str, Json] = {
     },
     "/-/requests/{name}": {
         "get": _operations(
-            "request", "One of them, recorded",
+            "request", "One request, with its recording",
             parameters=(
                 *_NAME, parameter("as", "query"), parameter("raw", "query", COUNT), parameter("clean", "query", COUNT),
             ),
@@ -249,14 +249,14 @@ PATHS: dict[str, Json] = {
     },
     "/-/reload": {"post": _operations("reload", "Reload the configuration")},
     "/openapi.json": {"get": _operations("openapi", "This document")},
-    "/llms.txt": {"get": _operations("llms", "What is served, for language models", stream="text/plain")},
+    "/llms.txt": {"get": _operations("llms", "A list of these endpoints, for language models", stream="text/plain")},
     "/v1/models": {"get": operation("models", "The models that can be served", "ModelList", parameters=_ALL)},
-    "/v1/models/{name}": {"get": operation("model", "One of them", "Model", parameters=(*_NAME, *_ALL))},
+    "/v1/models/{name}": {"get": operation("model", "One model", "Model", parameters=(*_NAME, *_ALL))},
     "/v1/models/{name}/ready": {
         "get": operation("ready", "Start its engine; answers once it serves", "Ready", parameters=_NAME, tag="ctxgate")
     },
     "/v1/models/{name}/load": {"post": _operations("load", "Load it into memory", parameters=_NAME)},
-    "/v1/models/{name}/unload": {"post": _operations("unload", "Take it out of memory", parameters=_NAME)},
+    "/v1/models/{name}/unload": {"post": _operations("unload", "Unload it from memory", parameters=_NAME)},
     "/v1/chat/completions": {
         "post": operation(
             "createChatCompletion", "A chat", "ChatCompletion", request="CreateChatCompletion", stream=_SSE
@@ -299,7 +299,7 @@ PATHS: dict[str, Json] = {
     "/api/embeddings": {"post": _ollama("ollamaEmbeddings", "A vector", "OllamaEmbeddings", "OllamaEmbed")},
     "/api/tags": {"get": _ollama("ollamaTags", "The models that can be served", "OllamaModels", parameters=_ALL)},
     "/api/ps": {"get": _ollama("ollamaPs", "Models with running engines", "OllamaModels")},
-    "/api/show": {"post": _ollama("ollamaShow", "One of them", "OllamaModel", "OllamaNamed")},
+    "/api/show": {"post": _ollama("ollamaShow", "One model", "OllamaModel", "OllamaNamed")},
     "/api/pull": {"post": _ollama("ollamaPull", "Fetch a model", "OllamaLine", "OllamaNamed", _NDJSON)},
     "/api/delete": {"delete": _ollama("ollamaDelete", "Remove a model", "OllamaLine", "OllamaNamed")},
     "/api/version": {"get": _ollama("ollamaVersion", "The version of the API", "OllamaVersion")},

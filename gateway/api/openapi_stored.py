@@ -72,7 +72,7 @@ PATHS: dict[str, Json] = {
         },
     },
     "/v1/files/{file_id}": {
-        "get": operation("getFile", "One of them", "File", parameters=_FILE),
+        "get": operation("getFile", "One file", "File", parameters=_FILE),
         "delete": operation("deleteFile", "Delete it", "FileDeleted", parameters=_FILE),
     },
     "/v1/files/{file_id}/content": {
@@ -82,17 +82,17 @@ PATHS: dict[str, Json] = {
     },
     "/v1/batches": {
         "get": operation("listBatches", "The batches", "Page", parameters=(_limit(100), _AFTER)),
-        "post": operation("createBatch", "Have the requests of a file answered", "Batch", request="CreateBatch"),
+        "post": operation("createBatch", "Create a batch from a file of requests", "Batch", request="CreateBatch"),
     },
-    "/v1/batches/{batch_id}": {"get": operation("getBatch", "One of them", "Batch", parameters=_BATCH)},
+    "/v1/batches/{batch_id}": {"get": operation("getBatch", "One batch", "Batch", parameters=_BATCH)},
     "/v1/batches/{batch_id}/cancel": {
-        "post": operation("cancelBatch", "Answer no more of its requests", "Batch", parameters=_BATCH)
+        "post": operation("cancelBatch", "Cancel a batch", "Batch", parameters=_BATCH)
     },
     "/v1/conversations": {
         "post": operation("createConversation", "A conversation", "Conversation", request="CreateConversation")
     },
     "/v1/conversations/{conversation_id}": {
-        "get": operation("getConversation", "One of them", "Conversation", parameters=_CONVERSATION),
+        "get": operation("getConversation", "One conversation", "Conversation", parameters=_CONVERSATION),
         "post": operation(
             "updateConversation", "Change its metadata", "Conversation", request="UpdateConversation",
             parameters=_CONVERSATION,
@@ -109,7 +109,7 @@ PATHS: dict[str, Json] = {
         ),
     },
     "/v1/conversations/{conversation_id}/items/{item_id}": {
-        "get": operation("getConversationItem", "One of them", "Item", parameters=_ITEM),
+        "get": operation("getConversationItem", "One item", "Item", parameters=_ITEM),
         "delete": operation("deleteConversationItem", "Delete it", "Conversation", parameters=_ITEM),
     },
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """The page that shows the gateway at work: `GET /` for browsers, and its files below `/ui/`.
 
-They are served as they stand in `gateway/web`, need no key and hold no data: the page asks the endpoints below `/-/`,
+They are served unchanged from `gateway/web`, need no key and contain no data: the page asks the endpoints below `/-/`,
 as any program can.
 """
 

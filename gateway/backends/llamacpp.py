@@ -518,7 +518,7 @@ class LlamaCppBackend(OpenAIBackend):
                 return ProviderInvalidModel(f"llama-server: {message}", param="model")
         if found := re.search(r"JSON schema error at (\S+): (.*)", message):
             return ProviderInvalidRequest(
-                f"response_format.json_schema.schema: llama.cpp can't be held to it: at {found[1]}, {found[2]}",
+                f"response_format.json_schema.schema: llama.cpp can't enforce it: at {found[1]}, {found[2]}",
                 param="response_format.json_schema.schema",
             )
         if status == 501 or (status == 500 and any(words in message for words in BAD_INPUT)):

@@ -132,7 +132,7 @@ CASES = all_of(
 HOW = all_of(
     how("--temperature", type=float, default=0.0, metavar="T", help="Default: 0."),
     how("--top-p", type=float, default=1.0, metavar="P", help="Default: 1."),
-    how("--max-tokens", type=COUNT, default=1024, metavar="N", help="Of an answer (default: 1024)."),
+    how("--max-tokens", type=COUNT, default=1024, metavar="N", help="The most tokens of an answer (default: 1024)."),
     how("--system-prompt", metavar="FILE", help="A system message before each conversation."),
     how("--tool-choice", type=click.Choice(["auto", "required"]), default="auto", help="For cases that name none."),
     how("--names", type=click.Choice(["dotted", "underscore"]), help="Default: dotted for ctxgate, else underscore."),
@@ -148,8 +148,14 @@ HOW = all_of(
 )
 RUNNING = all_of(
     running("--concurrency", type=COUNT, default=1, metavar="N", help="Cases at once; no times are reported above 1."),
-    running("--timeout", type=float, default=120.0, metavar="SECONDS", help="For one whole answer (default: 120)."),
-    running("--retries", type=int, default=2, metavar="N", help="Of a failed request (default: 2)."),
+    running(
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="Time limit for one whole answer (default: 120).",
+    ),
+    running("--retries", type=int, default=2, metavar="N", help="Retries of a failed request (default: 2)."),
     running("--repeat", type=COUNT, default=1, metavar="N", help="Run the suite N times; the first one counts."),
     running("--aa", is_flag=True, help="Run it twice, to see how much the model differs from itself."),
     running("--warmup", type=COUNT, default=1, metavar="N", help="Questions before the first case."),
@@ -217,7 +223,7 @@ def compare_results(**options: Any) -> int:
 @click.option("--from", "source", type=FILE, metavar="DIR", help="The run to save (default: the last one).")
 @baselines_option
 @click.argument("action", type=click.Choice(["save", "list", "show", "rm"]), help="What to do.")
-@click.argument("name", required=False, metavar="[NAME]", help="Of the baseline (default for save: the model's).")
+@click.argument("name", required=False, metavar="[NAME]", help="Name of the baseline (default for save: the model's).")
 def baseline(**options: Any) -> int:
     """Saves, lists, shows or removes baselines."""
     return commands.baselines(Options(**options))

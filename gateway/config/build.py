@@ -1,4 +1,4 @@
-"""Builds the configuration from a document; everything that contradicts itself becomes a problem of the document."""
+"""Builds the configuration from a document; contradictions become problems of the document."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ PUBLIC = frozenset(
         *("ray", "gateway_url", "weights", "cert_file", "key_file", "nodes", "placement"),
     )
 )
-"""Keys whose values are names, places or sizes: they are shown, also where they come from variables."""
+"""Keys whose values are names, places or sizes: these are shown even if they come from variables."""
 
 
 def is_public(path: KeyPath) -> bool:
@@ -116,7 +116,7 @@ def build(document: Document, state_dir: Path, environ: Mapping[str, str]) -> Co
 
 
 def _models_dir(document: Document) -> Path:
-    """The folder where relative paths start."""
+    """The folder to which relative paths refer."""
     folder, written = document.file.parent, document.data.get("models_dir")
     if not isinstance(written, str):
         return folder
@@ -167,7 +167,7 @@ def _copied(value: Any) -> Any:
 
 
 class _Build:
-    """Turns the file's entries into values, and reports what the schema can't see."""
+    """Turns the file's entries into values, and reports problems that the schema can't detect."""
 
     def __init__(
         self, document: Document, file: File, folder: Path, state_dir: Path, environ: Mapping[str, str]
@@ -592,7 +592,7 @@ class _Build:
         return _value(Cluster, entry, tls=_value(ClusterTLS, entry.tls) if entry.tls is not None else None)
 
     def shared_ports(self, models: Mapping[str, Model]) -> None:
-        """Notes ports that two models share, as files do that swap models on one port."""
+        """Notes ports that two models share, as in files that swap models on one port."""
         first: dict[int, str] = {}
         for name, model in models.items():
             if model.port is None or model.path is None:
@@ -626,7 +626,7 @@ class _Build:
             return None
 
     def secrets(self, at: KeyPath) -> tuple[SecretStr, ...]:
-        """What the keys below `at` got from variables; not what is public."""
+        """Texts that the keys below `at` got from variables, without public ones."""
         found = dict.fromkeys(
             value
             for path, values in self.document.filled.items()
@@ -659,7 +659,7 @@ class _Build:
 
 
 def _urls(entry: ModelEntry) -> tuple[str, ...] | list[str]:
-    """The servers that `replicas` lists; none if it tells how many engines to run."""
+    """The servers that `replicas` lists; none if it is a number of engines."""
     return () if entry.replicas is None or isinstance(entry.replicas, ScaleEntry | str) else entry.replicas
 
 

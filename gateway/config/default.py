@@ -1,4 +1,4 @@
-"""The configuration that ctxgate brings along, for an installation that has none of its own yet."""
+"""The configuration that comes with ctxgate, for an installation that has none yet."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gateway.config.loader import load as load_file
 from gateway.config.values import Config
 
 OFFLINE_MODEL = "ctxgate-test-tools"
-"""The model that ctxgate brings along, for a first start without a network."""
+"""The model that comes with ctxgate, for a first start without a network."""
 ACTIVE = "active_model: smollm2-135m-instruct\n"
 SCHEMA = "config.schema.json"
 """Beside the file: editors find it by the file's first line."""
 
 
 def place() -> Path:
-    """Where the user's own configuration is, or will be."""
+    """The path of the user's own configuration, which may not exist yet."""
     return USER.user_config_path / "config.yaml"
 
 
@@ -36,7 +36,7 @@ def text() -> str:
 
 
 def load() -> Config:
-    """The default as it would be if it were written; writes nothing."""
+    """The default configuration as `write` would write it; writes nothing."""
     return load_file(place(), text=text())
 
 
@@ -69,7 +69,7 @@ def write() -> bool:
 
 
 def _whole(file: Path, content: bytes) -> None:
-    """Writes the file so that nobody sees a part of it."""
+    """Writes the file atomically."""
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
     try:
         with open(descriptor, "wb") as stream:

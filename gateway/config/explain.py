@@ -124,7 +124,7 @@ def _last_key(path: KeyPath) -> str:
 
 
 def _wrong_key(path: KeyPath, details: ErrorDetails, document: Document) -> Problem:
-    """A key that people choose, as a model's name."""
+    """A key that people choose, such as a model's name."""
     if details["type"] == "string_pattern_mismatch":
         message = f"{dotted(path)}: {_last_key(path)} isn't of the right form"
         return document.at(path, message, _PATTERNS.get(str(path[-2]), ""), key=True)

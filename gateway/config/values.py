@@ -57,7 +57,7 @@ class PullSource(Struct, frozen=True, kw_only=True):
 
 
 class Rope(Struct, frozen=True, kw_only=True):
-    """How llama.cpp stretches a model's context beyond the one it was trained on; None: as the model's file says."""
+    """How llama.cpp stretches a model's context beyond the one it was trained on; None: as in the model's file."""
 
     scaling: RopeScaling | None = None
     factor: float | None = None
@@ -69,9 +69,9 @@ class Rope(Struct, frozen=True, kw_only=True):
 
 
 class Draft(Struct, frozen=True, kw_only=True):
-    """Speculation: what proposes the next tokens, which the model then checks together; the answer stays the same.
+    """Speculation: what drafts the next tokens, which the model then verifies together; the answer stays the same.
 
-    Either a smaller model of the same vocabulary, or n-grams: what followed the same words before.
+    Either a smaller model with the same vocabulary, or n-grams: the tokens that followed the same ones before.
     """
 
     model: Path | None = None
@@ -79,7 +79,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     ngram: bool | None = None
     """False: no speculation at all."""
     tokens: int | None = None
-    """How many to propose at most; None: the engine's default."""
+    """The most tokens to draft; None: the engine's default."""
     gpu_layers: int | None = None
     """Layers of the smaller model on GPUs; None: as many as fit."""
 
@@ -107,7 +107,7 @@ class Runtime(Struct, frozen=True, kw_only=True):
     """URL that answers 200 once the engine is ready; None: the engine's own."""
     startup_timeout_seconds: float = 120.0
     pass_env: tuple[str, ...] = ()
-    """Variables of the gateway's environment that the engine gets beside the usual ones; the others may hold keys."""
+    """Variables of the gateway's environment that the engine gets besides the usual ones; others may contain keys."""
     threads: int | None = None
     """CPU threads; None: as many as there are physical cores."""
     parallel: int | None = None
@@ -136,7 +136,7 @@ class Runtime(Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> dict[str, Path]:
-        """Weights that the engine reads beside the model's own, by their keys in the file."""
+        """Weights that the engine reads besides the model's own, by their keys in the file."""
         files = {f"adapters[{index}].path": adapter.path for index, adapter in enumerate(self.adapters)}
         return files if self.draft is None or self.draft.model is None else {"draft.model": self.draft.model, **files}
 
@@ -171,7 +171,7 @@ class Spread(Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, str] = field(default_factory=dict)
     """Labels that a node must have."""
     placing: Placing = "spread"
-    """spread: on as many nodes as there are; pack: on as few as hold them."""
+    """spread: on as many nodes as there are; pack: on as few as can hold them."""
 
 
 PLACEHOLDERS = ("model_path", "model_name", "mmproj_path", "host", "port", "context_window", "threads", "parallel")
@@ -184,7 +184,7 @@ class Model(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     """Other names that clients may use."""
     tiers: Mapping[str, Tier] = field(default_factory=dict)
-    """Its name or an alias → service tier of requests by that name that say none."""
+    """Its name or an alias → default service tier of requests by that name."""
     role: Role = "chat"
     """What the model does; it decides which endpoints accept the model."""
     runtime: str
@@ -213,9 +213,9 @@ class Model(Struct, frozen=True, kw_only=True):
     tool_prompt: ToolPrompt = "auto"
     """Where the model reads its tools: in its chat template or in the system message; `auto`: whichever works."""
     enforcement: Enforcement = "auto"
-    """Who enforces tool_choice and response_format: `engine`: the engine alone; `auto`: whoever can."""
+    """What enforces tool_choice and response_format: `engine`: the engine alone; `auto`: whatever can."""
     call_deltas: CallDeltas = "guarded"
-    """Which streamed calls leave piece by piece: those that a grammar makes certain, all, or none."""
+    """Which calls a stream sends piece by piece: those that a grammar makes readable, all, or none."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Request fields that the gateway fills in if the caller leaves them out."""
     private_defaults: frozenset[str] = frozenset()
@@ -229,7 +229,7 @@ class Model(Struct, frozen=True, kw_only=True):
     retries: int = 0
     """How often the gateway retries a request after a transient failure before its first byte."""
     fallbacks: tuple[str, ...] = ()
-    """Models to try in turn after this one fails like that, retries included, or if its weights are missing."""
+    """Models to try in turn after this one and its retries fail transiently, or if its weights are missing."""
     api_key: SecretStr | None = None
     """Key of the engine's server, sent as a bearer token."""
     capabilities: tuple[str, ...] = ()
@@ -238,7 +238,7 @@ class Model(Struct, frozen=True, kw_only=True):
     engine: Runtime = Runtime()
     residence: Residence = Residence()
     spread: Spread = field(default_factory=Spread)
-    """Used in a cluster alone."""
+    """Used only in a cluster."""
     connect_timeout: float = 5.0
     """Seconds."""
     request_timeout: float = 600.0
@@ -282,12 +282,12 @@ class Server(Struct, frozen=True, kw_only=True):
     tls: Tls | None = None
     """Serve https; not on a Unix socket."""
     api_keys: tuple[SecretStr, ...] = ()
-    """A request must carry one of them as its bearer token; empty: no key required."""
+    """A request must send one of them as its bearer token; empty: no key required."""
     max_body_bytes: int = 32 * 1024 * 1024
     max_bodies_bytes: int = 256 * 1024 * 1024
-    """Of all request bodies that are in memory together."""
+    """Limit for all request bodies in memory together."""
     max_connections: int = 1000
-    """Fewer where the limit of open files allows fewer."""
+    """Fewer if the limit of open files requires it."""
     allowed_hosts: tuple[str, ...] = ()
     """Names by which requests may call the gateway, besides loopback names, IP addresses and `host`: `name`,
     `*.domain`, or `*` for any."""
@@ -296,7 +296,7 @@ class Server(Struct, frozen=True, kw_only=True):
     responses_days: float = 30.0
     """How long the gateway keeps stored `/v1/responses`; 0: it stores none."""
     responses_max_bytes: int = 1024 * 1024 * 1024
-    """Of one user; the oldest go first."""
+    """Limit for each user; the oldest are removed first."""
     progress_comments: bool = True
     """Whether a stream reports in SSE comments what it waits for."""
     progress_after_seconds: float = 0.8
@@ -304,9 +304,9 @@ class Server(Struct, frozen=True, kw_only=True):
     keep_alive_seconds: float = 15.0
     """Silence before a keep-alive comment."""
     watch: bool = True
-    """Whether the gateway applies changes of the file by itself."""
+    """Whether the gateway applies changes of the file when it is saved."""
     page: bool = True
-    """Whether a browser that opens `/` gets the page that shows the gateway at work."""
+    """Whether a browser that opens `/` gets the page about the running gateway."""
 
     @property
     def https(self) -> Tls | None:
@@ -341,11 +341,11 @@ class Engines(Struct, frozen=True, kw_only=True):
     drain_timeout_seconds: float = 600.0
     """Time for an evicted engine to finish its answers; then the gateway cuts them off."""
     swap_after_seconds: float = 10.0
-    """A loaded model goes on answering for so long while a request for a model waits that needs its memory."""
+    """How long a model in use may keep a request for another model waiting that needs its memory."""
     flex_max_wait_seconds: float = 600.0
-    """A request with service tier flex gives way to others for so long; then it goes as any other."""
+    """How long a request with service tier flex gives way to others; then it counts like any other."""
     excludes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Group → groups whose models may not share the memory with its own; symmetric."""
+    """Group → groups whose models may not be in memory together with its own; symmetric."""
 
 
 LogFormat = Literal["text", "json"]
@@ -356,20 +356,20 @@ PromptSaving = Literal["on_stop", "each_turn", "off"]
 
 
 class Prompts(Struct, frozen=True, kw_only=True):
-    """What the gateway's engines have read, saved on disk. The files hold conversations."""
+    """Prompts that the gateway's engines have read, saved on disk. The files contain conversations."""
 
     save: PromptSaving = "on_stop"
     """`on_stop`: before an engine ends; `each_turn`: after each answer as well, which survives a crash."""
     max_bytes: int = 8 * 1024**3
-    """Of all files; the least recently used go first."""
+    """Limit for all files; the least recently used are removed first."""
     max_age_days: float = 7.0
     """Days since the last use."""
     min_tokens: int = 512
     """The shortest prompt to save."""
     cache_ram: int = 1024**3
-    """Most bytes of memory in which an engine keeps prompts beside its slots; counts against the memory budget."""
+    """Memory in which an engine may keep prompts besides its slots; counts against the memory budget."""
     share: str | None = None
-    """A folder, or a URL for fsspec, where machines find each other's; the same bounds hold there."""
+    """A folder, or a URL for fsspec, that shares prompts between machines; the same limits apply there."""
 
 
 class Log(Struct, frozen=True, kw_only=True):
@@ -381,13 +381,13 @@ class Log(Struct, frozen=True, kw_only=True):
     requests: int = 256
     """Recent answers to keep in memory; 0: none."""
     usage_days: float = 400.0
-    """How long the store keeps what keys and programs used of the models; 0: it keeps nothing."""
+    """How long the store keeps the usage of keys and programs; 0: it keeps nothing."""
     bodies: bool = False
     """Whether to keep their bytes too, as the engine wrote them and as the client got them."""
     traces: str | None = None
     """URL of an OTLP/HTTP receiver for spans; None: none are made."""
     trace_content: bool = False
-    """Whether spans hold what was said."""
+    """Whether spans contain prompts and answers."""
 
 
 UseCase = Literal["default", "exec", "socket", "agent"]
@@ -408,7 +408,7 @@ class CtxModel(Struct, frozen=True, kw_only=True):
 
 
 class CtxTools(Struct, frozen=True, kw_only=True):
-    """Which tools may run: those up to `access` that `allow` matches and `deny` doesn't; names may be globs."""
+    """Which tools may run: those within `access` that `allow` matches and `deny` doesn't; names may be globs."""
 
     access: Literal["read", "edit", "full"] | None = "full"
     allow: tuple[str, ...] = ("*",)
@@ -416,10 +416,10 @@ class CtxTools(Struct, frozen=True, kw_only=True):
 
 
 class CtxAgent(Struct, frozen=True, kw_only=True):
-    """An agent of `/ctx`: a model, what it is told, and the tools that it may run in its caller's folder."""
+    """An agent of `/ctx`: a model, its instructions, and the tools that it may run in its caller's folder."""
 
     model: str = "main"
-    """An object, an alias in `model/`, or a model of the file. It is asked through its route `agent`."""
+    """An object, an alias in `model/`, or a model of the file. Called through its drivers for the use `agent`."""
     description: str = ""
     instructions: str = ""
     """The system message."""
@@ -437,7 +437,7 @@ class Ctx(Struct, frozen=True, kw_only=True):
     enabled: bool = False
     """Whether the gateway maintains the tree and serves its objects."""
     compile: bool = True
-    """Whether to compile the program that objects run, where there is a C compiler. Python's starts slower."""
+    """Whether to compile the program that runs objects, if there is a C compiler. The one in Python starts slower."""
     root: Path | None = None
     """$CTX_ROOT overrides it. None: /ctx if writable, else ctx in the user's runtime folder."""
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -454,7 +454,7 @@ class Ctx(Struct, frozen=True, kw_only=True):
 
 
 class RoomTools(Struct, frozen=True, kw_only=True):
-    """Bounds of the tools of a room's model."""
+    """Limits of the tools of a room's model."""
 
     allow_hosts: tuple[str, ...] = ()
     """Hosts that `curl.*` may fetch from even on this machine: `host`, `host:port`, `host:*`, `*.domain` for all
@@ -465,7 +465,7 @@ class RoomTools(Struct, frozen=True, kw_only=True):
     fetch_timeout_seconds: float = 20.0
     """Upper bound of a call's `timeout_ms`."""
     summary_model: str | None = None
-    """The model that writes the summaries of old turns and of `curl.summarize`; None: the lightest that chats."""
+    """The model that writes the summaries of old turns and of `curl.summarize`; None: the lightest chat model."""
     max_result_chars: int = 20_000
     files_max_bytes: int = 64 * 1024 * 1024
     files_max_count: int = 1000
@@ -477,20 +477,20 @@ class RoomTools(Struct, frozen=True, kw_only=True):
 
 
 class RoomMount(Struct, frozen=True, kw_only=True):
-    """A folder of this machine that rooms may have as `/mnt/NAME`."""
+    """A folder of this machine that rooms may mount as `/mnt/NAME`."""
 
     path: Path
     access: Literal["read", "edit"] = "read"
     tenants: tuple[str, ...] = ()
-    """Whose rooms may have it; (): `local`'s alone."""
+    """Tenants whose rooms may mount it; (): only `local`."""
     quota_bytes: int = 1024**3
-    """Of its files together, from which on rooms write no more."""
+    """Total size of its files at which rooms can't write any more."""
     quota_count: int = 100_000
-    """Files and folders in it, likewise."""
+    """Number of files and folders in it, likewise."""
 
 
 class RoomTemplate(Struct, frozen=True, kw_only=True):
-    """What a room made by /llm/factory begins with; the fields are those of a room and of its one actor."""
+    """The initial settings of a room made by /llm/factory; the fields are those of a room and of its one actor."""
 
     description: str | None = None
     purpose: str | None = None
@@ -510,7 +510,7 @@ class RoomTemplate(Struct, frozen=True, kw_only=True):
 
 
 class Rooms(Struct, frozen=True, kw_only=True):
-    """Rooms below /llm/room. A room may tighten the bounds of its turns, never widen them."""
+    """Rooms below /llm/room. A room may tighten the limits of its turns, never widen them."""
 
     max_rooms: int = 1000
     """Rooms of one tenant, not counting released ones."""
@@ -525,7 +525,7 @@ class Rooms(Struct, frozen=True, kw_only=True):
     turn_output_tokens: int = 8192
     """Total over all model calls of a turn."""
     turn_retries: int = 3
-    """How often in a row a failed model call is made again, where that may help."""
+    """How often in a row to retry a model call that failed temporarily."""
     providers: Mapping[str, str] = field(default_factory=dict)
     """Name → base URL of OpenAI-compatible servers that actors may use; the user of a turn supplies the key."""
     secret_key_file: Path | None = None
@@ -536,26 +536,26 @@ class Rooms(Struct, frozen=True, kw_only=True):
 
 
 class MCPServer(Struct, frozen=True, kw_only=True):
-    """A server of tools. It has a command or a URL."""
+    """A tool server. It has a command or a URL."""
 
     command: tuple[str, ...] = ()
     url: str | None = None
     env: Mapping[str, SecretStr] = field(default_factory=dict)
-    """Variables for the command, beside the few that every server gets."""
+    """Variables for the command, besides the few that every server gets."""
     pass_env: tuple[str, ...] = ()
-    """Names of the gateway's own variables that the command gets, too."""
+    """Names of the gateway's own variables that the command also gets."""
     headers: Mapping[str, SecretStr] = field(default_factory=dict)
     """Of the requests to the URL."""
     allow: tuple[str, ...] | None = None
-    """Its tools that join the catalogue; names may be globs. None: all."""
+    """Which of its tools to offer; names may be globs. None: all."""
     access: Literal["read", "edit", "full"] | None = None
-    """What a policy must grant for its tools; None: read for those that the server calls read-only, else edit."""
+    """What a policy must grant for its tools; None: read for those that the server marks as read-only, else edit."""
     start_seconds: float = 30.0
     """How long it may take to start and to list its tools."""
     call_seconds: float = 60.0
     """How long a call may take."""
     idle_seconds: float = 300.0
-    """It ends after this time without a call."""
+    """It stops after this time without a call."""
     at_a_time: int = 4
     """Calls at a time."""
 
@@ -568,17 +568,17 @@ class Batches(Struct, frozen=True, kw_only=True):
     """Files and batches below /v1/files and /v1/batches."""
 
     at_a_time: int = 4
-    """Requests of all batches together that may wait for engines or be answered."""
+    """How many requests of all batches may run at a time."""
     max_lines: int = 50_000
     """Requests in one batch."""
     storage_max_bytes: int = 1024**3
-    """Of one user's files, the answers of running batches among them."""
+    """Limit for each user's files, including the answers of running batches."""
     days: float = 30.0
     """How long the gateway keeps files and ended batches, unless the request says otherwise."""
 
 
 class ClusterTLS(Struct, frozen=True, kw_only=True):
-    """PEM files with which engines serve https to gateways."""
+    """PEM files for https between engines and gateways."""
 
     cert_file: Path
     key_file: Path
@@ -587,18 +587,18 @@ class ClusterTLS(Struct, frozen=True, kw_only=True):
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """Several machines that run one set of engines; see docs/cluster.md."""
+    """Several machines that share their engines; see docs/cluster.md."""
 
     ray: str = "auto"
     """Address of Ray; `auto`: the Ray node of this machine."""
     gateway_url: str = "http://{host}:4000"
-    """Where others reach this machine's gateway; `{host}` is the machine's address."""
+    """Where other machines reach this machine's gateway; `{host}` is this machine's address."""
     host: str | None = None
-    """Address of this machine for the other gateways; None: the one by which it reaches the database."""
+    """Address of this machine for the other gateways; None: the one from which it reaches the database."""
     weights: Path | None = None
-    """Shared folder in which a node finds weights by their SHA-256 before it pulls them."""
+    """Shared folder with weights, by SHA-256; nodes look there before they pull a model."""
     idle_seconds: float = 300.0
-    """A replica that nobody needs ends after so long, unless the model's own idle_ttl_seconds is shorter."""
+    """A replica stops when it hasn't been needed for this long, unless the model's own idle_ttl_seconds is shorter."""
     tls: ClusterTLS | None = None
     """None: plain HTTP between gateways and engines."""
 
@@ -621,7 +621,7 @@ class Config(Struct, frozen=True, kw_only=True):
     batches: Batches = Batches()
     mcp: MCP = field(default_factory=MCP)
     cluster: Cluster | None = None
-    """None: this machine alone."""
+    """None: there is no cluster."""
     store: str | None = None
     """SQLAlchemy URL of the database; None: an SQLite file in `state_dir`."""
     from_variables: tuple[SecretStr, ...] = ()

@@ -175,7 +175,7 @@ def _form(caller: Caller) -> Form:
 
 
 def ignored_stdin(command: Command, caller: Caller) -> str | None:
-    """A warning for somebody who pipes something into a command that doesn't read it; None elsewhere."""
+    """A warning if something is piped into a command that doesn't read it; else None."""
     if command.asked != "run" or command.reads_stdin or caller.streams[0] not in "pf" or caller.streams[2] != "t":
         return None
     return f"{caller.name}: standard input isn't part of the input: add - where it belongs"

@@ -91,7 +91,7 @@ def _missing(root: Path, wanted: dict[str, str | None], found: list[Triple]) -> 
 
 
 def _other(root: Path, triple: Triple, config: Config, *, answers: bool) -> Iterator[Finding]:
-    """An agent or a tool. Only what is wrong with a tool is told: there are many."""
+    """Checks an agent or a tool. Reports tools only if something is wrong, since there are many."""
     from gateway.ctx.agents.settings import read_settings
     from gateway.ctx.tools.execution import policy_of
 

@@ -97,7 +97,7 @@ def event_id(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Whose:
-    """Who asks which object. object: `model/openai/gpt-4o`. user: the id of the asking user."""
+    """The user and the object of a request. object: `model/openai/gpt-4o`. user: the user's id."""
 
     object: str
     user: int

@@ -91,7 +91,7 @@ class LiveTree:
         self._opened: Sessions | None = None
 
     async def run(self) -> None:
-        """Serves the tree. If that fails, logs why; the gateway goes on without it."""
+        """Serves the tree. If that fails, logs why; the gateway continues without it."""
         try:
             self._root = find_root(None, self._services.gateway.config)
             await asyncio.to_thread(prepare, self._root)

@@ -10,7 +10,7 @@ from gateway.ctx.control import BadControlFile, Mistake
 
 Access = Literal["read", "edit", "full"]
 FOLDER = "caller"
-"""The only folder there is: the one in which somebody executes the object or from which he sends."""
+"""The only supported folder: the one in which the caller executes the object, or from which it sends."""
 
 LIMITS = ("wall_seconds", "model_calls", "tool_calls", "output_tokens")
 

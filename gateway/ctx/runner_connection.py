@@ -41,7 +41,7 @@ LONGEST_CALL = 4 * 1024 * 1024
 """Bytes: twice what Linux passes to a program."""
 LONGEST_PIECE = 64 * 1024
 LOADING_SECONDS = 1.0
-"""After which a caller is told that the model is loading."""
+"""Seconds after which the caller learns that the model is loading."""
 
 
 @dataclass(frozen=True, slots=True)

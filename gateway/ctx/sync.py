@@ -209,7 +209,7 @@ class _Sync:
         return self.report
 
     def ours(self, path: str) -> bool:
-        """Whether we created what is there and nobody has changed it."""
+        """Whether we created the file and it hasn't been changed."""
         return path in self.manifest and self._present(path) in self.manifest[path]
 
     def _present(self, path: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What an endpoint sent, whole or as a stream, read without mercy: breaches of OpenAI's form are written down. Pure."""
+"""Parses an endpoint's answer, whole or streamed, strictly: records violations of OpenAI's format. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 class NotAnAnswer(ValueError):
-    """A body with status 200 that is no chat completion, or a stream that was cut."""
+    """A body with status 200 that isn't a chat completion, or a stream that was cut."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class RawCall:
     id: str | None = None
 
     def parsed(self) -> Any:
-        """Raises ValueError where they are no JSON."""
+        """Raises ValueError if they aren't JSON."""
         return json.loads(self.arguments, parse_constant=_no_constant)
 
 
@@ -32,7 +32,7 @@ class Answer:
     calls: tuple[RawCall, ...] = ()
     finish: str | None = None
     faults: tuple[str, ...] = ()
-    """Breaches of the wire format."""
+    """Violations of the wire format."""
     usage: Json = field(default_factory=dict)
     warned: tuple[str, ...] = ()
     """Codes of what a ctxgate says that it couldn't read or mended: `ctxgate.warnings`."""
@@ -42,7 +42,7 @@ class Answer:
         return {key: value for key, value in asdict(self).items() if value not in ("", (), None, {})}
 
     def comparable(self) -> Any:
-        """What must be the same streamed and whole: calls, else text. Ids are chance."""
+        """The part that must be the same streamed and whole: calls, else text. Ids are random."""
         calls = []
         for call in self.calls:
             try:
@@ -113,7 +113,7 @@ class Stream:
         self._done = False
 
     def feed(self, data: str) -> bool:
-        """Whether the event carries something of the answer: text, reasoning or a piece of a call.
+        """Whether the event contains a part of the answer: text, reasoning or a piece of a call.
 
         Raises NotAnAnswer at an error frame and at what is no chunk.
         """
@@ -135,7 +135,7 @@ class Stream:
             raise NotAnAnswer(f"no chunk: {data[:200]}") from error
 
     def complete_calls(self) -> int:
-        """How many calls stand whole: those before the last, and the last if its arguments are an object."""
+        """How many calls are complete: those before the last, and the last if its arguments are an object."""
         if not self._calls:
             return 0
         try:
@@ -144,7 +144,7 @@ class Stream:
             return len(self._calls) - 1
 
     def answer(self, *, forced: bool = False) -> Answer:
-        """Raises NotAnAnswer where the stream never came to its end."""
+        """Raises NotAnAnswer if the stream never ended properly."""
         if not self._done:
             raise NotAnAnswer("the stream ended without [DONE]")
         if len(self._finish) != 1:

@@ -43,7 +43,7 @@ CATEGORIES = {
     "live_irrelevance": 884,
     "live_relevance": 16,
 }
-"""Cases in the wheel; its own README counts otherwise."""
+"""Cases in the wheel; its own README has other numbers."""
 
 MINI = (
     *("simple_python", "multiple", "parallel", "parallel_multiple"),
@@ -95,7 +95,7 @@ def _check(file: Path) -> None:
 
 
 def suite(name: str, cache: Path, *, compat: bool = False, quarantined: bool = False) -> Suite:
-    """`bfcl` or `bfcl-mini`, without the cases that nobody can get right. Raises BadSuite."""
+    """`bfcl` or `bfcl-mini`, without the cases that have no right answer. Raises BadSuite."""
     if not fetched(cache):
         raise BadSuite(f"{name} isn't here yet: scripts/model-test fetch bfcl")
     file = cache / WHEEL
@@ -182,7 +182,7 @@ def schema(written: Json, compat: bool = False) -> Json:
 
 
 def judge(case: Case, answer: Answer) -> Verdict:
-    """`folded` is the official score; `kind` tells of the strict one, which wants strings to be equal."""
+    """`folded` is the official score; `kind` is by the strict one, which requires strings to be equal."""
     names = [function["name"] for function in case.bfcl["functions"]]
     fault = formal_fault(answer, names)
     calls: list[tuple[str, Json]] = []
@@ -231,7 +231,7 @@ def _fault(case: Case, calls: list[tuple[str, Json]], fold: bool) -> tuple[str, 
 
 
 def oracle(case: Case) -> Answer:
-    """A right answer: of each parameter the first option that passes."""
+    """A right answer: for each parameter, the first option that passes."""
     truth = case.bfcl["truth"]
     if truth is None:
         if case.must_call:

@@ -1,7 +1,7 @@
-"""How BFCL's checker decides about Python's single-turn categories, written anew from its behaviour. Pure.
+"""The rules of BFCL's checker for Python's single-turn categories, reimplemented from its behaviour. Pure.
 
 `fold` compares strings as BFCL does. Without it the same rules hold, but strings must be equal: the strict score.
-Types are Python's, and looked at one level deep: a list's elements yes, what a dict holds no.
+Types are Python's, and checked one level deep: the elements of a list are, the values of a dict aren't.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TYPES: Mapping[str, type] = {
 }
 
 OMITTED = ""
-"""Among a parameter's options: it may be left out."""
+"""Among a parameter's options: the parameter is optional."""
 
 Fault = tuple[str, str]
 Options = Sequence[Any]
@@ -32,7 +32,7 @@ Options = Sequence[Any]
 def parallel(
     calls: Sequence[tuple[str, Any]], truth: Sequence[Mapping[str, Any]], functions: Sequence[Any], fold: bool
 ) -> Fault | None:
-    """Each answer takes the first call that fits it and isn't taken: greedy, as BFCL's."""
+    """Each answer takes the first free call that matches it: greedy, like BFCL's."""
     if len(calls) != len(truth):
         return "wrong_count", f"{len(calls)} calls instead of {len(truth)}"
     free = list(calls)

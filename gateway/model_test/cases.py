@@ -1,4 +1,4 @@
-"""Cases as data: what is asked, what counts as right, and how YAML files become that.
+"""Cases as data: questions, right answers, and how to read them from YAML files.
 
 A file of a suite holds one category. Tools are named from the suite's `tools.yaml`. Messages are written short:
 `{user: …}`, `{system: …}`, `{assistant: …}`, `{calls: [{name: args}]}` with `{results: [text, …]}` after it.
@@ -32,7 +32,7 @@ class BadSuite(ValueError):
 
 @dataclass(frozen=True)
 class Wanted:
-    """One call that must come."""
+    """One expected call."""
 
     name: str
     args: Mapping[str, Matcher]
@@ -45,7 +45,7 @@ class Expect:
     calls: tuple[Wanted, ...] = ()
     ordered: bool = False
     says: Matcher | None = None
-    """About the text, where no call is wanted; None: any text that isn't empty."""
+    """Rule for the text if no call is expected; None: any text that isn't empty."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Step:
 
     expect: tuple[Expect, ...]
     user: str | None = None
-    """What the user says before it, after the first step."""
+    """The user's message before it, after the first step."""
     results: tuple[str, ...] = ()
-    """What the tools answer, in the order of the first way's calls."""
+    """The tools' results, in the order of the calls of the first alternative."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ _WORDS = (
 
 
 def padding(characters: int, seed: str) -> str:
-    """Notes about nothing, the same each time for one seed: what a long context is made of."""
+    """Meaningless notes that fill a long context, the same for each seed."""
     chance = random.Random(seed)
     lines: list[str] = []
     length = 0

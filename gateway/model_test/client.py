@@ -1,4 +1,4 @@
-"""Asks an OpenAI endpoint, whole or streamed, and keeps the time. Every wait is bounded."""
+"""Sends requests to an OpenAI endpoint, whole or streamed, and measures times. Every wait is bounded."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class Client:
         return AskFailed("server_error" if status >= 500 else "refused", detail, status)
 
     def _safe(self, text: str) -> str:
-        """Without the key, should a server repeat it."""
+        """Removes the key, in case a server repeats it."""
         for secret in (self.endpoint.key, urlsplit(self.endpoint.base_url).password, *self.endpoint.headers.values()):
             if secret:
                 text = text.replace(secret, "***")
@@ -185,7 +185,7 @@ class Client:
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, int]]:
-    """The data of each server-sent event, and with which read of the connection it came to its end."""
+    """The data of each server-sent event, and the number of the read that completed it."""
     data: list[str] = []
     rest = b""
     size = read = 0

@@ -17,14 +17,14 @@ SLOWER = 1.25
 
 
 class NotComparable(Exception):
-    """The two were asked or judged differently; each line names one difference."""
+    """The two runs had different settings or rules; each line names one difference."""
 
 
 @dataclass(frozen=True)
 class Rules:
     alpha: float = 0.05
     margin: float = 2.0
-    """Points: a smaller drop is no regression, however sure."""
+    """Points: a smaller drop isn't a regression, however certain."""
     noninferiority: float | None = None
     """Points: fail unless the interval of the overall difference stays above minus this."""
     minimum: Mapping[str, float] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Test:
 class Gate:
     verdict: Literal["regression", "no regression shown", "no baseline"]
     reasons: tuple[str, ...]
-    """Why it isn't let through; empty if it is."""
+    """Why it fails the gate; empty if it passes."""
     tests: tuple[Test, ...] = ()
     pairs: int = 0
     dropped: int = 0
@@ -67,7 +67,7 @@ class Gate:
     """What differs between the two besides the answers."""
     latency: Json | None = None
     sees: str = ""
-    """What could have been seen with that many pairs."""
+    """The smallest drop that this many pairs could have shown."""
 
     @property
     def passed(self) -> bool:
@@ -96,7 +96,7 @@ def mismatches(baseline: Json, candidate: Json) -> list[str]:
 
 
 def compare(baseline: Json, candidate: Json, rules: Rules) -> Gate:
-    """Raises NotComparable, unless that is allowed: then what differs is left out or told."""
+    """Raises NotComparable, unless mismatches are allowed: then differences are left out or reported."""
     wrong = mismatches(baseline, candidate)
     if wrong and not rules.allow_mismatch:
         raise NotComparable("\n".join(wrong))
@@ -142,14 +142,14 @@ def compare(baseline: Json, candidate: Json, rules: Rules) -> Gate:
 
 
 def alone(candidate: Json, rules: Rules) -> Gate:
-    """Without a baseline only what must hold by itself can fail."""
+    """Without a baseline, only absolute conditions can fail."""
     broken = [id for id, case in candidate["cases"].items() if case.get("m") and case["s"] == "F"]
     reasons = [f"must pass: {', '.join(broken)}"] if broken else []
     return Gate(verdict="no baseline", reasons=(*reasons, *missed(candidate, rules.minimum)))
 
 
 def missed(result: Json, minimum: Mapping[str, float]) -> list[str]:
-    """The targets that were not reached; a category that wasn't asked is one."""
+    """The missed targets, including those of categories that weren't run."""
     found = []
     for name, percent in minimum.items():
         shares = [result["summary"].get(part, {"k": 0, "n": 0}) for part in name.split("+")]

@@ -1,4 +1,4 @@
-"""Servers without a model, to try the whole machinery on: each answers in one way, known beforehand.
+"""Servers without a model, to test the benchmark itself: each answers in one known way.
 
 oracle        right, always                    never         talks, never calls
 noisy:0.1     wrong in that share of cases     always        calls the first tool, always

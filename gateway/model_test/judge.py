@@ -1,4 +1,4 @@
-"""An answer against what was wanted: right, or the first thing that is wrong with it. Pure."""
+"""Judges an answer: right, or the first thing that is wrong with it. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ KINDS: dict[str, Blame] = {
     "wrong_answer": "model",
     "context_exceeded": "model",
 }
-"""How a case can fail, in the order in which it is looked for, and whose fault that is.
+"""The kinds of failure, in the order in which they are checked, and whose fault each is.
 
 The gateway promises that arguments are a JSON object, so what breaks that is its own fault, unless it says of a
 stream's call that it can't be read to its end. `context_exceeded` is the model as it is set up: its context window
@@ -75,7 +75,7 @@ class Verdict:
     folded: bool = False
     """Right where strings are compared as BFCL does."""
     decided: bool | None = None
-    """Whether to call or to talk was decided rightly; None where either is right."""
+    """Whether the decision to call was right; None if either is right."""
     well_formed: bool = True
     names_right: bool = False
     count_right: bool = False
@@ -111,7 +111,7 @@ def judge(case: Case, step: Step, answer: Answer, before: Sequence[RawCall] = ()
 
 
 def well_formed(answer: Answer, tools: Iterable[str]) -> bool:
-    """A client can work with it: OpenAI's form, arguments that are an object, nothing of a dialect in the text."""
+    """Whether a client can use it: OpenAI's format, arguments that are an object, no dialect in the text."""
     if answer.faults or (leaked(answer.content, tools) and UNDECLARED not in answer.warned):
         return False
     try:
@@ -152,7 +152,7 @@ def _fault(
 
 
 def formal_fault(answer: Answer, tools: Collection[str]) -> tuple[str, str] | None:
-    """What is wrong with an answer whatever was wanted."""
+    """Faults of an answer that don't depend on the expected one."""
     if answer.warned and answer.finish != "length" and (begun := _unreadable(answer)):
         # A stream can't take back what it has said: its first half was a call.
         return "abandoned_call", f"{begun.name} was begun and couldn't be read to its end: {begun.arguments[:100]}"
@@ -330,7 +330,7 @@ _JSON_CALL = re.compile(r'\{\s*"(?:name|function|tool)"\s*:\s*"([^"]+)"[^{}]*"(?
 
 
 def leaked(content: str, tools: Iterable[str]) -> str | None:
-    """The piece of a dialect that stands in a text where calls should have been read from it."""
+    """The piece of a dialect that was left in the text instead of becoming a call."""
     if found := _MARKS.search(content):
         return found[0]
     if (found := _JSON_CALL.search(content)) and found[1] in set(tools):

@@ -23,7 +23,7 @@ _FOLDED = re.compile(r"[ ,./\-_*^]")
 
 
 class BadRule(ValueError):
-    """A case file asks for something that there isn't."""
+    """A case file uses an unknown rule."""
 
 
 def folded(text: str) -> str:
@@ -32,7 +32,7 @@ def folded(text: str) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """The JSON type; integers and other numbers are told apart."""
+    """The JSON type; distinguishes integers from other numbers."""
     match value:
         case None:
             return "null"
@@ -97,7 +97,7 @@ class Eq:
 
 @dataclass(frozen=True)
 class Fold:
-    """Equal after folding, in the strict score too: for words that a person would take as the same."""
+    """Equal after folding, in the strict score too: for texts that a person would consider the same."""
 
     value: str
     optional: ClassVar[bool] = False

@@ -1,4 +1,4 @@
-"""The right answer to a case, and answers that are wrong in one way: what the self-check feeds the judge. Pure."""
+"""The right answer to a case, and answers that are wrong in one way, as input for the self-check. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORDS = "I would rather say this in words."
 
 
 def answer(case: Case, step: Step) -> Answer:
-    """What the first way of the step asks for."""
+    """The answer by the first alternative of the step."""
     return _answer(step.expect[0], case.steps.index(step))
 
 
@@ -44,7 +44,7 @@ def always(case: Case) -> Answer:
 
 
 def leaky(right: Answer) -> Answer:
-    """The calls as a dialect's text that nobody has read."""
+    """The calls as unparsed text of a dialect."""
     texts = [f'<tool_call>{{"name": "{call.name}", "arguments": {call.arguments}}}</tool_call>' for call in right.calls]
     return Answer(content="\n".join(texts) or right.content, finish="stop")
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: figures, SVG, what flipped with both outputs. Pure."""
+"""The report as one self-contained HTML file: figures, SVG, and changed cases with both outputs. Pure."""
 
 from __future__ import annotations
 

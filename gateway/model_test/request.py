@@ -1,4 +1,4 @@
-"""How a case is put to an endpoint. Pure: settings and a case to a request body, and its tool names back."""
+"""Turns a case and settings into a request body, and maps tool names back. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Streamed = Literal["off", "on", "both"]
 
 @dataclass(frozen=True)
 class Settings:
-    """All that may change an answer; equal for results that are to be compared."""
+    """Everything that may change an answer; equal for comparable results."""
 
     temperature: float = 0.0
     top_p: float = 1.0

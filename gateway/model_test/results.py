@@ -1,4 +1,4 @@
-"""From samples to what is told, kept and compared. Pure but for reading and writing the file."""
+"""Turns samples into results to report, store and compare. Pure, except for reading and writing the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BadResult(ValueError):
 
 
 def collect(plan: Plan, suite: Suite, samples: Mapping[str, Json], about: Json) -> Json:
-    """The results of a run. Where too much failed, or wasn't asked, `complete` is false and there are no scores."""
+    """The results of a run. If too many cases failed or weren't run, `complete` is false and there are no scores."""
     wanted = [samples.get(task.key) for task in plan.tasks]
     asked = [sample for sample in wanted if sample is not None]
     errors = [sample for sample in asked if suspicious(sample)]
@@ -62,7 +62,7 @@ def collect(plan: Plan, suite: Suite, samples: Mapping[str, Json], about: Json) 
 
 
 def _case(case: Case, samples: Sequence[Json], plan: Plan) -> Json:
-    """What one case came to. Asked both ways, it passes if both pass and agree; repeats tell how steady that is."""
+    """One case's result. Run whole and streamed, it passes if both pass and agree; repeats show how stable it is."""
     rounds: dict[int, list[Json]] = defaultdict(list)
     for sample in samples:
         rounds[sample["repeat"]].append(sample)
@@ -104,7 +104,7 @@ def _agree(samples: Sequence[Json]) -> bool:
 
 
 def _said(samples: Sequence[Json]) -> str:
-    """The answers without what is chance: ids, layout of arguments, usage."""
+    """The answers without random parts: ids, layout of arguments, usage."""
     said = []
     for sample in sorted(samples, key=lambda sample: sample["way"]):
         for answer in sample["answers"]:
@@ -137,7 +137,7 @@ def share(outcomes: Sequence[bool]) -> Share:
 
 
 def summary(cases: Mapping[str, Json]) -> dict[str, Share]:
-    """Strict accuracy, overall and by category; what has no answer counts nowhere."""
+    """Strict accuracy, overall and by category; cases without an answer don't count."""
     counted = [case for case in cases.values() if case["s"] in "PF"]
     made = {"overall": share([case["s"] == "P" for case in counted])}
     for category in sorted({case["c"] for case in counted}):
@@ -223,7 +223,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def baseline(result: Json, name: str) -> Json:
-    """What is kept of a run, and committed: no answers, no addresses of this machine. Raises BadResult."""
+    """The part of a run to keep and commit: no answers, no addresses of this machine. Raises BadResult."""
     if not result["complete"]:
         raise BadResult("an incomplete run can't be a baseline")
     kept = ("format", "created", "suite", "gated", "checker", "target", "request", "host", "tool", "complete")
@@ -231,7 +231,7 @@ def baseline(result: Json, name: str) -> Json:
 
 
 def write(file: Path, result: Json) -> None:
-    """Readable heads, a line for each case."""
+    """Writes readable headers, and a line for each case."""
     rest = {key: value for key, value in result.items() if key != "cases"}
     text = json.dumps(rest, indent=1, ensure_ascii=False)
     if "cases" in result:

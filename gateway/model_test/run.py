@@ -1,4 +1,4 @@
-"""Asks the cases, judges, and writes each sample down at once, so that a run can be taken up again."""
+"""Runs the cases, judges them, and writes each sample at once, so that a run can be resumed."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SAMPLES = "samples.jsonl"
 
 
 class OtherRun(Exception):
-    """The folder holds samples that were asked otherwise; names what differs."""
+    """The folder has samples of a run with other settings; names the differences."""
 
 
 class Unreachable(Exception):
-    """No run can begin: the endpoint doesn't answer, or not this model."""
+    """The run can't begin: the endpoint doesn't answer, or doesn't have the model."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Plan:
     settings: Settings
     tasks: tuple[Task, ...]
     fingerprint: Json
-    """What must be equal for samples to go on with: see `fingerprint`."""
+    """What must be equal to resume a run: see `fingerprint`."""
     concurrency: int = 1
     max_error_rate: float = 0.02
     fake: bool = False
@@ -123,7 +123,7 @@ def _differences(one: Any, other: Any, at: str = "") -> Iterator[str]:
 
 
 async def preflight(client: Client, settings: Settings, warmup: int) -> Json:
-    """What the server says about itself, after a chat and a tool call came back as such. Raises Unreachable."""
+    """The server's description of itself, after a test chat and a test tool call. Raises Unreachable."""
     facts: Json = {}
     try:
         listing = await client.get("/models")
@@ -151,7 +151,7 @@ async def preflight(client: Client, settings: Settings, warmup: int) -> Json:
 
 
 async def run(client: Client, plan: Plan, samples: Samples, tell: Callable[[Json], None] = lambda sample: None) -> None:
-    """Asks what isn't there yet; errors of an earlier run are asked again.
+    """Runs the missing cases; repeats those that ended with an error in an earlier run.
 
     Stops as soon as more has failed than may fail, since no score can come of that, and at once where the server has
     ceased to answer at all.
@@ -188,7 +188,7 @@ async def _alive(client: Client) -> bool:
 
 
 def suspicious(sample: Json) -> bool:
-    """Counts towards the error rate: no answer, or a 5xx, even one that comes again for this case."""
+    """Whether it counts towards the error rate: no answer, or a 5xx, even one that recurs for this case."""
     return sample["status"] == "error" or (sample.get("http") or 0) >= 500
 
 
@@ -291,7 +291,7 @@ def _times(reply: Reply) -> Json:
 
 
 def _turn(answer: Answer, results: Sequence[str]) -> list[Json]:
-    """The model's turn and what its tools gave, as the next request has them."""
+    """The model's turn and its tools' results, in the form of the next request."""
     if not answer.calls:
         return [{"role": "assistant", "content": answer.content}]
     calls = [

@@ -1,4 +1,4 @@
-"""Does the judge tell right from wrong? Without an endpoint: the commonest defect of benchmarks is in their scoring."""
+"""Checks that the judge distinguishes right from wrong, without an endpoint: benchmarks err most in scoring."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VECTORS: tuple[tuple[str, float, float], ...] = (
     ("Newcombe 36/12/2/0, low", stats.newcombe_paired(36, 12, 2, 0)[0], 0.0569),
     ("Newcombe 36/12/2/0, high", stats.newcombe_paired(36, 12, 2, 0)[1], 0.3404),
 )
-"""What the statistics give, and what was published or computed elsewhere."""
+"""Computed statistics, and the values published or computed elsewhere."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Report:
 
 
 def statistics() -> list[str]:
-    """What isn't as it should be."""
+    """The statistics that differ from their expected values."""
     return [f"{name}: {got:.5f}, not {want}" for name, got, want in VECTORS if abs(got - want) > 6e-5]
 
 

@@ -1,4 +1,4 @@
-"""Is a difference more than noise? Proportions, pairs and their intervals; pure, exact where exactness is cheap.
+"""Statistics of proportions and pairs, with intervals; pure, and exact where that is cheap.
 
 Pairs of one case under two models: `b` passed with the first alone, `c` with the second alone.
 """

@@ -1,6 +1,6 @@
-"""What is tested: the endpoint, a gateway started for the occasion, and the facts that go into the results.
+"""The test target: the endpoint, a gateway started for the run, and the facts for the results.
 
-The benchmark talks HTTP. What it must know of the configuration it asks `ctxgate models --json`.
+The benchmark uses HTTP. It gets what it needs of the configuration from `ctxgate models --json`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHECKOUT = HERE.parents[1]
 _IN_CHECKOUT = (_CHECKOUT / "benchmarks" / "baselines").is_dir()
 BASELINES = _CHECKOUT / "benchmarks" / "baselines" if _IN_CHECKOUT else USER.user_data_path / "model-test"
 RUNS = _CHECKOUT / "runs" if _IN_CHECKOUT else USER.user_state_path / "runs"
-"""Where results are kept: in a source checkout beside the code, else in the user's folders."""
+"""The folder of results: beside the code in a source checkout, else in the user's folders."""
 
 START_SECONDS = 30
 STOP_SECONDS = 20
@@ -92,7 +92,7 @@ def _address(process: subprocess.Popen[bytes], log: Path, before: int) -> str:
 
 
 def facts(report: Json | None, model: str) -> Json:
-    """About the model, as far as the configuration tells; for results."""
+    """Facts about the model from the configuration, for results."""
     entry = next((row for row in (report or {}).get("models", ()) if row["name"] == model), None)
     if entry is None:
         return {"model": model}

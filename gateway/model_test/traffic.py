@@ -1,4 +1,4 @@
-"""Does a candidate answer recorded requests worse than the current model? Pure.
+"""Tests whether a candidate answers recorded requests worse than the current model. Pure.
 
 The recorded answer is the reference for both: the current model is asked again, so that chance counts against both
 alike. An answer is right if it conforms to its request, and calls what the reference calls.
@@ -20,18 +20,18 @@ from gateway.model_test.compare import Rules, Test, paired
 from gateway.model_test.judge import formal_fault, schema_fault
 
 DROP, SURE = 0.05, 0.95
-"""A candidate that is worse by this share is stopped at least this often."""
+"""How often, at least, a candidate that is worse by this share is stopped."""
 RULES = Rules(margin=1.0)
 MAX_UNANSWERED = 0.02
-"""The share of requests without an answer, above which nothing is said of the others."""
+"""The share of requests without an answer above which there is no verdict."""
 MANY = 0.3
 """The share of changes up to which `needed` is exact."""
 LONG = 80
-"""Characters of a free text above which it must only be there: no two models write the same letter."""
+"""A free text with more characters only has to be present: no two models write the same letter."""
 
 Step = Literal["unanswered", "conform", "finish", "calls", "arguments"]
 STEPS: tuple[Step, ...] = ("unanswered", "conform", "finish", "calls", "arguments")
-"""What can be wrong with an answer, the worst first."""
+"""The steps at which an answer can be wrong, the worst first."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _needed(flips: float) -> int:
 
 
 def fault(asked: Asked, answer: Answer | Fault | None) -> Fault | None:
-    """What is wrong with the answer; None: it conforms, and does as the reference does."""
+    """The fault of the answer; None: it conforms, and does what the reference does."""
     if answer is None or isinstance(answer, Fault):
         return answer
     if found := nonconforming(asked, answer):
@@ -176,7 +176,7 @@ def fault(asked: Asked, answer: Answer | Fault | None) -> Fault | None:
 
 
 def nonconforming(asked: Asked, answer: Answer) -> str | None:
-    """What the answer breaks of its request: the tools' schemas, tool_choice, response_format."""
+    """Which constraint of the request the answer violates: the tools' schemas, tool_choice, response_format."""
     tools = asked.tools
     formal = formal_fault(answer, tools)
     # Where the recorded answer ran into max_tokens, too, the request is to blame.

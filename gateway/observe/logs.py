@@ -15,7 +15,7 @@ from gateway.config.hidden import hider
 from gateway.config.values import Log
 
 LOGGERS = ("ctxgate", "uvicorn.error", "mcp", "opentelemetry")
-"""Whose messages pass the formatter, which hides secrets."""
+"""Loggers whose messages pass through the formatter, which hides secrets."""
 QUIET = ("uvicorn.error", "httpx", "httpcore")
 
 

@@ -34,7 +34,7 @@ MAX_RECORDED = 32 * 1024 * 1024
 MAX_MESSAGE = 4096
 """Characters of an error's message that the log keeps: one may quote much of the request."""
 MAX_NAME = 100
-"""Characters of a model's name that the log keeps where a client asked for one that there isn't."""
+"""Characters of an unknown model's name that the log keeps."""
 
 OK, LEFT = "ok", "client_left"
 Outcome = str
@@ -42,7 +42,7 @@ Outcome = str
 
 
 class Failure(str):
-    """An error's category, as an `Outcome`, which also says what the client was told."""
+    """An error's category, as an `Outcome` that also has the client's error message."""
 
     message: str
     code: str
@@ -58,7 +58,7 @@ class Failure(str):
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """The outcome of an answer that raised this. Marks an error as one that the log has thereby."""
+    """The outcome of an answer that raised this. Marks an error as logged."""
     if isinstance(error, GatewayError):
         error.booked = True
         return Failure.of(error)
@@ -66,7 +66,7 @@ def outcome_of(error: BaseException) -> Outcome:
 
 
 def key_of(began: float) -> str:
-    """The key of the request that came then, by time.monotonic; it has one before it has a number."""
+    """The key of a request, from its arrival by time.monotonic; a request has a key before it has a number."""
     return f"{began:.6f}"
 
 
@@ -113,13 +113,11 @@ Row = tuple[
 class Entry(Struct):
     """One answer. at: its end, in seconds since 1970. Durations are in seconds.
 
-    key: see `key_of`. error: what the client was told; None unless it failed. client: the program that asked, "" if it
-    didn't say. first_seconds: None if nothing was streamed. cached_tokens: those of the prompt that the engine didn't
-    need to read. restored_tokens: those of them that came from a saved prompt. seconds_saved: what reading them would
-    have taken; 0 if nobody knows. prefix: where its prompt differs from the turn before, so that the engine had to read
-    it again.
-    warnings: codes of `normalizers.Warn`. recorded: whether the log holds
-    its bytes.
+    key: see `key_of`. error: the client's error message; None unless it failed. client: the client program, "" if
+    unknown. first_seconds: None if nothing was streamed. cached_tokens: those of the prompt that the engine didn't need
+    to read. restored_tokens: those of them that came from a saved prompt. seconds_saved: what reading them would have
+    taken; 0 if nobody knows. prefix: where its prompt differs from the previous turn's, so that the engine had to read
+    it again. warnings: codes of `normalizers.Warn`. recorded: whether the log holds its bytes.
     """
 
     id: int
@@ -231,7 +229,7 @@ class Stats:
 
 
 class Total(Struct, gc=False):
-    """Sums over answers. errors: those that failed; a client that left is none. prompt_tokens includes cached_tokens.
+    """Sums over answers. errors: those that failed, without clients that left. prompt_tokens includes cached_tokens.
     seconds: from requests to the ends of their answers."""
 
     requests: int = 0
@@ -243,7 +241,7 @@ class Total(Struct, gc=False):
 
 
 Party = tuple[str, str, str, str]
-"""What usage is counted by: day (UTC, as 2026-11-23), key, model, client."""
+"""The dimensions of usage: day (UTC, as 2026-11-23), key, model, client."""
 
 
 class Usage:
@@ -264,7 +262,7 @@ class Usage:
         return totals
 
     def put_back(self, totals: Mapping[Party, Total]) -> None:
-        """The store didn't take them."""
+        """Returns totals that the store couldn't take."""
         for party, old in totals.items():
             self._add(party, old)
 
@@ -274,7 +272,7 @@ class Usage:
 
 
 _INTERNAL: tuple[ApiName, ...] = ("rooms", "ctx")
-"""Whose requests come from no client program."""
+"""APIs whose requests don't come from a client program."""
 
 
 _NO_ERRORS = (OK, LEFT)
@@ -282,7 +280,7 @@ DAY_SECONDS = 86400
 
 
 def _saved(usage: Mapping[str, Any]) -> float:
-    """Seconds that a restored prompt saved. Ignores what isn't seconds: an upstream server may use the name, too."""
+    """Seconds that a restored prompt saved. Ignores other values: an upstream server may use the name, too."""
     value = usage.get("seconds_saved")
     return float(min(value, DAY_SECONDS)) if (type(value) is int or type(value) is float) and value > 0 else 0.0
 
@@ -294,14 +292,14 @@ class RequestLog:
         self.bodies = bodies
         self.usage = Usage()
         self.rows: list[Row] = []
-        """Rows to settle. Whoever appends one settles at UNSETTLED."""
+        """Rows to settle. At UNSETTLED rows, the code that appends one calls `settle`."""
         self._stats: dict[str, Stats] = {}
         self._last: deque[Row] = deque(maxlen=size)
         self._total = 0
         self.plain: type[Answer] = Answer
         """How an answer is read."""
         self.recorded: type[RecordedAnswer] = RecordedAnswer
-        """How one is read that is recorded."""
+        """How a recorded answer is read."""
 
     def read_by(self, plain: type[Answer], recorded: type[RecordedAnswer]) -> None:
         """How to read answers from now on."""
@@ -346,9 +344,9 @@ class RequestLog:
         return None
 
     def refused(self, api: ApiName, caller: Caller, error: GatewayError, body: bytes) -> None:
-        """Logs a request that no model got to see, such as one for a model that there isn't.
+        """Logs a request that never reached a model, such as one for an unknown model.
 
-        It counts for no model: what it names is the client's word.
+        It isn't counted for any model, since the name comes from the client.
         """
         self.settle()
         now = monotonic()
@@ -408,7 +406,7 @@ def _by_party(rows: Sequence[Row]) -> Iterable[tuple[tuple[str, ApiName, Caller]
 
 
 def error_of(outcome: Outcome) -> Mapping[str, Any] | None:
-    """What the client was told of a failure; None if the answer didn't fail."""
+    """The client's error message; None if the answer didn't fail."""
     if isinstance(outcome, Failure):
         found = outcome
     elif outcome in _NO_ERRORS:
@@ -455,7 +453,7 @@ def _prefix(usage: Mapping[str, Any]) -> list[str]:
 
 
 def _sum(usages: Sequence[Mapping[str, Any]], key: str) -> int:
-    """Sums a key over the engines' counts. Ignores anything but counts: a server of others may send what it likes."""
+    """Sums a key over the engines' counts. Ignores anything but counts: an external server may send anything."""
     try:
         values = [*map(itemgetter(key), usages)]
         total = sum(values)

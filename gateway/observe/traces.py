@@ -1,7 +1,7 @@
 """A span of OpenTelemetry for each request, by `log.traces`. Imported only if that is set.
 
-Attributes are those of the GenAI conventions; what these don't name begins with `ctxgate.`. No span holds what was
-said, unless `log.trace_content` asks for it. Spans leave in batches, in a thread of the SDK's.
+Attributes are those of the GenAI conventions; others begin with `ctxgate.`. Spans contain prompts and answers only if
+`log.trace_content` is set. A thread of the SDK sends spans in batches.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Event(Struct, frozen=True):
 
 
 class Note(Struct):
-    """What a span says beyond the request log. request: None unless it is a chat. answer: None if none came."""
+    """A span's data beyond the request log. request: None unless it is a chat. answer: None if there was none."""
 
     runtime: str
     span: Span
@@ -137,12 +137,12 @@ class Traces:
         span.end(_nanoseconds(clock + ended.end))
 
     def close(self) -> None:
-        """Sends what is left. Blocks."""
+        """Sends the remaining spans. Blocks."""
         self._provider.shutdown()
 
 
 def head_lines(span: Span) -> bytes:
-    """What tells a server the trace; see `gateway.upstream.trace`."""
+    """The headers that pass the trace to a server; see `gateway.upstream.trace`."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier, set_span_in_context(span, Context()))
     return b"".join(b"\r\n%b: %b" % (name.encode(), value.encode("latin-1")) for name, value in carrier.items())

@@ -1,4 +1,4 @@
-"""Whether the gateway itself is fit: how late its event loop is, and how long work waits for a thread."""
+"""The health of the gateway itself: how late its event loop is, and how long work waits for a thread."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Workers(ThreadPoolExecutor):
         super().__init__(max_workers, thread_name_prefix="worker")
         self._now = now
         self._queued: deque[tuple[float, Future[Any]]] = deque()
-        """In the order of their coming, in which they also begin."""
+        """In order of arrival, in which they also begin."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future = super().submit(fn, *args, **kwargs)
@@ -73,7 +73,7 @@ class Vitals:
         self.workers: Workers | None = None
 
     def problems(self) -> list[str]:
-        """What keeps the gateway from working, for people."""
+        """Why the gateway can't keep up, for people."""
         found = []
         if (late := self.lag.longest()) > LATE_SECONDS:
             found.append(f"the event loop was {late:.1f} s late")

@@ -1,7 +1,7 @@
 """An observer that writes spans of OpenTelemetry: `OpenAIProvider(…, observer=OpenTelemetry())`.
 
 One span for each attempt, named and described as OpenArmature's observability §5.5, §5.5.8 and §5.5.13 say. No span
-holds what was said: neither messages nor answers, texts, documents or `extra`.
+contains any content: neither messages nor answers, texts, documents or `extra`.
 """
 
 from __future__ import annotations

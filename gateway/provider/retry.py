@@ -39,7 +39,7 @@ class Retry:
     max_attempts: in all, the first included. transient: whether an error is worth another attempt.
     backoff: seconds to wait after failed attempt n, from 0; a server's Retry-After that is longer takes its place, and
         one beyond max_wait seconds ends the attempts, since the server would refuse earlier ones.
-    on_retry: told of each failed attempt that another follows: its number, and its error or degraded response.
+    on_retry: called after each failed attempt before another: its number, and its error or degraded response.
     per_attempt_override: config fields for the second attempt, the third, …; the last entry serves all further ones.
     reask: for content that breaks response_schema: returns the words in which to ask again. The next attempt has
         the model's answer and these words behind the messages. Without it such content isn't retried.

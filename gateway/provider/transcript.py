@@ -1,4 +1,4 @@
-"""A conversation as a value: goes on with another model, another API, or on another day."""
+"""A conversation as a value: continue it with another model, another API, or on another day."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Transcript(Sequence[Message]):
     messages: tuple[Message, ...] = ()
 
     def adding(self, *messages: Message) -> Transcript:
-        """A transcript with these messages behind."""
+        """A transcript with these messages appended."""
         return Transcript((*self.messages, *messages))
 
     @overload

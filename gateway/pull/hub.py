@@ -1,6 +1,6 @@
 """Fetches weights from the Hugging Face hub. Its own client knows the API, mirrors and tokens.
 
-The files come by `gateway.pull.download`, since that client begins an interrupted download anew.
+The files are downloaded by `gateway.pull.download`, since the hub's client restarts an interrupted download.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gateway.pull.progress import Progress
 
 MAIN = "main"
 SPLIT = re.compile(r"-00001-of-(\d{5})\.gguf$")
-"""Ends the name of the first file of several that hold one model."""
+"""The end of the first file's name, if a model is split into several."""
 
 
 class Remote(NamedTuple):

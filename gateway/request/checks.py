@@ -18,16 +18,16 @@ from gateway.wire.fold import Fold
 Json = dict[str, Any]
 
 ATTEMPTS = 3
-"""How often we ask a model for an answer that conforms."""
+"""How often to ask a model for an answer that conforms, in all."""
 
 MAX_FAULT = 500
-"""Characters of a fault that an error quotes; the fault may quote the answer."""
+"""The most characters of a fault that an error quotes; the fault may quote the answer."""
 
 MAX_CALLS = 100
-"""Calls of one answer, each of which is checked in turn."""
+"""The most calls of one answer to check."""
 
 MAX_HELD = 64 * 1024 * 1024
-"""Bytes of a stream that we hold back."""
+"""The most bytes of a stream to hold back."""
 
 
 class Enforced(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class Enforced(msgspec.Struct, frozen=True):
 
 
 class AnswerBuffer:
-    """A stream's payloads, held until all have come."""
+    """A stream's payloads, held back until all have arrived."""
 
     def __init__(self) -> None:
         self.payloads: list[bytes] = []
@@ -195,7 +195,7 @@ class Check:
 
 
 def unfenced(text: str) -> str:
-    """The text in a Markdown code fence, where that is all there is."""
+    """The text in a Markdown code fence, if there is nothing else."""
     found = re.fullmatch(r"\s*```[\w-]*\n(.*?)\n?```\s*", text, re.DOTALL)
     return found[1] if found else text.strip()
 

@@ -181,7 +181,7 @@ def _check_type(wanted: Any, place: str) -> None:
 
 
 def measured(request: ChatRequest, wanted: Constraint | None, notation: Notation | None, measure: Measure) -> None:
-    """Refuses schemas of which an engine would make a grammar that it can't bear.
+    """Refuses schemas whose grammar would overload the engine.
 
     llama.cpp, whose notation is GBNF, makes one of the tools, too, even if it only renders the prompt. Raises
     ProviderInvalidRequest. Blocks for a bounded time.
@@ -204,4 +204,4 @@ def _measured(schemas: list[Any], param: str, measure: Measure) -> None:
 def refused(constraint: Constraint, runtime: str) -> ProviderInvalidRequest:
     """The error for a constraint that this runtime can't enforce."""
     param = "tool_choice" if constraint.kind == "call" else "response_format"
-    return ProviderInvalidRequest(f"{param}: runtime {runtime} can't be held to it", param=param)
+    return ProviderInvalidRequest(f"{param}: runtime {runtime} can't enforce it", param=param)

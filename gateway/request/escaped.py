@@ -29,7 +29,7 @@ def may_need_escape(request: ChatRequest) -> bool:
 
 
 def needs_escape(request: ChatRequest, tokens: ControlTokens, spec: FormatSpec) -> bool:
-    """Whether it holds one of these tokens' texts where that is not the operator's or the model's own."""
+    """Whether it contains the text of one of these tokens outside the operator's and the model's own text."""
     if request.tools is not None and tokens.found(request.tools):
         return True
     messages = bytes(request.fields["messages"])
@@ -37,7 +37,7 @@ def needs_escape(request: ChatRequest, tokens: ControlTokens, spec: FormatSpec) 
 
 
 def escape_messages(messages: bytes, tokens: ControlTokens, spec: FormatSpec) -> bytes:
-    """The messages, as JSON, with every text escaped but the operator's.
+    """The messages, as JSON, with every text escaped except the operator's.
 
     The model's own earlier answers keep its marks of reasoning and calls, which chat templates look for.
     """

@@ -99,7 +99,7 @@ def tool_name(tool: Any) -> object:
 
 @lru_cache(maxsize=64)
 def free_text(spec: FormatSpec) -> RawText:
-    """How to ask for text that no grammar binds."""
+    """How to ask for unconstrained text."""
     return RawText(spec.markers if spec.keep_special else (), spec.think)
 
 

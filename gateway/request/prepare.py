@@ -1,4 +1,4 @@
-"""What we send for a request: one pure function of the request, the model's settings and what its engine can do."""
+"""Computes what to send for a request: a pure function of the request, the model's settings and its capabilities."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_KEPT = 8
 
 
 class Settings(Struct, frozen=True, eq=False):
-    """What config.yaml says about a model's requests.
+    """The settings of config.yaml for a model's requests.
 
     defaults: fields for requests that leave them out. strip: fields that callers may not set. force: fields that we
     set whatever the caller says. engine_enforces: trust the engine with every constraint. compile: makes the checkers
@@ -72,7 +72,7 @@ class Settings(Struct, frozen=True, eq=False):
         return cls(runtime, defaults, strip, force, engine_enforces, compile, write, call_deltas, measure)
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
-        """The fields that the engine gets for those that the caller gave."""
+        """The fields for the engine, from those of the caller."""
         fields = {**self.defaults, **given}
         if "max_completion_tokens" in fields and "max_tokens" not in given:
             fields.pop("max_tokens", None)
@@ -129,7 +129,7 @@ class Terms(Struct, frozen=True, eq=False):
     guarded: bool = False
 
     def piecewise(self, wanted: CallDeltas, by_grammar: bool) -> bool:
-        """Whether calls leave piece by piece, now that we know whether the engine took our grammar."""
+        """Whether to send calls piece by piece, now that we know whether the engine took our grammar."""
         return wanted == "always" or (wanted == "guarded" and self.guarded and by_grammar)
 
     def enforced(self, by_grammar: bool) -> Enforced | None:
@@ -177,7 +177,7 @@ class TermsCache:
 
 
 def _key(request: ChatRequest, can: Capabilities) -> tuple[object, ...]:
-    """All that terms depend on, for one model."""
+    """Everything that terms depend on, for one model."""
     if request.tool_choice is None and request.response_format is None:
         return can, request.tools, request.parallel_tool_calls
     fields = request.fields
@@ -260,7 +260,7 @@ def _edit_messages(fields: dict[str, Raw], terms: Terms, can: Capabilities, *, p
 
 
 def _without_the_rest(request: ChatRequest) -> ChatRequest:
-    """The request with nothing but what terms may depend on."""
+    """The request, reduced to what terms may depend on."""
     names = ("tools", "tool_choice", "response_format", "parallel_tool_calls")
     fields = {name: request.fields[name] for name in names if name in request.fields}
     return ChatRequest.parse(encode({"messages": [{"role": "user"}], **fields}))
@@ -269,7 +269,7 @@ def _without_the_rest(request: ChatRequest) -> ChatRequest:
 def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Terms:
     """How to ask and how to read, from the tools and the constraint of a request.
 
-    Raises ProviderInvalidRequest for what the engine couldn't be held to.
+    Raises ProviderInvalidRequest for constraints that the engine can't enforce.
     """
     request = _without_the_rest(request)
     check_tools(request, settings.runtime)

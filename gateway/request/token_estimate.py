@@ -1,4 +1,4 @@
-"""About how many tokens a request's prompt has, where no engine tells."""
+"""Estimates how many tokens a request's prompt has, if no engine can count them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from msgspec import Struct
 from gateway.wire.chat import ChatRequest, decode
 
 BYTES_PER_TOKEN = 3.6
-"""Of English prose and code in JSON, over the vocabularies of today's small models; they lie between 3 and 4.5."""
+"""Bytes per token of English prose and code in JSON, a mean over today's small models, which range from 3 to 4.5."""
 PER_MESSAGE = 4
-"""The marks that chat templates put around each."""
+"""The markers that chat templates put around each message."""
 PER_PICTURE = 800
 
 
@@ -28,7 +28,7 @@ def estimate(request: ChatRequest) -> int:
 
 
 def _size(value: Any) -> int:
-    """Bytes of the text in it; pictures aside."""
+    """Bytes of the text in it, without images."""
     if isinstance(value, str):
         return 0 if value.startswith("data:") else len(value.encode())
     if isinstance(value, list):

@@ -1,7 +1,7 @@
 """Keeps a room's turns within the context window of their model: the oldest turns become a summary.
 
-Each change is an event, and durable before the model is asked: a gateway that is killed meanwhile starts over from what
-stands. Messages and events stay in the store.
+Each change is an event, and durable before the model is called: a gateway that is killed meanwhile starts over from the
+recorded events. Messages and events stay in the store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gateway.rooms.schemas import Compacted
 from gateway.rooms.summary import Summariser
 
 UNKNOWN_WINDOW = 8192
-"""Tokens of a window that nobody has configured."""
+"""Tokens of a window that isn't configured."""
 ANSWER = 4
 """The answer may have at least the window divided by this, and the summary half of that."""
 LEAST_ANSWER = 16
@@ -45,7 +45,7 @@ Load = Callable[[int, int], Awaitable[Sequence[PastTurn]]]
 
 @dataclass(slots=True)
 class Measure:
-    """What is known of a model's window; refusals correct it.
+    """Estimates of a model's window and token count; refusals correct them.
 
     window: in tokens. scale: the engine's count of a conversation divided by ours, if that was too small.
     """
@@ -94,7 +94,7 @@ class RoomWindow:
         """The conversation to send. Raises GatewayError if the engine can't count it."""
         if self._past is None:
             self._past = [*await self._load(self._compacted.through_seq, MOST_TURNS + 1)]
-        # One result may not cost the whole past.
+        # One result must not displace the whole history.
         shown = with_short_results(turn, max(SHORT_RESULT, self._measure.window))
         tokens = await self._tokens(self._whole(shown), tools)
         while self._past and (tokens > self._most or len(self._past) > MOST_TURNS):

@@ -175,7 +175,7 @@ async def _resume(rooms: Rooms, services: Services) -> None:
             if services.forward is None:
                 log.warning("can't resume the rooms yet: %s", error)
                 return
-        # In a cluster, rooms that worked in a gateway that died go on in another one.
+        # In a cluster, another gateway resumes the rooms of one that died.
         if services.forward is None:
             return
         await asyncio.sleep(TAKE_OVER_SECONDS)

@@ -1,4 +1,4 @@
-"""What a turn knows of a room's past: earlier turns as messages of a conversation, read from the room's record."""
+"""A turn's view of a room's past: earlier turns as messages of a conversation, read from the room's record."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.provider import Message as Said
 from gateway.rooms.schemas import Event, Message
 
 ENDS = {"interrupted": "[interrupted]", "failed": "[the turn failed]", "limited": "[the turn reached its limit]"}
-"""What stands behind the text of a turn that didn't end by itself."""
+"""Suffixes for the text of a turn that didn't end normally."""
 
 NO_ANSWER = "[no answer]"
 
@@ -33,7 +33,7 @@ class Recorded:
 
 
 class Before:
-    """What a turn had done before it was cut off, read from its events."""
+    """The state of a turn before it was cut off, read from its events."""
 
     def __init__(self, recorded: Sequence[Event]) -> None:
         self.used = Used()
@@ -74,7 +74,7 @@ class Before:
                 self.started.pop(payload["call_id"], None)
                 self.said.append(ToolMessage(dump(payload["result"]), payload["call_id"]))
             case "agent:turn_end":
-                self.used = Used()  # the room failed, and was woken: the turn has its bounds anew
+                self.used = Used()  # the room failed and was woken: the turn gets fresh limits
 
 
 def past_turn(recorded: Recorded, takes: Callable[[ToolCall], bool]) -> PastTurn:
@@ -96,7 +96,7 @@ def past_turn(recorded: Recorded, takes: Callable[[ToolCall], bool]) -> PastTurn
 
 
 def _answered(said: Sequence[Said]) -> list[Said]:
-    """With a result for each call, which every provider demands."""
+    """Adds a result for each call, which every provider requires."""
     found: list[Said] = []
     waiting: list[str] = []
     for message in said:

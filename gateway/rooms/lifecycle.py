@@ -60,7 +60,7 @@ TOOLS = (IDLE, RELEASE)
 
 
 class Requested:
-    """What the model has asked of its room in one turn. recorded: the turn's events so far."""
+    """The model's requests to its room in one turn. recorded: the turn's events so far."""
 
     def __init__(self, recorded: Sequence[Event] = ()) -> None:
         self.idle_reason: str | None = None

@@ -132,13 +132,13 @@ def _file_paths() -> dict[str, Any]:
     path = _query("path", {"type": "string", "default": "/"}, "A folder.")
     parameters = [
         path,
-        _query("recursive", {"type": "boolean", "default": False}, "Also what is in its folders."),
+        _query("recursive", {"type": "boolean", "default": False}, "Also the contents of its folders."),
         _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 1000}, "The most entries."),
     ]
     entries = _object(entries=_array(entry), more={"type": "boolean"})
     upload = _operation("Upload a file, or replace it", {"200": entry, "201": entry})
     upload["requestBody"] = {"content": {"application/octet-stream": {"schema": _BYTES}}, "required": True}
-    recursive = _query("recursive", {"type": "boolean", "default": False}, "A folder with all that is in it.")
+    recursive = _query("recursive", {"type": "boolean", "default": False}, "A folder with all its contents.")
     inside = {"name": "path", "in": "path", "required": True, "schema": _TEXT, "description": "It may have slashes."}
     return {
         "/llm/room/{id}/files": {
@@ -179,7 +179,7 @@ def _record_paths() -> dict[str, Any]:
     listing = [
         _query("limit", {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}, "The most records."),
         _query("offset", {**_NUMBER, "default": 0}, "Records to skip."),
-        _query("trashed", {"enum": ["exclude", "include", "only"], "default": "exclude"}, "Those in the trash."),
+        _query("trashed", {"enum": ["exclude", "include", "only"], "default": "exclude"}, "Records in the trash."),
     ]
     one, name = [_named("model"), _named("id")], [_named("model")]
     return {

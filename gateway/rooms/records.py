@@ -71,7 +71,7 @@ async def describe(records: Records, request: Request) -> tuple[int, Any]:
 
 @_verb
 async def define(records: Records, request: Request) -> tuple[int, Any]:
-    """Refuses patterns, which run on text that language models write: one can take for ever."""
+    """Refuses patterns, which run on text that language models write: one can take forever."""
     wanted = wire.read(msgspec.json.Decoder(Defined), await request.body() or b"{}")
     if found := next(_patterns(wanted.schema), None):
         message = f"schema: {found} can only be set with `ctxgate records define`, on the gateway's own machine"

@@ -52,7 +52,7 @@ class Host(Protocol):
 
 
 class LiveRoom:
-    """A room while somebody uses it, in one process at a time. Everything that must last is in the store.
+    """A room while it is in use, in one process at a time. All durable state is in the store.
 
     All writes happen under `_lock`, so followers see events in the order of their numbers.
     """
@@ -179,7 +179,7 @@ class LiveRoom:
         return Rest(tx)
 
     def _taken(self, found: Task | Rest) -> None:
-        """Forgets what was asked of the turn before. A resumed turn keeps an interrupt that is already recorded."""
+        """Clears requests to the previous turn. A resumed turn keeps an interrupt that is already recorded."""
         if not (isinstance(found, Task) and found.resumed):
             self._interrupted = self._release_at_once = False
 

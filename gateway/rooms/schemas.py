@@ -36,7 +36,7 @@ class Actor(Struct, forbid_unknown_fields=True):
     instructions: Prose | None = None
     """The first part of the system message."""
     context_window: Annotated[int, Meta(ge=256)] | None = None
-    """Of the model, in tokens; null: `context_window` of config.yaml, else 8,192."""
+    """The model's window in tokens; null: `context_window` of config.yaml, else 8,192."""
 
 
 class WakePolicy(Struct, forbid_unknown_fields=True):
@@ -88,7 +88,7 @@ class Rent(Struct, forbid_unknown_fields=True):
 
 
 class Update(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Fields that are left out stay as they are."""
+    """Omitted fields stay unchanged."""
 
     purpose: Prose | UnsetType | None = UNSET
     metadata: Metadata | UnsetType = UNSET
@@ -100,7 +100,7 @@ class Update(Struct, forbid_unknown_fields=True, omit_defaults=True):
     bounds: TurnBounds | UnsetType = UNSET
     mounts: Mounts | UnsetType = UNSET
     summary_text: Prose | UnsetType | None = UNSET
-    """Replaces what the actors know of the past that they no longer see word for word."""
+    """Replaces the actors' summaries of the past that they no longer see verbatim."""
 
 
 class TextPart(Struct, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -174,7 +174,7 @@ class Secret(Struct, forbid_unknown_fields=True):
 
 
 class Compacted(Struct):
-    """What an actor knows of the room's past up to a message."""
+    """A summary of the room's past up to a message, for one actor."""
 
     through_seq: int
     text: str

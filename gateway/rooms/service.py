@@ -76,7 +76,7 @@ class Rooms:
 
     @property
     def _config(self) -> Config:
-        """The present one: a reload replaces it."""
+        """The present configuration: a reload replaces it."""
         return self._services.gateway.config
 
     @property
@@ -359,7 +359,7 @@ class Rooms:
     async def wake(self, tenant: str, room_id: str, *, retry: bool = True) -> Room:
         """Wakes a room; an active or idle one stays as it is. A failed room resumes its failed turn.
 
-        retry: if False, a failed room goes on with the queued message.
+        retry: if False, a failed room continues with the queued message.
         """
         await self.open()
         room = self._room(room_id)
@@ -405,7 +405,7 @@ class Rooms:
         return shown
 
     async def files(self, tenant: str, room_id: str, *, change: bool = False) -> Callable[[], JailedFileSystem]:
-        """What opens the room's files; it blocks.
+        """A function that opens the room's files; it blocks.
 
         change: raises ProviderInvalidRequest (409) if the room's state refuses a change.
         """
@@ -436,7 +436,7 @@ class Rooms:
     async def follow(self, tenant: str, room_id: str, after: int, *, tail: bool) -> AsyncIterator[bytes]:
         """The room's events after number `after` as server-sent events, each once and in order.
 
-        tail: goes on with new events, and keep-alive comments, until the room has no worker.
+        tail: continues with new events and keep-alive comments until the room has no worker.
         A follower takes no memory: a slow one reads from the store.
         """
         await self.open()

@@ -1,4 +1,4 @@
-"""The states of a room: the table of transitions, and which verb each state refuses."""
+"""The states of a room: the table of transitions, and the verbs that each state refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summaries of earlier turns, written by a model in as many calls as its own window needs, or else cut together."""
+"""Summaries of earlier turns, written by a model in as many calls as its window requires, or else made of excerpts."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CALLS = 8
 LEAST_PIECE = 200
 """Characters below which a piece that the model refuses as too long isn't halved."""
 EXCERPT, LEAST_EXCERPT = 100, 20
-"""Characters of each thing said, where no model writes the summary."""
+"""Characters of each message in a summary of excerpts."""
 CHARS_PER_TOKEN = 2
-"""Of the texts that the model reads: fewer than there are, so that its window suffices."""
+"""Characters per token of the texts that the model reads: an underestimate, so that they fit its window."""
 
 INSTRUCTION = (
     "You keep the memory of a conversation. The summary so far stands between <summary> and </summary>, what was said "
@@ -49,7 +49,7 @@ class Summariser:
         self._seconds = seconds
 
     async def write(self, before: str, turns: Sequence[PastTurn], tokens: int) -> Summary:
-        """The summary of `before`, an earlier summary, and of the turns behind it. tokens: its length at most."""
+        """The summary of `before`, an earlier summary, and the turns after it. tokens: its length at most."""
         try:
             async with asyncio.timeout(self._seconds) as deadline:
                 text = await self._write(before, turns, tokens)
@@ -89,7 +89,7 @@ class Summariser:
 
 
 def _quoted(text: str) -> str:
-    """Text that can't end its own mark."""
+    """Quotes text so that it can't end its own quotation."""
     return text.replace("</summary>", "< /summary>").replace("</turns>", "< /turns>")
 
 

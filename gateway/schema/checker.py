@@ -1,8 +1,8 @@
 """The checker of JSON Schemas for tools and the Python client, in bounded time whatever the schema and the value are.
 
-A small check runs here. One that may be large, or whose work we can't tell beforehand (patterns, circles of
-references), runs in another process, which is ended if it takes long. The gateway does nothing here with the schemas
-of its clients: it has a `Pool`.
+A small check runs here. One that may be large, or whose cost can't be predicted (patterns, circular references), runs
+in another process, which is killed if it takes too long. The gateway doesn't use this for its clients' schemas: it has
+a `Pool`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gateway.schema.fault import Checker, Fault
 from gateway.schema.pool import Pool, Threads
 
 COMPILED_HERE = 16 * 1024
-"""Characters of a schema; a longer one is compiled in another process. A millisecond takes some 300."""
+"""Characters of a schema; a longer one is compiled in another process. About 300 take a millisecond."""
 STEPS_HERE = 20_000
-"""Keywords evaluated in one check; more are evaluated in another process. A millisecond takes some 200."""
+"""Keywords evaluated in one check; more are evaluated in another process. About 200 take a millisecond."""
 
 
 pool = Pool(1)
 threads = Threads(pool)
-"""For checks of an event loop: they wait for their process in threads of their own, and take nobody else's."""
+"""Threads in which checks of an event loop wait for their process, so that they don't take those of other work."""
 
 
 class Schema:
@@ -55,4 +55,4 @@ class Schema:
 
 
 compiled = lru_cache(maxsize=256)(Schema)
-"""A `Compile` that remembers: agents send the same schemas with every call."""
+"""A `Compile` with a cache: agents send the same schemas with every call."""

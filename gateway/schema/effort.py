@@ -1,4 +1,4 @@
-"""How much work a check is, at most: what decides whether it needs a process of its own."""
+"""An upper bound for the work of a check, which decides whether it needs a process of its own."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 DEEPEST = 32
-"""Levels of a schema or a value beyond which we don't count."""
+"""Levels of a schema or a value beyond which counting stops."""
 MOST = 100_000
-"""What we count to, within one keyword's value."""
+"""The highest count within one keyword's value."""
 
 # fmt: off
 _FREE = frozenset({
@@ -31,7 +31,7 @@ _TIMES = {
 
 
 def steps(schema: Any) -> int | None:
-    """How many keywords `jsonschema` evaluates for one node of a value, at most; None if we can't tell.
+    """The most keywords that `jsonschema` evaluates for one node of a value; None if that can't be predicted.
 
     The schema need not be valid. We can't tell for patterns, `uniqueItems`, references in a circle, other drafts than
     2020-12, and keywords that aren't listed here.
@@ -94,7 +94,7 @@ class _Count:
 
 
 def _names(value: Any) -> int:
-    """Of other values than names, `jsonschema` compares each with each."""
+    """For values other than names, `jsonschema` compares each with every other."""
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise _Unknown

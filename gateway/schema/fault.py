@@ -1,4 +1,4 @@
-"""What a check of a value against a JSON Schema says: values alone, so that pure modules can name them."""
+"""The results of checking a value against a JSON Schema: only values, so that pure modules can use them."""
 
 from __future__ import annotations
 

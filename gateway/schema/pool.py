@@ -1,4 +1,4 @@
-"""A few processes for work on JSON Schemas from clients: none of it can stop the gateway, or outlast its time.
+"""A few processes for work on JSON Schemas from clients, which so can't block the gateway or exceed its time limit.
 
 A question that exceeds its time ends with its process. Processes start when they are first needed.
 """
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from normalizers.write.grammar import Grammar, Notation
 
 PROCESSES = 2
-"""Of one gateway."""
+"""Processes of one gateway."""
 THREADS = 4
-"""That wait for the processes' answers."""
+"""Threads that wait for the processes' answers."""
 WAITING = 64
 """Pieces of work that may wait for a thread."""
 ANSWER_SECONDS = 10.0
-"""Time on the clock for one answer, on a machine that has much else to do; the start is part of it."""
+"""Wall-clock limit for one answer, on a busy machine; includes the start."""
 ENVIRONMENT = ("PATH", "PYTHONPATH", "LANG")
 """The variables that a process inherits: none of them holds a secret."""
 STEPS_HERE = 300
@@ -122,13 +122,13 @@ class Pool:
         return content
 
     def close(self) -> None:
-        """Ends the processes; what they were asked fails. Nothing may be asked any more."""
+        """Ends the processes; pending questions fail. No more questions are allowed."""
         for process in self._processes:
             process.close()
 
 
 class Remote:
-    """A valid JSON Schema; a `Checker` that does nothing here."""
+    """A valid JSON Schema; a `Checker` that does no work in this process."""
 
     __slots__ = ("_pool", "text")
 
@@ -209,7 +209,7 @@ class _Process:
         return self.popen
 
     def close(self) -> None:
-        """Ends the process; what it was asked fails."""
+        """Ends the process; its pending question fails."""
         self._closed = True
         atexit.unregister(self.close)
         if self.popen is not None and self._owner == os.getpid():

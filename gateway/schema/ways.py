@@ -1,7 +1,7 @@
-"""How many ways an engine must follow at once if it holds a text to a JSON Schema by a grammar.
+"""How many alternatives an engine must follow at once to enforce a JSON Schema by a grammar.
 
-llama.cpp makes a grammar of the schema, and follows each way in which the text may go on, one by one, between two
-tokens of anybody: references that double take it years. Pure, and without bounds of time: see `pool`.
+llama.cpp turns the schema into a grammar, and between two tokens of any request follows each possible continuation
+in turn: references that double take it years. Pure, and without a time limit: see `pool`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from gateway.schema.fault import Unchecked
 
 MOST = 5_000
-"""Ways in which a value may begin."""
+"""The most ways in which a value may begin."""
 MOST_OPTIONAL = 1_000
-"""Properties that objects may leave out; the work on a grammar grows as the third power of them."""
+"""The most optional properties of objects; the work on a grammar grows with their third power."""
 MOST_PATHS = 100_000
 """Ways through the next LONG_TOKEN characters of a pattern: llama.cpp follows them all for each token that it tries."""
 LONG_TOKEN = 8
@@ -107,7 +107,7 @@ Paths = tuple[int, ...]
 """At one place of a pattern: the ways through the next 0, 1, … LONG_TOKEN characters, whichever they are."""
 
 Part = Callable[[Paths], Paths]
-"""A part of a pattern: from the paths behind it to those before it."""
+"""A part of a pattern: maps the paths after it to those before it."""
 
 _END: Paths = (1,) * (LONG_TOKEN + 1)
 _NONE: Paths = (0,) * (LONG_TOKEN + 1)

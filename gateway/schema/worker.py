@@ -1,4 +1,4 @@
-"""The process that does what may take long: `python -m gateway.schema.worker`. See `gateway.schema.pool`.
+"""The process for work that may take long: `python -m gateway.schema.worker`. See `gateway.schema.pool`.
 
 Patterns come from clients and texts from models: `(a+)+$` keeps Python's engine busy for years, and nothing but the
 end of its process stops it. This process has a limit of processor time for each question, and one of memory.
@@ -24,7 +24,7 @@ COMPILE_SECONDS = 2.0
 MEMORY = 1024**3
 """Bytes of address space, where the system bounds it."""
 NICE = 5
-"""Below the gateway and its engines in the system's eyes."""
+"""Niceness: a lower priority than the gateway and its engines."""
 MAX_REASON = 1000
 """Characters of a reason. It may quote the schema or the value."""
 

@@ -15,7 +15,7 @@ from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalid
 from gateway.server.asgi import Headers
 
 LOOPBACK = frozenset(("localhost", "host.docker.internal", "host.containers.internal"))
-"""Names that lead to this machine; nobody else can have them. The last two are what containers call it."""
+"""Names that always mean this machine. The last two are its names in containers."""
 METHODS = b"GET, POST, PUT, PATCH, DELETE, OPTIONS"
 EXPOSED = (
     *("x-ctxgate-mended", "x-ctxgate-healed", "x-ctxgate-enforced", "x-ctxgate-fallback", "x-ctxgate-estimate"),
@@ -49,10 +49,10 @@ class Access:
         self.agent = b""
         """The User-Agent of the request that was admitted last; b"" if it had none."""
         self._known: bytes | None = None
-        """The last `Host` that passed: one comparison costs less than a look into a table."""
+        """The last `Host` that passed: one comparison costs less than a table lookup."""
 
     def admit(self, headers: Headers, old: bool = False, page: bool = False) -> Headers:
-        """The headers that the answer must have for the page that asks; none if no page does.
+        """The headers that the answer needs for the page that sent the request; none if no page did.
 
         old: HTTP/1.0, which needs no `Host`. page: the request only shows a page of the gateway's own to a person, so
         that a link on another page may lead to it. Raises ProviderInvalidRequest (400) unless there is one valid
@@ -73,7 +73,7 @@ class Access:
         return ()
 
     def preflight(self, headers: Headers) -> Headers:
-        """What a browser is told that asks whether a page, which may use the gateway, may send a request."""
+        """The answer to a preflight request of a page that may use the gateway."""
         asked = {name: value for name, value in headers if name.startswith(b"access-control-request-")}
         if b"access-control-request-method" not in asked:
             return ()
@@ -132,7 +132,7 @@ def _refused(who: str) -> GatewayError:
 
 
 def _is_address(name: str) -> bool:
-    """An address can't be rebound: nobody else's page has it."""
+    """An IP address can't be rebound by someone else's page."""
     import ipaddress  # the start needn't wait for it
 
     try:
@@ -143,5 +143,5 @@ def _is_address(name: str) -> bool:
 
 
 def _shown(value: bytes) -> str:
-    """What a stranger wrote, cut and printable."""
+    """Text from a stranger, cut and made printable."""
     return ascii(value[:100].decode("latin-1"))

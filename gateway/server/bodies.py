@@ -1,4 +1,4 @@
-"""Bounds of request bodies: the length of one, the time that it may take, and the memory of all together."""
+"""Limits of request bodies: the length of each, the time that it may take, and the memory of all together."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, check_head, too_large
 
 BODY_SECONDS = 60.0
-"""For each further piece of a body, and for all of it, plus a second for every BYTES_PER_SECOND that came."""
+"""Time limit for each piece of a body, and for the whole, plus a second for every BYTES_PER_SECOND received."""
 BYTES_PER_SECOND = 128 * 1024
 SMALL = 64 * 1024
-"""Shorter bodies aren't counted: the bound on connections bounds them."""
+"""Shorter bodies aren't counted: the limit on connections limits them."""
 
 SCOPE_KEY = "ctxgate.body"
 """Where a `Body` is in an ASGI scope."""
@@ -45,7 +45,7 @@ class Body:
         check_head(headers, self._limit)
 
     def has(self, size: int) -> None:
-        """So much of it has come. Raises ProviderInvalidRequest (413) if that is too much for one body, and
+        """Counts received bytes. Raises ProviderInvalidRequest (413) if they are too many for one body, and
         ProviderUnavailable if it is for all together."""
         if size > self._limit:
             raise too_large(self._limit)

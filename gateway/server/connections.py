@@ -1,4 +1,4 @@
-"""How many connections there may be, and which one gives way to a new one."""
+"""Limits the number of connections, and chooses the one that gives way to a new one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Connection(Protocol):
     def spare(self) -> tuple[int, float] | None: ...
 
     def evict(self) -> None:
-        """Closes it at once. It counts as a connection until its client is told, but can't be spared again."""
+        """Closes it at once. It counts as a connection until the close is complete, but can't be evicted again."""
         ...
 
 
@@ -31,7 +31,7 @@ def most(wanted: int) -> int:
 
 
 def make_room(connections: Iterable[Connection]) -> bool:
-    """Closes the one that is spared most easily; whether there is any."""
+    """Closes the most dispensable connection; returns whether there was one."""
     ranked = [(spare, id(each), each) for each in connections if (spare := each.spare) is not None]
     if not ranked:
         return False
@@ -40,7 +40,7 @@ def make_room(connections: Iterable[Connection]) -> bool:
 
 
 def has_left(transport: asyncio.Transport) -> bool:
-    """Whether the client has closed the connection. Reading tells that too late: after what was sent before."""
+    """Whether the client has closed the connection. Reading would reveal that only after the data sent before."""
     number = transport.get_extra_info("socket").fileno()
     if number < 0:
         return True

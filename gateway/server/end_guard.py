@@ -1,7 +1,7 @@
-"""Ends the gateway if signals can't: C code that keeps Python's lock keeps Python's signal handlers from running, too.
+"""Ends the gateway if signals can't: C code that holds the GIL also keeps Python's signal handlers from running.
 
-A process of its own does it, since no thread of the gateway's would run either. It is a shell and not Python: it waits
-as long as the gateway runs, and Python would take 10 MB for that.
+A separate process does this, since no thread of the gateway would run either. It is a shell rather than Python: it runs
+as long as the gateway, and Python would take 10 MB for that.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 DOUBLED_SECONDS = 0.3
 """A signal that follows this soon is the same one: a terminal and a wrapper both pass on Ctrl-C."""
 LAST_SECONDS = 1.0
-"""For the gateway's own way to end at a second signal, or after its time."""
+"""How long the gateway has to end by itself after a second signal, or after its time."""
 SCRIPT = Path(__file__).with_suffix(".sh")
 
 
 class EndGuard:
-    """Of this process. Make it in the main thread; it listens to signals from then on, and guards once `start` ran."""
+    """Guards this process. Create it in the main thread; it hears signals from then on, and guards after `start`."""
 
     def __init__(self, seconds: float) -> None:
         """seconds: from the first signal to the end."""

@@ -4,8 +4,8 @@ uvicorn still does the rest: keep-alive, flow control, shutdown. A request for a
 usual ASGI way. Of uvicorn's internals this uses `HttpToolsProtocol`'s callbacks, its `cycle` and what it reads of it;
 pyproject.toml pins the range.
 
-Everything that a client may send has a bound before its key is looked at: connections, the time and the size of a
-head, what stands between and behind the pieces of a body (trailers, chunk extensions), and requests sent ahead.
+Everything that a client may send is limited before its key is checked: connections, the time and the size of a head,
+whatever comes between and after the pieces of a body (trailers, chunk extensions), and pipelined requests.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from gateway.wire.limits import openai_headers
 log = logging.getLogger("ctxgate")
 
 _OFFERED: Any = SimpleNamespace(response_complete=True)
-"""Stands for a request whose head is read anew: uvicorn drops what belongs to it."""
+"""Represents a request whose head is parsed again: uvicorn drops its state."""
 
 MAX_HEAD = 64 * 1024
 """Bytes of a request besides its body: head, trailers, chunk extensions; and one PIECE more."""
 FRAMING = 32
 """Bytes around each piece of a body that don't count."""
 PIECE = 32 * 1024
-"""Bytes that are read at once: they may hold that many requests."""
+"""Bytes to read at once: they may contain many requests."""
 HEAD_SECONDS = 60.0
-"""For a request's head to be whole, and for a new connection to begin one."""
+"""Time limit for a complete request head, and for a new connection to begin one."""
 SLOW_SECONDS = 60.0
-"""How long a client may read nothing of what is ready for it."""
+"""How long a client may read nothing although data is ready for it."""
 LOOK_SECONDS = 1.0
-"""How soon it is noticed that a client has left that sent requests ahead."""
+"""How soon the gateway notices that a client with pipelined requests has left."""
 LINGER_SECONDS = 2.0
-"""How long a refused client may take to read why."""
+"""How long a refused client may take to read the reason."""
 TURNED_AWAY = 64
-"""Connections above the maximum that are told so; further ones are closed at once."""
+"""How many connections above the maximum get an error; further ones are closed at once."""
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 CLOSE = b"connection: close\r\n"
 
@@ -101,7 +101,7 @@ class HotApp(Protocol):
 
 
 class _Flow(FlowControl):
-    """Reads nothing while requests wait that the client sent ahead: each answer would let in more of them."""
+    """Pauses reading while pipelined requests wait: otherwise each answer would let in more of them."""
 
     def __init__(self, protocol: FastProtocol) -> None:
         super().__init__(protocol.transport)
@@ -113,7 +113,7 @@ class _Flow(FlowControl):
 
 
 class _NoParser:
-    """In place of the parser of a connection from which no request is taken any more."""
+    """Replaces the parser of a connection that takes no further requests."""
 
     def feed_data(self, data: bytes) -> NoReturn:
         raise httptools.HttpParserError
@@ -131,29 +131,29 @@ class FastProtocol(HttpToolsProtocol):
     )
 
     _idle_since: float | None
-    """Since when nothing is asked, by the loop's clock; None while something is."""
+    """Since when the connection is idle, by the loop's clock; None while it isn't."""
     worker: asyncio.Task[None] | None
     """Answers the connection's chats, one after another: a task for each costs more."""
     _due: ChatCycle | None
-    """The chat that it shall answer next."""
+    """The chat that it answers next."""
     _wanted: asyncio.Future[None] | None
     """What it waits for while none is due."""
     _active: Any
-    """The cycle that is answered, or was last; `cycle` is the newest."""
+    """The cycle that is being answered, or was last; `cycle` is the newest."""
     _half: bool
-    """A request is awaited or half read."""
+    """A request is awaited or partly read."""
     _spare: int
-    """Bytes that the present request may still have besides its body."""
+    """How many more bytes the present request may have besides its body."""
     held: bytes
-    """What came behind requests that wait for their answers, not read yet."""
+    """Unread bytes that came after requests that wait for their answers."""
     modern: bool
     """A request of the connection was HTTP/1.1."""
     _why: GatewayError
-    """What to tell a client whose bytes the parser refuses."""
+    """The error for a client whose bytes the parser refuses."""
     _fault: GatewayError | None
-    """Why no more requests are taken."""
+    """Why the connection takes no more requests."""
     _looked_at: list[tuple[bytes, bytes]] | None
-    """The headers of the request that was half read at the last look."""
+    """The headers of the request that was partly read at the last check."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -193,7 +193,7 @@ class FastProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def _look(self) -> None:
-        """Ends a connection whose request has been half read since the last look."""
+        """Ends a connection whose request has been partly read since the last check."""
         self._looking = None
         answering = self.cycle is not None and not self.cycle.response_complete
         if self._half and self._looked_at is self.headers and not answering:
@@ -229,7 +229,7 @@ class FastProtocol(HttpToolsProtocol):
             self._end(TOO_LONG)
 
     def _in_pieces(self, data: bytes) -> None:
-        """What lies behind requests that wait for their answers stays as it is until they are answered."""
+        """Leaves bytes after requests that wait for their answers unread until these are answered."""
         data = self.held + data
         self.held = b""
         for at in range(0, len(data), PIECE):
@@ -239,7 +239,7 @@ class FastProtocol(HttpToolsProtocol):
             self.data_received(data[at : at + PIECE])
 
     def _end(self, error: GatewayError) -> None:
-        """Takes no more requests: answers those that have come, then tells the client why."""
+        """Takes no more requests: answers the received ones, then sends the client the reason."""
         if self._fault is not None:
             if self._spare < 0:
                 self.transport.abort()
@@ -366,7 +366,7 @@ class FastProtocol(HttpToolsProtocol):
             self._ahead()
 
     def _ahead(self) -> None:
-        """A client isn't read while requests wait that it sent ahead, so it isn't seen to leave."""
+        """Polls for the client's departure: it isn't read from while its pipelined requests wait."""
         if self._leaving is None:
             self._leaving = self.loop.call_later(LOOK_SECONDS, self._look_whether_left)
 
@@ -391,7 +391,7 @@ class FastProtocol(HttpToolsProtocol):
         self._half = False
         cycle: Any = self.cycle
         if self.headers and cycle is not _OFFERED:
-            self.headers = []  # trailers, which nobody reads
+            self.headers = []  # trailers, which nothing uses
         if not cycle.response_complete:
             cycle.more_body = False
             if type(cycle) is not ChatCycle or cycle.arrived is not None:
@@ -415,7 +415,7 @@ class FastProtocol(HttpToolsProtocol):
             self._close_in(self.timeout_keep_alive)
 
     def _next(self) -> None:
-        """Begins with the next of the requests that were sent ahead, if their client is still there."""
+        """Begins the next pipelined request, if the client is still connected."""
         if has_left(self.transport):
             self.transport.abort()
             return
@@ -499,7 +499,7 @@ class _Heads:
         self._known: dict[tuple[int, Headers, bool], bytes] = {}
         self._status, self._keep_alive, self._last = 0, False, b""
         self._headers: Headers | None = None
-        """The last head: comparing costs less than a look into the table."""
+        """The last head: a comparison costs less than a table lookup."""
 
     def head(self, status: int, headers: Headers, keep_alive: bool, own: list[tuple[bytes, bytes]]) -> bytes:
         """Without the empty line at the end. own: the headers that uvicorn adds."""
@@ -542,7 +542,7 @@ class ChatCycle:
         "wrote",
     )
     response_started = False
-    """As far as uvicorn is concerned: an answer doesn't begin before the whole body is there."""
+    """For uvicorn: an answer doesn't begin before the whole body is there."""
 
     def __init__(self, protocol: FastProtocol) -> None:
         self.body: bytes | bytearray = b""
@@ -560,7 +560,7 @@ class ChatCycle:
         self._granted: Headers = ()
         """Headers for the web page that asks."""
         self._left = b""
-        """Lines of the answer's head that tell what is left of the key's limits."""
+        """Header lines that say what is left of the key's limits."""
         self._meter: Meter | None = None
         """Of the key's limits, once it has counted the request in."""
         self._headers: Headers = protocol.headers

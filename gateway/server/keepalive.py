@@ -35,7 +35,7 @@ class KeepAlive:
     """The comments of one stream. The first comes after `progress_after` seconds; a faster stream costs one timer.
 
     progress: the present progress as text; once the answer has begun only that of a held call, or of an
-    answer that was put aside, is said.
+    answer that was put aside, is reported.
     keep_alive: seconds of silence before a keep-alive comment. ping: bytes to write with each comment that comes after
     the answer has begun, for clients that don't count comments as life.
     started: the response's head was sent, or is about to be, so that an error can no longer be a status.

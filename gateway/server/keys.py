@@ -107,7 +107,7 @@ class KeyFile:
     ) -> tuple[Key, str]:
         """Returns the entry and the key, which is shown this once.
 
-        limits: hold where scopes allow nothing but models; in rooms, models work for others than the caller.
+        limits: allowed only with the scope models; in rooms, models also work for other callers.
 
         Raises ProviderInvalidRequest, and ProviderUnavailable if the file can't be written.
         """
@@ -152,7 +152,7 @@ class KeyFile:
         return gone[0]
 
     def change(self, work: Callable[[tuple[Key, ...]], tuple[Key, ...]]) -> None:
-        """Replaces the keys by what `work` makes of them. Raises what it raises, and ProviderUnavailable."""
+        """Replaces the keys by the result of `work`. Raises what it raises, and ProviderUnavailable."""
         with self._locked():
             self._write(work(self.read()))
 
@@ -223,7 +223,7 @@ class Keyring:
             digest = hashlib.sha256(key).digest()
             if (found := self._find(digest)) is not None:
                 return found
-            # The key may be newer than the last look at the file.
+            # The key may be newer than the last read of the file.
             if self._look() and (found := self._find(digest)) is not None:
                 return found
         raise ProviderAuthentication("a valid API key is needed: send it as 'Authorization: Bearer KEY'")

@@ -35,7 +35,7 @@ NAMES = {
 
 
 class LimitReached(ProviderRateLimit):
-    """more: the headers of the API that tell what is left."""
+    """more: the API's headers that say what is left."""
 
     def __init__(self, message: str, retry_after: float, more: Headers) -> None:
         super().__init__(message, retry_after=retry_after)
@@ -108,7 +108,7 @@ class KeyMeter:
         self.key = key
         self.ended = 0
         self.remembers = False
-        """The day's tokens are those of the store and of this process."""
+        """The day's tokens: those in the store plus those of this process."""
         self._wake = wake
         self._awake = False
         self._now = now
@@ -122,7 +122,7 @@ class KeyMeter:
         self._elsewhere: dict[str, int] = {}
         """Other gateways of the cluster, with their requests at a time."""
         self._stale = True
-        """Whether to look before the next request."""
+        """Whether to recompute before the next request."""
         self._granted = self._free = 0
         """How many requests could come at the last grant without another one, and how many still can."""
         self._entered = self._booked = 0
@@ -130,7 +130,7 @@ class KeyMeter:
         self._last = self._beyond = 0
         """Up to which of them the limit on requests goes, and by how many that is more than was granted."""
         self._tokens_seen = self._tokens_left = MOST
-        """What was left at the last look, and what is left now."""
+        """What was left at the last computation, and what is left now."""
         self._lines = self._lines_if_used = b""
         """What `enter` returns, now and once more tokens are used; `%` takes the requests and tokens that are left."""
         self.change(limits)
@@ -263,7 +263,7 @@ class KeyMeter:
         return f"{self.limits.tokens_per_day} tokens a day", DAY - clock % DAY
 
     def _look(self, now: float) -> Standing:
-        """Works out what is left. Of two limits on tokens, it is that of which less is left."""
+        """Computes what is left. Of two limits on tokens, uses the one with less left."""
         self._book(now)
         clock = self._clock()
         self._roll(clock)
@@ -289,7 +289,7 @@ class KeyMeter:
         return Standing(requests, tokens)
 
     def _grant(self) -> None:
-        """Works out how many requests may come before this is asked again."""
+        """Computes how many requests may come before the next computation."""
         self._entered += self._granted - self._free
         left = self._last - self._entered
         free = min(left, self._most - self._entered + self.ended) if self._tokens_left > 0 else 0
@@ -400,7 +400,7 @@ class Limiter:
         if task is None:
             task = self._remembering[meter.key] = asyncio.create_task(self._remember(meter), name="tokens of today")
         if not task.done():
-            # A caller that gives up must not cancel it for the others.
+            # A caller that gives up must not cancel this for the others.
             await asyncio.shield(task)
         task.result()
 

@@ -10,7 +10,7 @@ from gateway.wire.chat import NOBODY, Caller, Meter, Tier
 
 
 class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a key may use of the models; see `gateway.server.limits`. None: any number; (): all."""
+    """The limits of a key; see `gateway.server.limits`. None: any number; (): all."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -63,7 +63,7 @@ CALLER_KEY = "ctxgate.caller"
 """Where a `Caller` is in an ASGI scope."""
 
 MOST_CLIENTS = 200
-"""Names of programs that are told apart; any program may send any name, and the store keeps them."""
+"""The most program names to distinguish: a program may send any name, and the store keeps them."""
 MOST_KNOWN = 1000
 OTHERS = "other"
 
@@ -77,7 +77,7 @@ class Callers:
         self._agent: bytes | None = None
         self._principal: Principal | None = None
         self._last = NOBODY
-        """The caller with these: comparing costs less than a look into the table."""
+        """The caller with these: a comparison costs less than a table lookup."""
 
     def known(self, agent: bytes, principal: Principal) -> Caller | None:
         """agent: the User-Agent, b"" for none. None for one that `add` has yet to make."""

@@ -23,12 +23,12 @@ class Certificate:
     def __init__(self, cert: Path, key: Path) -> None:
         self._cert, self._key = cert, key
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        """For the server. New connections get what `renew` has read last."""
+        """For the server. New connections use the files that `renew` last read."""
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._read()
 
     def renew(self) -> None:
-        """Reads the files again, and logs the outcome. Keeps the present certificate if they are at fault."""
+        """Reads the files again, and logs the outcome. Keeps the present certificate if they have a fault."""
         try:
             self._read()
         except ProviderInvalidRequest as error:
@@ -47,7 +47,7 @@ class Certificate:
             raise ProviderInvalidRequest(f"{KEY}: {key} needs a passphrase, which nobody can type in; {cure}")
         if "PRIVATE KEY-----" not in secret:
             raise ProviderInvalidRequest(f"{KEY}: {key} has no private key in PEM; name the file that has")
-        # Into a context of its own first: a failure would leave the running one without a pair.
+        # Load into a new context first: a failure would leave the running one without a key pair.
         _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key)
         _load(self.context, cert, key)
 

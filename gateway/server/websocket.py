@@ -38,7 +38,7 @@ class WebSocket(WebSocketsSansIOProtocol):
         self.ending = False
         self._body = Body(bodies, max_body)
         self._unread = 0
-        """Bytes of a message that hasn't come whole."""
+        """Bytes of an incomplete message."""
         self._stalled: asyncio.TimerHandle | None = None
 
     @property

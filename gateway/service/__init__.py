@@ -1,4 +1,4 @@
-"""The gateway as a service of the user: of systemd on Linux, of launchd on macOS.
+"""The gateway as a user service: under systemd on Linux, under launchd on macOS.
 
-What either of them reads is a pure function of a `Plan`; a `Manager` puts it into place and asks how the service fares.
+Their files are a pure function of a `Plan`; a `Manager` installs them and reports the state of the service.
 """

@@ -10,11 +10,11 @@ from collections.abc import MutableMapping
 from gateway.errors import ProviderInvalidRequest
 
 FIRST = 3
-"""The number of the first one."""
+"""The number of the first descriptor."""
 
 
 def handed_over(environ: MutableMapping[str, str]) -> list[socket.socket]:
-    """Takes them over, and removes from the environment what says so: children have no business with them.
+    """Takes them over, and removes their variables from the environment, so that children don't use them.
 
     Empty if there are none. Raises ProviderInvalidRequest for descriptors that aren't listening sockets.
     """

@@ -1,4 +1,4 @@
-"""What is to run, how it fares, and the program that sees to it."""
+"""What the service runs, its state, and the manager that runs it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from msgspec import Struct
 from gateway.errors import ProviderUnavailable
 
 ANSWER_SECONDS = 90.0
-"""For a command of systemd or launchd: more than a gateway takes to stop."""
+"""Time limit for a command of systemd or launchd: longer than a gateway takes to stop."""
 STOP_SECONDS = 45
-"""For the gateway to end by itself; it needs 30 s at most."""
+"""Time for the gateway to end by itself; it needs 30 s at most."""
 OPEN_FILES = 4096
 """Connections take up to half of them."""
 
@@ -44,13 +44,13 @@ class State(Struct, frozen=True, kw_only=True):
     installed: bool
     running: bool = False
     opened: bool = False
-    """Whether the manager holds the gateway's address."""
+    """Whether the manager opens the gateway's address."""
     pid: int | None = None
     text: str = ""
     """The manager's own words."""
     survives_logout: bool = False
     cure: str = ""
-    """What to do if it doesn't run, where that is known."""
+    """What to do if it doesn't run, if known."""
 
 
 class Manager(ABC):
@@ -63,7 +63,7 @@ class Manager(ABC):
 
     @abstractmethod
     def files(self, plan: Plan) -> dict[Path, bytes]:
-        """What the manager reads. Pure."""
+        """The manager's files. Pure."""
 
     @abstractmethod
     def links(self) -> dict[Path, Path]:
@@ -75,7 +75,7 @@ class Manager(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Starts what `write` has written, in place of what ran."""
+        """Starts the written service, and stops an earlier one."""
 
     @abstractmethod
     def stop(self) -> None: ...
@@ -96,7 +96,7 @@ class Manager(ABC):
         """Lets the user's services survive a logout, or not. Returns whether that changed anything."""
 
     def made_linger(self) -> bool:
-        """Whether an installation with `linger` stands that turned it on."""
+        """Whether an existing installation with `linger` turned it on."""
         return False
 
     def write(self, plan: Plan) -> None:
@@ -130,7 +130,7 @@ def prune(folders: Iterable[Path], home: Path) -> None:
 
 
 def whole(file: Path, content: bytes, mode: int = 0o644) -> None:
-    """Writes the file so that nobody sees a part of it."""
+    """Writes the file atomically."""
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
     try:
         with open(descriptor, "wb") as stream:

@@ -1,4 +1,4 @@
-"""The environment file: the keys that `${NAME}` of config.yaml stands for, where no shell sets them.
+"""The environment file: values for `${NAME}` in config.yaml, for a service that no shell starts.
 
 One `NAME=value` a line; `#` begins a comment line; quotes around a whole value are dropped. systemd's EnvironmentFile
 and Docker's env_file read the same.
@@ -26,7 +26,7 @@ _LINE = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)", re.ASCII)
 def load(file: Path, environ: MutableMapping[str, str]) -> None:
     """Sets the file's variables. A file that others can read or write is refused.
 
-    Raises ProviderInvalidRequest, with the line, but not with what it says.
+    Raises ProviderInvalidRequest with the line's number, but not its contents.
     """
     try:
         with file.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""What a service runs for a configuration."""
+"""The plan of a service for a configuration."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CARRIED = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONPATH", "CTX_ROOT", "HF_HOME"),
     *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
 )
-"""Variables of the installing shell that the service gets, too: they lead to engines and to the gateway's folders."""
+"""Variables of the installing shell that the service also gets: they locate engines and the gateway's folders."""
 
 
 TEMPORARY = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108 - compared, not written to
-"""What a private /tmp hides."""
+"""Folders that a private /tmp hides."""
 
 
 def plan(
@@ -32,7 +32,7 @@ def plan(
     linger: bool,
 ) -> Plan:
     """python: the interpreter that has ctxgate. listen: addresses as systemd has them."""
-    # -P: the working folder, a home, is no place to import from.
+    # -P: don't import from the working folder, a home folder.
     command = (python, "-P", "-m", "gateway", "serve", "--config", str(config.source), "--env-file", str(env_file))
     return Plan(
         command=command,

@@ -12,11 +12,11 @@ from gateway.service.base import OPEN_FILES, STOP_SECONDS, Manager, Plan, State,
 SERVICE, SOCKET = "ctxgate.service", "ctxgate.socket"
 BACKLOG = 2048
 WRONG_CONFIGURATION = 2
-"""The exit code of a gateway that no restart can cure."""
+"""The exit code of a gateway for which a restart doesn't help."""
 LINGER = "# `ctxgate service install --linger` let this user's services survive a logout.\n"
 
 HARDENING = """\
-# What a user's manager can refuse to a process. It can't take devices, kernel modules or capabilities away (a user has
+# What a user's manager can deny a process. It can't take devices, kernel modules or capabilities away (a user has
 # none to take), and devices must stay for GPUs.
 NoNewPrivileges=yes
 SystemCallFilter=@system-service

@@ -1,4 +1,4 @@
-"""The time for what expires: a jump of the wall clock makes nothing old."""
+"""The clock for expiry: a jump of the wall clock doesn't expire anything."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def elapsed() -> float:
-    """Seconds that really pass, those in which the machine sleeps included where the system counts them."""
+    """Elapsed seconds, including those in which the machine sleeps if the system counts them."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux alone has it
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
@@ -25,5 +25,5 @@ class Clock:
         return min(self._wall(), self._began + self._elapsed())
 
     def behind(self) -> float:
-        """How many seconds the wall clock was set back, for the date of what is made meanwhile."""
+        """How many seconds the wall clock was set back, to date what is created meanwhile."""
         return max(0.0, self._began + self._elapsed() - self._wall())

@@ -26,9 +26,9 @@ from gateway.store.migrate import upgrade
 T = TypeVar("T")
 
 WAITING, QUEUE_SECONDS = 1024, 30
-"""Writes that may be queued, and how long another one waits for a place in the queue."""
+"""How many writes may be queued, and how long another one waits for a place in the queue."""
 BATCH = 128
-"""Writes that share a commit."""
+"""The most writes that share a commit."""
 READERS = 4
 BUSY_SECONDS = 10
 """How long to wait for another process's write."""
@@ -55,7 +55,7 @@ class Store:
         """Use `open`, which creates the tables."""
         self.clock = Clock()
         self.holder: str | None = None
-        """What claims name as their holder; None: this process."""
+        """The holder's name in claims; None: this process."""
         self._engine = engine
         self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store reader")

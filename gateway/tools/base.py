@@ -1,4 +1,4 @@
-"""What a tool is, which tools a policy permits, and what a tool runs with."""
+"""Defines tools, policies that select tools, and the context in which a tool runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Effect = Literal["read", "write", "external"]
 anything."""
 
 Cost = Literal["local", "network", "model"]
-"""What a call spends: time of this machine, a connection, or a model's tokens."""
+"""The resource that a call uses: time of this machine, a connection, or a model's tokens."""
 
 _RANKS: dict[str, int] = {name: rank for rank, name in enumerate(get_args(Access))}
 
@@ -44,7 +44,7 @@ class Complete(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A folder of this machine. max_bytes, max_count: what a writable one may hold, its own files included."""
+    """A folder of this machine. max_bytes, max_count: limits of a writable one, with its own files."""
 
     path: Path
     writable: bool
@@ -54,7 +54,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What tools run with; whoever runs them makes it. No tool learns who that is. None: there is no such thing.
+    """The context in which tools run, made by their caller. A tool doesn't learn who that is. None: not available.
 
     files: the folder that the files' tools see as `/`. records: the models and records that the records' tools see, a
     `gateway.tools.records.Records`, which raises this module's errors and so can't be named here. complete: asks a
@@ -90,7 +90,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
-    """Selects tools: those up to `access` that `allow` matches and `deny` doesn't. Without `access` there are none.
+    """Selects tools: those within `access` that `allow` matches and `deny` doesn't. Without `access` there are none.
 
     Names may be globs: `curl.*`.
     """
@@ -133,5 +133,5 @@ class Source(Protocol):
     def name(self) -> str: ...
 
     async def tools(self) -> Sequence[Tool]:
-        """All of them, within bounded time. Raises ToolError if they can't be had now."""
+        """All of them, within bounded time. Raises ToolError if they aren't available now."""
         ...

@@ -84,7 +84,7 @@ async def _asked(source: Source) -> Sequence[Tool] | ToolError:
 
 
 class Toolbox:
-    """The tools that one policy permits, and what they run with: what one turn, or one call, may do."""
+    """The tools that one policy permits, with their context: what one turn, or one call, may do."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Toolbox:
         self._every = every
         self._context = context
         self.missing: Mapping[str, ToolError] = missing or {}
-        """Name of each source whose tools can't be had now → why."""
+        """Name of each source whose tools aren't available now → the reason."""
         self.tools: dict[str, Tool] = {}
         """The permitted tools, in the catalogue's order, by the name that a model calls: `tool_ls` for `tool.ls`,
         since not every chat template takes dots."""

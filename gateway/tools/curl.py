@@ -53,7 +53,7 @@ class Curl:
         focus = {"focus": {"type": "string", "maxLength": 1000, "description": "What the summary is to be about."}}
         return [
             _tool("get", "Fetch a URL with GET; the raw response.", {}, self._get),
-            # A post may order, pay or send: twice isn't once.
+            # A post may order, pay or send something: it isn't idempotent.
             _tool("post", "Fetch a URL with POST; the raw response.", body, self._post, idempotent=False),
             _tool("markdown", "Fetch a URL and read its page as Markdown.", max_chars, self._markdown),
             _tool(

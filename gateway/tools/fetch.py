@@ -216,7 +216,7 @@ class Fetcher:
         raise ToolError("too_many_redirects", f"there were more than {REDIRECTS} redirects")
 
     async def _read(self, response: httpx.Response, request: httpx.Request) -> Fetched:
-        """Reads the body up to the limit, which holds for its bytes before and after unpacking."""
+        """Reads the body up to the limit, which applies to its bytes before and after unpacking."""
         encoding = response.headers.get("content-encoding", "identity").strip().lower()
         if encoding not in ("identity", "gzip", "x-gzip", ""):
             raise ToolError("fetch_failed", "the answer has a content encoding that was not requested")

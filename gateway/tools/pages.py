@@ -33,7 +33,7 @@ async def convert(
 
     Raises ToolError, code `too_complex`.
     """
-    # Not our environment: it may hold keys.
+    # Not our environment: it may contain keys.
     environ = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-P", "-s", str(program), form, url, str(seconds), str(memory)]
     process = await asyncio.create_subprocess_exec(

@@ -26,9 +26,9 @@ FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 LOCK_SECONDS = 5
 LONGEST_PATH, LONGEST_NAME = 4096, 255
 DEEPEST = 128
-"""Levels of folders to walk, whoever created them."""
+"""The most levels of folders to walk."""
 MOST_ENTRIES = 100_000
-"""Entries to read from a folder, whoever created them."""
+"""The most entries to read from a folder."""
 
 Names = tuple[str, ...]
 

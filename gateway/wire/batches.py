@@ -19,14 +19,14 @@ Status = Literal[
 ]  # fmt: skip
 
 OPEN: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
-"""What a batch can be while there is work to do."""
+"""The states of a batch with work left."""
 WINDOW_SECONDS = 24 * 3600
 MOST_FAULTS = 100
 """Faults of an input file that a failed batch lists."""
 LONGEST_ID = 512
 """Characters of a `custom_id`."""
 EXPIRY_SECONDS = 3600, 30 * 86400
-"""The least and the most that `expires_after` may say: OpenAI's limits."""
+"""The bounds of `expires_after`: OpenAI's limits."""
 MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 """OpenAI's limits."""
 UNANSWERED = {
@@ -241,7 +241,7 @@ def answered(custom_id: str, status: int, answer: bytes) -> bytes:
 
 
 def unanswered(custom_id: str, code: str) -> bytes:
-    """The line of a request that nobody answered. code: of UNANSWERED."""
+    """The line of an unanswered request. code: of UNANSWERED."""
     return _output(custom_id, None, {"code": code, "message": UNANSWERED[code]})
 
 

@@ -66,7 +66,7 @@ _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 class _Known(Struct, gc=False):
     """The fields whose types the gateway validates before it asks an engine.
 
-    The last ones are rare, and engines drop them in silence. A request that has one, or numbers out of the ordinary, is
+    The last ones are rare, and engines drop them silently. A request that has one, or numbers out of the ordinary, is
     read once more, with `gateway.wire.rare`; so they cost any other request nothing but their defaults.
     """
 
@@ -100,7 +100,7 @@ class _Known(Struct, gc=False):
 
 
 class _Loose(_Known, gc=False):
-    """The same, for a request whose rare fields are looked at afterwards."""
+    """The same, for a request whose rare fields are checked afterwards."""
 
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
@@ -124,7 +124,7 @@ decode = msgspec.json.Decoder().decode
 
 
 def _tier(written: str) -> Wanted:
-    """Values of other servers' own, which they get to see, count as auto."""
+    """Values that only other servers define are passed on to them, and count as auto."""
     return next((tier for tier in TIERS if tier == written), "auto")
 
 
@@ -151,7 +151,7 @@ def compact(json: bytes) -> bytes:
 _past_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool)"').search
 
 MAX_KEPT_BYTES = 128 * 1024
-"""Longer lists of tools are worked out anew for each request, so that what is kept stays small."""
+"""Longer lists of tools aren't cached, so that the cache stays small."""
 
 FREE = ("auto", "none")
 """Values of `tool_choice` that allow an answer in plain text."""
@@ -169,7 +169,7 @@ PRIORITY, DEFAULT, FLEX = 0, 1, 2
 """Ranks of requests, by their tier: the lower goes first."""
 _RANKS: dict[str, int] = {"priority": PRIORITY, "flex": FLEX}
 Wanted = Tier | Literal["auto"]
-"""auto: any; the answer tells which."""
+"""auto: any; the answer says which."""
 
 
 def rank_of(tier: str | None) -> int:
@@ -183,7 +183,7 @@ class Meter(Protocol):
     restricted: bool
 
     ended: int
-    """Requests that `enter` counted in, and that have ended since: whoever called it adds one."""
+    """Requests counted by `enter` that have ended: the caller of `enter` adds one."""
 
     def enter(self, headers: Callable[[Standing, float], Headers]) -> bytes:
         """Counts a request in, until `ended` counts it out. Returns what is left, in OpenAI's words, as lines of the
@@ -221,7 +221,7 @@ class Caller:
 
 
 NOBODY = Caller()
-"""The caller of the gateway's own requests, and of those that nobody told us about."""
+"""The caller of the gateway's own requests, and of those whose caller is unknown."""
 
 
 CALLING = "calling"

@@ -1,8 +1,8 @@
-"""Keeps the text of control tokens in a request what it is: text, which opens no turn and closes none.
+"""Keeps the text of control tokens in a request as text, which neither opens nor closes a turn.
 
-An engine's tokenizer reads `<|im_end|>` in a rendered prompt as the token, whoever wrote it. So the gateway puts NONCE
-into each such text of a request's strings, has the engine render the prompt, and cuts the result there: the template's
-own marks are read as tokens, those texts are sent as the ids of plain text. Works on JSON bytes; no I/O.
+An engine's tokenizer reads `<|im_end|>` in a rendered prompt as the token, no matter who wrote it. So the gateway puts
+NONCE into each such text of a request's strings, has the engine render the prompt, and cuts the result there: the
+template's own markers are read as tokens, those texts are sent as the ids of plain text. Works on JSON bytes; no I/O.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def as_text(prompt: Prompt) -> str:
 
 
 def ends_with(prompt: Prompt, text: str) -> bool:
-    """Whether the prompt's text ends with this one, white space behind it aside."""
+    """Whether the prompt's text ends with this one, ignoring trailing white space."""
     last = prompt if isinstance(prompt, str) else prompt[-1]
     return isinstance(last, str) and last.rstrip().endswith(text)
 
@@ -208,6 +208,6 @@ def _written(character: str) -> bytes:
 
 
 def _escape(character: str) -> bytes:
-    """Its escape behind the backslash."""
+    """Its escape, without the backslash."""
     units = character.encode("utf-16-be")
     return BACKSLASHES.join(rb"u(?i:%02x%02x)" % (units[at], units[at + 1]) for at in range(0, len(units), 2))

@@ -1,4 +1,4 @@
-"""How APIs tell clients what is left of their key's limits: OpenAI's headers, and Anthropic's own. No I/O."""
+"""The headers in which APIs report what is left of a key's limits: OpenAI's, and Anthropic's own. No I/O."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a request that waits has come, as streams tell it."""
+"""The progress of a waiting request, as streams report it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from msgspec import Struct
 
 Waiting = Literal["memory", "drain", "back-off", "load", "place"]
 """What a request waits for: memory that other engines hold, the end of answers in flight in the engine itself, the next
-try of a failed engine, the loading of the weights or, with service tier flex, a free place at the engine."""
+try of a failed engine, the loading of the weights or, with service tier flex, a free slot of the engine."""
 
 STEP_SECONDS = 5
-"""How often the progress of a request that waits tells for how long it has."""
+"""How often the progress of a waiting request reports how long it has waited."""
 
 
 class Progress(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Fields of chat requests that are rare, and would be dropped in silence: translated, or refused by name."""
+"""Rare fields of chat requests, which would be dropped silently: translates them, or refuses them by name."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
     ("echo", (None, False), "a chat repeats no prompt; /v1/completions does"),
     ("best_of", (None, 1), "no engine ranks its answers; ask for n, and choose yourself"),
 )
-"""Field, the values that ask for nothing, why any other is refused."""
+"""Field, the values that request nothing, and why any other is refused."""
 
 
 def with_tools(fields: Mapping[str, Raw]) -> bytes:
-    """The body of a request with `functions` in today's words: `tools`, `tool_choice`, and calls in the messages.
+    """The body of a request with `functions`, converted to `tools`, `tool_choice`, and calls in the messages.
 
     Raises ProviderInvalidRequest.
     """
@@ -74,7 +74,7 @@ def with_tools(fields: Mapping[str, Raw]) -> bytes:
         name: value for name, value in fields.items() if name not in ("functions", "function_call", "messages")
     }
     made["tools"] = [{"type": "function", "function": function} for function in functions]
-    # An answer in the old words has room for one call.
+    # An answer in the old format has room for only one call.
     made["parallel_tool_calls"] = False
     if choice in ("auto", "none"):
         made["tool_choice"] = choice
@@ -87,7 +87,7 @@ def with_tools(fields: Mapping[str, Raw]) -> bytes:
 
 
 def _with_calls(messages: list[Json]) -> list[Json]:
-    """Past calls and results in today's words. A result belongs to the latest call of its function."""
+    """Past calls and results in the present format. A result belongs to the latest call of its function."""
     ids: dict[str, str] = {}
     found = []
     for at, message in enumerate(messages):
@@ -107,7 +107,7 @@ def _with_calls(messages: list[Json]) -> list[Json]:
 
 
 def old_answer(body: bytes) -> bytes:
-    """A whole answer in the words of `functions`."""
+    """A whole answer in the format of `functions`."""
     answer = decode(body)
     for choice in answer["choices"]:
         _rename(choice, choice["message"])
@@ -115,7 +115,7 @@ def old_answer(body: bytes) -> bytes:
 
 
 def old_chunk(payload: bytes) -> bytes:
-    """A chunk in the words of `functions`."""
+    """A chunk in the format of `functions`."""
     if b'"tool_calls"' not in payload:
         return payload
     chunk = decode(payload)

@@ -8,7 +8,7 @@ from functools import cache
 
 MAX_TEMPLATE = 2048
 MAX_BLANKS = 256
-"""How much white space may stand where a reader must look behind it to decide: more would be read again and again."""
+"""How much white space is allowed where a reader must look past it to decide: more would be read again and again."""
 _SPACE = re.compile(r"\s*")
 _FIELDS = {"name": r"[^\s<>\"'`{}\[\]()\\]", "id": r"[^\s<>\"'`{}\[\]()]", "key": r"[^<>\"'\n]", "string": r"[a-z]"}
 

@@ -171,7 +171,7 @@ def test_a_models_words_stay_words(page: Page, gateway: Gateway, upstream: Upstr
 def test_models_load_unload_and_explain(page: Page, gateway: Gateway) -> None:
     gateway.ask("POST", "/v1/models/tiny/unload")
     page.open(f"{gateway.url}/#/models")
-    page.reads("tiny", "not loaded", "another's server", "built in")
+    page.reads("tiny", "not loaded", "external server", "built in")
     page.click("button", "Load")
     page.reads("ready")
     page.wait("[...document.querySelectorAll('button')].some(one => one.textContent.includes('Unload'))")
@@ -185,7 +185,7 @@ def test_models_load_unload_and_explain(page: Page, gateway: Gateway) -> None:
 
 def test_models_say_who_waits(page: Page, gateway: Gateway, upstream: Upstream) -> None:
     page.open(f"{gateway.url}/#/models?id=m")
-    page.reads("another's server")
+    page.reads("external server")
     with flex_waits(gateway, upstream, 2):
         text = page.reads("2 waiting: 2 flex", "for a free slot")
         assert "put aside" not in text

@@ -1,4 +1,4 @@
-"""A client of an agent's socket. Its sessions are rooms, which others may follow and go on with meanwhile."""
+"""A client of an agent's socket. Its sessions are rooms, which others may follow and continue meanwhile."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class AgentExecution:
     async def events(self, text: str) -> AsyncGenerator[list[Event], None]:
         """Yields the canonical events up to `done`; a failure as `error`. Raises nothing but CancelledError.
 
-        Closing it ends the task. If the gateway dies, the room goes on with the task.
+        Closing it ends the task. If the gateway dies, the room resumes the task.
         """
         room = str(uuid.uuid4())
         done = False

@@ -1,4 +1,4 @@
-"""The rooms of agents: an agent's session is a room, which whoever may use rooms can follow and go on with."""
+"""The rooms of agents: an agent's session is a room, which anyone who may use rooms can follow and continue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROUTE = "ctx:"
 """Begins the `adapter` of an actor that is asked through the route `agent` of a model's object."""
 
 MOST_RELEASED = 1000
-"""Rooms of one session that somebody has released: the next message begins another."""
+"""The most released rooms of one session: after a release, the next message begins another room."""
 
 _SPACE = uuid.UUID("6d1c6d5a-6a7b-5d1c-8a52-0b4a6d0b2a55")
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("ctxgate")
 
 TENANT = "local"
-"""Whose records the tools see: the owner of this machine."""
+"""The tools see the records of this principal: the owner of this machine."""
 
 NEED_RECORDS = ("describe", "find", "aggregate", "data")
 """Families of tools that need the store."""

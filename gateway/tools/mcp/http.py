@@ -34,7 +34,7 @@ class _Counted(httpx2.AsyncByteStream):
 class _Bounded(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET":
-            # A stream for what we didn't ask for: nobody here would hear it.
+            # A stream of unsolicited messages, which nothing here would read.
             return httpx2.Response(405)
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":

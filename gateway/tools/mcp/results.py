@@ -1,4 +1,4 @@
-"""What a server says of its tools, and what they return, as the catalogue's values. No I/O."""
+"""Converts a server's tools and results to the catalogue's values. No I/O."""
 
 from __future__ import annotations
 

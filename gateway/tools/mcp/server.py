@@ -25,9 +25,9 @@ BACK_OFF = Backoff(1.0, 60.0)
 WAITING = 16
 """Calls that may wait for a place."""
 PAGES = 16
-"""Of the list of tools."""
+"""The most pages of the list of tools."""
 PROBE_SECONDS = 5.0
-"""For a server to say, after a call that took too long, that it still lives."""
+"""Time for a server to prove that it is alive after a call that took too long."""
 
 log = logging.getLogger("ctxgate")
 
@@ -105,7 +105,7 @@ class Server:
             return connection
 
     def failed(self, why: str) -> None:
-        """Puts the next start off."""
+        """Postpones the next start."""
         self._failures += 1
         self._why = self._hide(why)
         self._not_before = time.monotonic() + BACK_OFF.delay(self._failures - 1)
@@ -122,7 +122,7 @@ class Server:
 
 
 class _Connection:
-    """From one start of a server to its end. A task of its own holds it open, as the SDK wants it."""
+    """One run of a server, from its start to its end. A task of its own keeps it open, as the SDK requires."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self._server = server
@@ -166,7 +166,7 @@ class _Connection:
             self._task.cancel()  # it still waits for the server
 
     def _end(self, why: str) -> None:
-        """Ends the server, for the first reason that is told; "" for none that is a failure."""
+        """Ends the server, for the first reason that is given; "" if it isn't a failure."""
         if self._why is None:
             self._why = why
             self._pipe.patient = self._pipe.patient and not why
@@ -305,7 +305,7 @@ class _Connection:
         return ToolError("mcp_interrupted", self._server._hide(f"{why}; it may have taken effect"))
 
     async def _probe(self) -> None:
-        """Ends a server that doesn't answer as it should any more; others' calls to a live one go on."""
+        """Ends a server that no longer answers; if it is alive, other calls to it continue."""
         assert self._client is not None
         try:
             async with asyncio.timeout(PROBE_SECONDS):

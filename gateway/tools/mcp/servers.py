@@ -25,7 +25,7 @@ class _HasGateway(Protocol):
 class Servers:
     """Use `services.shared(Servers)`: rooms, Responses and `/ctx` then share the processes.
 
-    A server whose settings a reload changes ends, and starts anew with the next call.
+    If a reload changes a server's settings, the server ends, and starts again with the next call.
     """
 
     def __init__(self, services: _HasGateway) -> None:

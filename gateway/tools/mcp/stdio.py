@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 LONGEST_LINE = 4 * 1024 * 1024
 """Bytes of one message."""
 MOST_BYTES, MOST_LINES = 4 * LONGEST_LINE, 20_000
-"""What a server may write between two of our messages."""
+"""The most that a server may write between two of our messages."""
 AT_ONCE = 64
 """Lines to read before others get the event loop."""
 GRACE_SECONDS = 2.0
-"""For the server to end by itself, once its standard input is closed."""
+"""Time for the server to end by itself after its standard input is closed."""
 ENDING_SECONDS = 1.0
-"""For a process that closed its standard output to end, so that its exit status is known."""
+"""Time for a process that has closed its standard output to end, so that its exit status is known."""
 CLOSED = "it closed its standard output"
 
 HEARD = ("notifications/tools/list_changed", "ping")
-"""What a server may tell or ask us; all else is dropped."""
+"""The notifications and requests that we accept from a server; all others are dropped."""
 
 NAMES = frozenset(
     (
@@ -220,7 +220,7 @@ async def _started(
 
 def _close(reading: asyncio.ReadTransport, writing: asyncio.WriteTransport) -> None:
     reading.close()
-    if not writing.is_closing():  # it doesn't bear it twice
+    if not writing.is_closing():  # it must not be aborted twice
         writing.abort()
 
 

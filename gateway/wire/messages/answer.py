@@ -51,7 +51,7 @@ def error_object(error: GatewayError) -> Event:
 
 
 def _message(error: GatewayError) -> str:
-    """A prompt that is too long in Anthropic's words, in which its clients find the condition and both numbers."""
+    """The error for a prompt that is too long in Anthropic's wording, from which clients parse both numbers."""
     if error.code != "context_length_exceeded":
         return error.message
     prompt, window = error.details.get("prompt_tokens"), error.details.get("context_window")
