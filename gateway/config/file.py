@@ -37,6 +37,7 @@ from gateway.config.fields import (
     Saving,
     Seconds,
     Secret,
+    Section,
     ServedHost,
     StripParams,
     Text,
@@ -64,7 +65,7 @@ from gateway.config.values import (
 
 
 class Entry(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=(), defer_build=True)
 
 
 class RopeEntry(Entry):
@@ -151,10 +152,10 @@ class RuntimeEntry(Entry):
     numa: NUMA | None = Field(
         default=None, description="llama.cpp: how threads are spread over the nodes of a NUMA machine."
     )
-    rope: RopeEntry | None = Field(
+    rope: Section[RopeEntry] | None = Field(
         default=None, description="llama.cpp: how the context is stretched; left out: as the model's file says."
     )
-    draft: DraftEntry | None = Field(
+    draft: Section[DraftEntry] | None = Field(
         default=None, description="llama.cpp, MLX: speculation, for faster answers; left out: llama.cpp's by n-grams."
     )
     fit: bool | None = Field(
@@ -215,7 +216,7 @@ class ModelEntry(RuntimeEntry):
         default=None, description="Weights: a GGUF file, or a folder for MLX. The gateway starts the engine."
     )
     mmproj_path: FilePath | None = Field(default=None, description="Vision projector for the weights.")
-    adapters: Many[AdapterEntry] | None = Field(default=None, description="llama.cpp, MLX: LoRA adapters.")
+    adapters: Many[Section[AdapterEntry]] | None = Field(default=None, description="llama.cpp, MLX: LoRA adapters.")
     base_url: BaseURL | None = Field(
         default=None, description="Server: http://host:port, https://…, or unix:/path/to/socket."
     )
@@ -293,7 +294,7 @@ class ModelEntry(RuntimeEntry):
     api_key: Secret | None = Field(default=None, description="The server's key: ${VARIABLE} or keychain:NAME.")
     capabilities: Many[Capability] | None = Field(default=None, description="What the model can do.")
     display_name: Text | None = Field(default=None, description="Name for people.")
-    pull: PullEntry | None = Field(default=None, description="Where `ctxgate pull` gets the weights.")
+    pull: Section[PullEntry] | None = Field(default=None, description="Where `ctxgate pull` gets the weights.")
     connect_timeout: Seconds | None = Field(default=None, description="Seconds for opening a connection to the engine.")
     request_timeout: Seconds | None = Field(default=None, description="Seconds without a byte from the engine.")
     memory: Memory | None = Field(
@@ -707,23 +708,25 @@ class File(Entry):
         default=None, description="Folder where relative paths start; left out: the file's own folder."
     )
     models: dict[ModelName, ModelEntry] = Field(description="The models by name.", min_length=1)
-    runtimes: dict[Runtime, RuntimeEntry] | None = Field(
+    runtimes: dict[Runtime, Section[RuntimeEntry]] | None = Field(
         default=None, description="Launch settings for all models of a runtime."
     )
-    server: ServerEntry | None = Field(default=None, description="Where the gateway listens.")
-    log: LogEntry | None = Field(default=None, description="Logging, and the record of recent answers.")
-    prompts: PromptsEntry | None = Field(
+    server: Section[ServerEntry] | None = Field(default=None, description="Where the gateway listens.")
+    log: Section[LogEntry] | None = Field(default=None, description="Logging, and the record of recent answers.")
+    prompts: Section[PromptsEntry] | None = Field(
         default=None, description="What engines have read, saved on disk across swaps and restarts."
     )
-    engines: EnginesEntry | None = Field(default=None, description="Settings for all engines that the gateway starts.")
-    ctx: CtxEntry | None = Field(default=None, description="Models as executable objects in the file system.")
+    engines: Section[EnginesEntry] | None = Field(
+        default=None, description="Settings for all engines that the gateway starts."
+    )
+    ctx: Section[CtxEntry] | None = Field(default=None, description="Models as executable objects in the file system.")
     state_dir: FilePath | None = Field(
         default=None, description="The gateway's own folder; left out: ctxgate in the user's state folder."
     )
-    rooms: RoomsEntry | None = Field(default=None, description="Rooms, below /llm/room.")
-    batches: BatchesEntry | None = Field(default=None, description="Files and batches, below /v1.")
-    mcp: MCPEntry | None = Field(default=None, description="Servers of tools, by the Model Context Protocol.")
-    cluster: ClusterEntry | None = Field(
+    rooms: Section[RoomsEntry] | None = Field(default=None, description="Rooms, below /llm/room.")
+    batches: Section[BatchesEntry] | None = Field(default=None, description="Files and batches, below /v1.")
+    mcp: Section[MCPEntry] | None = Field(default=None, description="Servers of tools, by the Model Context Protocol.")
+    cluster: Section[ClusterEntry] | None = Field(
         default=None, description="Several machines that run one set of engines, placed by Ray."
     )
     store: Annotated[str, StringConstraints(pattern=r"^(sqlite:///|postgresql://).+")] | None = Field(
