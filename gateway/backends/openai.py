@@ -89,14 +89,10 @@ class HTTPReply(DirectReply):
                     return payload
         return collector.body(done=self.done)
 
-    @property
-    def _events(self) -> SSEReader:
-        if self._reader is None:  # a whole answer needs none
-            self._reader = SSEReader()
-        return self._reader
-
     async def payloads(self) -> list[bytes]:
-        reader = self._events
+        reader = self._reader
+        if reader is None:  # a whole answer needs none
+            reader = self._reader = SSEReader()
         while not self._ended:
             data = await self._response.receive()
             try:
@@ -138,7 +134,8 @@ class HTTPReply(DirectReply):
 
     def read_progress(self, progress: PromptProgress) -> None:
         """Reads the progress from the stream's comments."""
-        self._events.comment = progress.comment
+        self._reader = SSEReader()
+        self._reader.comment = progress.comment
 
     def close(self) -> None:
         self._response.offer = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -74,6 +75,9 @@ from gateway.config.values import (
 TOOL_FAMILIES = ("aggregate", "curl", "data", "describe", "find", "room", "tool")
 """First parts of the names of our own tools."""
 
+PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
+"""pydantic's variable: "__all__" looks for none."""
+
 WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 """Default addresses of servers, by runtime."""
 
@@ -129,18 +133,31 @@ def _models_dir(document: Document) -> Path:
 
 def _validated(document: Document, folder: Path) -> File | None:
     """The valid part of the file, so that a mistake in one key doesn't hide others."""
-    context = {"folder": folder}
     try:
-        return File.model_validate(document.data, context=context)
+        return _file(document.data, folder)
     except ValidationError as error:
         reported = {(problem.line, problem.column) for problem in document.problems}
         found = explain.problems(error, document)
         document.problems += [problem for problem in found if (problem.line, problem.column) not in reported]
         rest = _without(document.data, error)
     try:
-        return File.model_validate(rest, context=context)
+        return _file(rest, folder)
     except ValidationError:
         return None
+
+
+def _file(data: dict[str, Any], folder: Path) -> File:
+    """Raises ValidationError."""
+    # pydantic reads the metadata of every installed package to find plugins, which takes longer than our whole file.
+    before = os.environ.get(PLUGINS)
+    os.environ[PLUGINS] = "__all__"
+    try:
+        return File.model_validate(data, context={"folder": folder})
+    finally:
+        if before is None:
+            del os.environ[PLUGINS]
+        else:
+            os.environ[PLUGINS] = before
 
 
 def _without(data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
@@ -179,6 +196,7 @@ class _Build:
         self.folder = folder
 
     def config(self) -> Config:
+        # Where the file has no section, `model_construct` makes an empty one: an ordinary call would build its schema.
         file, document = self.file, self.document
         names = list(document.data["models"])
         if file.active_model not in names:
@@ -199,8 +217,8 @@ class _Build:
             self.no_password(("store",))
         if file.prompts is not None and file.prompts.share is not None:
             self.no_password(("prompts", "share"))
-        ctx = self.ctx(file.ctx or CtxEntry(), models)
-        server = self.server(file.server or ServerEntry())
+        ctx = self.ctx(file.ctx or CtxEntry.model_construct(), models)
+        server = self.server(file.server or ServerEntry.model_construct())
         config = _value(
             Config,
             file,
@@ -210,11 +228,11 @@ class _Build:
             server=server,
             log=_value(Log, file.log),
             prompts=_value(Prompts, file.prompts),
-            engines=self.engines(file.engines or EnginesEntry()),
+            engines=self.engines(file.engines or EnginesEntry.model_construct()),
             state_dir=file.state_dir or self.state_dir,
-            rooms=self.rooms(file.rooms or RoomsEntry()),
+            rooms=self.rooms(file.rooms or RoomsEntry.model_construct()),
             batches=_value(Batches, file.batches),
-            mcp=self.mcp(file.mcp or MCPEntry()),
+            mcp=self.mcp(file.mcp or MCPEntry.model_construct()),
             cluster=self.cluster(file.cluster) if file.cluster is not None else None,
             ctx=ctx,
             from_variables=self.secrets(()),
@@ -249,13 +267,17 @@ class _Build:
             users={int(user): aliases for user, aliases in (entry.users or {}).items()},
             models={name: _value(CtxModel, settings) for name, settings in (entry.models or {}).items()},
             agents={name: self.agent(name, settings) for name, settings in (entry.agents or {}).items()},
-            tools=_value(CtxTools, entry.tools or CtxToolsEntry()),
+            tools=_value(CtxTools, entry.tools or CtxToolsEntry.model_construct()),
         )
 
     def agent(self, name: str, entry: CtxAgentEntry) -> CtxAgent:
         if not is_component(name):
             self.problem(("ctx", "agents", name), f"{name!r} can't be an agent of /ctx", f"use {NAMING}", key=True)
-        tools = _value(CtxTools, entry.tools or CtxToolsEntry(), access=(entry.tools and entry.tools.access) or "read")
+        tools = _value(
+            CtxTools,
+            entry.tools or CtxToolsEntry.model_construct(),
+            access=(entry.tools and entry.tools.access) or "read",
+        )
         return _value(CtxAgent, entry, tools=tools)
 
     def credential(self, name: str, at: KeyPath) -> SecretStr | None:
@@ -363,7 +385,7 @@ class _Build:
         return tuple(_value(Adapter, adapter) for adapter in entry.adapters or ())
 
     def runtime(self, name: str) -> RuntimeEntry:
-        return (self.file.runtimes or {}).get(name, RuntimeEntry())
+        return (self.file.runtimes or {}).get(name, RuntimeEntry.model_construct())
 
     def engine(self, at: KeyPath, own: ModelEntry) -> Runtime:
         general = self.runtime(own.runtime)
@@ -465,7 +487,7 @@ class _Build:
         return server
 
     def rooms(self, entry: RoomsEntry) -> Rooms:
-        tools = entry.tools or RoomToolsEntry()
+        tools = entry.tools or RoomToolsEntry.model_construct()
         names = list(self.document.data["models"])
         if tools.summary_model not in (None, DEFAULT, *names):
             self.problem(

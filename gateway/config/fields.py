@@ -12,8 +12,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict, StringConstraints, ValidationInfo, WithJsonSchema
-from pydantic_core import PydanticCustomError, PydanticKnownError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Strict,
+    StringConstraints,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
+from pydantic_core.core_schema import definitions_schema, with_info_plain_validator_function
 
 from gateway.config.source import Filled
 from gateway.config.values import DEFAULT, PLACEHOLDERS, PromptSaving
@@ -205,6 +217,21 @@ def _socket_at_home(value: str, info: ValidationInfo) -> str:
     return f"unix:{absolute(value.removeprefix('unix:'), _folder(info))}"
 
 
+class _Later:
+    """Builds the schema of an entry once a file has one: all of them would be a third of a start after an edit."""
+
+    def __get_pydantic_core_schema__(self, entry: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: Any, info: ValidationInfo) -> BaseModel:
+            return entry.model_validate(value, context=info.context)
+
+        def json_schema(schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+            entry.model_rebuild()
+            return handler(definitions_schema(entry.__pydantic_core_schema__, []))  # wrapped: else it gets no name
+
+        metadata = {"pydantic_js_annotation_functions": [json_schema]}
+        return with_info_plain_validator_function(validate, metadata=metadata)
+
+
 NUMBER = BeforeValidator(_number)
 Memory = Annotated[
     int,
@@ -230,6 +257,8 @@ BaseURL = Annotated[Text, AfterValidator(_socket_at_home)]
 Item = TypeVar("Item")
 Many = Annotated[tuple[Item, ...], Strict(False)]
 """A list of the file, as a tuple."""
+Section = Annotated[Item, _Later()]
+"""An entry that most files don't have."""
 Tokens = Annotated[int, Field(ge=1), NUMBER]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
 Wait = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]

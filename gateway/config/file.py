@@ -37,6 +37,7 @@ from gateway.config.fields import (
     Saving,
     Seconds,
     Secret,
+    Section,
     ServedHost,
     Share,
     StripParams,
@@ -65,7 +66,7 @@ from gateway.config.values import (
 
 
 class Entry(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, protected_namespaces=(), defer_build=True)
 
 
 class RopeEntry(Entry):
@@ -140,12 +141,12 @@ class RuntimeEntry(Entry):
     )
     main_gpu: Annotated[int, Field(ge=0, le=1023), NUMBER] | None = Field(
         default=None,
-        description="llama.cpp, Ollama: the one GPU that gets the model, by the engine's count from 0; left out: one "
+        description="llama.cpp, Ollama: the one GPU that gets the model, by the engine's count from 0; if omitted: one "
         "that holds all of it, else all of them.",
     )
     tensor_split: Annotated[Many[Share], Field(min_length=1, max_length=127)] | None = Field(
         default=None,
-        description="llama.cpp: shares of the model for each GPU, such as [3, 1]; left out: by their free memory.",
+        description="llama.cpp: shares of the model for each GPU, such as [3, 1]; if omitted: by their free memory.",
     )
     flash_attention: bool | None = Field(
         default=None,
@@ -163,10 +164,10 @@ class RuntimeEntry(Entry):
     numa: NUMA | None = Field(
         default=None, description="llama.cpp: how to spread threads over the nodes of a NUMA machine."
     )
-    rope: RopeEntry | None = Field(
+    rope: Section[RopeEntry] | None = Field(
         default=None, description="llama.cpp: how to stretch the context; if omitted: as in the model's file."
     )
-    draft: DraftEntry | None = Field(
+    draft: Section[DraftEntry] | None = Field(
         default=None,
         description="llama.cpp, MLX: speculation, for faster answers; if omitted: by n-grams on llama.cpp.",
     )
@@ -228,7 +229,7 @@ class ModelEntry(RuntimeEntry):
         default=None, description="Weights: a GGUF file, or a folder for MLX. The gateway starts the engine."
     )
     mmproj_path: FilePath | None = Field(default=None, description="Vision projector for the weights.")
-    adapters: Many[AdapterEntry] | None = Field(default=None, description="llama.cpp, MLX: LoRA adapters.")
+    adapters: Many[Section[AdapterEntry]] | None = Field(default=None, description="llama.cpp, MLX: LoRA adapters.")
     base_url: BaseURL | None = Field(
         default=None, description="Server: http://host:port, https://…, or unix:/path/to/socket."
     )
@@ -306,7 +307,7 @@ class ModelEntry(RuntimeEntry):
     api_key: Secret | None = Field(default=None, description="The server's key: ${VARIABLE} or keychain:NAME.")
     capabilities: Many[Capability] | None = Field(default=None, description="What the model can do.")
     display_name: Text | None = Field(default=None, description="Name for people.")
-    pull: PullEntry | None = Field(default=None, description="Where `ctxgate pull` gets the weights.")
+    pull: Section[PullEntry] | None = Field(default=None, description="Where `ctxgate pull` gets the weights.")
     connect_timeout: Seconds | None = Field(default=None, description="Seconds for opening a connection to the engine.")
     request_timeout: Seconds | None = Field(default=None, description="Seconds without a byte from the engine.")
     memory: Memory | None = Field(
@@ -736,23 +737,27 @@ class File(Entry):
         default=None, description="Folder to which relative paths refer; if omitted: the file's own folder."
     )
     models: dict[ModelName, ModelEntry] = Field(description="The models by name.", min_length=1)
-    runtimes: dict[Runtime, RuntimeEntry] | None = Field(
+    runtimes: dict[Runtime, Section[RuntimeEntry]] | None = Field(
         default=None, description="Launch settings for all models of a runtime."
     )
-    server: ServerEntry | None = Field(default=None, description="Where the gateway listens.")
-    log: LogEntry | None = Field(default=None, description="Logging, and the record of recent answers.")
-    prompts: PromptsEntry | None = Field(
+    server: Section[ServerEntry] | None = Field(default=None, description="Where the gateway listens.")
+    log: Section[LogEntry] | None = Field(default=None, description="Logging, and the record of recent answers.")
+    prompts: Section[PromptsEntry] | None = Field(
         default=None, description="Prompts that engines have read, saved on disk across swaps and restarts."
     )
-    engines: EnginesEntry | None = Field(default=None, description="Settings for all engines that the gateway starts.")
-    ctx: CtxEntry | None = Field(default=None, description="Models as executable objects in the file system.")
+    engines: Section[EnginesEntry] | None = Field(
+        default=None, description="Settings for all engines that the gateway starts."
+    )
+    ctx: Section[CtxEntry] | None = Field(default=None, description="Models as executable objects in the file system.")
     state_dir: FilePath | None = Field(
         default=None, description="The gateway's own folder; if omitted: ctxgate in the user's state folder."
     )
-    rooms: RoomsEntry | None = Field(default=None, description="Rooms, below /llm/room.")
-    batches: BatchesEntry | None = Field(default=None, description="Files and batches, below /v1.")
-    mcp: MCPEntry | None = Field(default=None, description="Tool servers that speak the Model Context Protocol.")
-    cluster: ClusterEntry | None = Field(
+    rooms: Section[RoomsEntry] | None = Field(default=None, description="Rooms, below /llm/room.")
+    batches: Section[BatchesEntry] | None = Field(default=None, description="Files and batches, below /v1.")
+    mcp: Section[MCPEntry] | None = Field(
+        default=None, description="Tool servers that speak the Model Context Protocol."
+    )
+    cluster: Section[ClusterEntry] | None = Field(
         default=None, description="Several machines that share their engines, which Ray places."
     )
     store: Annotated[str, StringConstraints(pattern=r"^(sqlite:///|postgresql://).+")] | None = Field(

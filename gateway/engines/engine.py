@@ -69,6 +69,54 @@ class Engine:
     _alive: ClassVar[WeakSet[Engine]] = WeakSet()
     """Engines of this process, whose ports must not be mistaken for those of a user's own server."""
 
+    failure: GatewayError | None = None
+    """Why the state is failed."""
+    backend: Backend | None = None
+    """Sends requests to the engine; None unless a request may go to it at once, whatever its service tier. While flex
+    answers could give way, all others come by `join`, too."""
+    in_flight = 0
+    """Requests between `join` and `leave`."""
+    flex_in_flight = 0
+    put_asides = 0
+    """Flex answers that were put aside since the gateway started."""
+    keep_alive: float | None = None
+    """Seconds without a request until it ends, as last set by a client; None: as configured."""
+    gpu_seen: int | None = None
+    """Bytes of GPU memory that its process holds, as the driver said within the last minute."""
+    load_seconds: float | None = None
+    starts = 0
+    crashes = 0
+    _coming = 0
+    """Requests for which slots are being freed."""
+    _last_rank = DEFAULT
+    """The rank of the request that left last."""
+    _failures_in_a_row = 0
+    _not_before = 0.0
+    _address: Address | None = None
+    _backend: Backend | None = None
+    _process: Process | None = None
+    _plan: Recipe | None = None
+    """What started the last process; None if the server isn't ours."""
+    _prompts: LivePrompts | None = None
+    """The prompts of the last process, if it can save them."""
+    _prompt_folder: Path | None = None
+    _cache_ram: int | None = None
+    """Bytes of `held` for prompts beside its slots."""
+    _usage_seen: tuple[float, Usage | None] = (0.0, None)
+    _phase: Waiting | None = None
+    """What the start in progress waits for."""
+    _doubted = False
+    """A request couldn't reach the address."""
+    _recallable = False
+    _restarts = False
+    """It restarts although nobody waits, because it died in use."""
+    _served = False
+    """A request has ended since it became ready: its next failure is the first in a row."""
+    _starting: asyncio.Task[None] | None = None
+    _stopping: asyncio.Task[None] | None = None
+    _watching: asyncio.Task[None] | None = None
+    _drain_timer: asyncio.TimerHandle | None = None
+
     def __init__(
         self,
         model: Model,
@@ -80,62 +128,16 @@ class Engine:
     ) -> None:
         self.model = model
         self.residency = residency if residency is not None else Residency()
-        self.failure: GatewayError | None = None
-        """Why the state is failed."""
-        self.backend: Backend | None = None
-        """Sends requests to the engine; None unless a request may go to it at once, whatever its service tier. While
-        flex answers could give way, all others come by `join`, too."""
-        self.in_flight = 0
-        """Requests between `join` and `leave`."""
-        self.flex_in_flight = 0
-        self.put_asides = 0
-        """Flex answers that were put aside since the gateway started."""
-        self._flexible: dict[Flexible, EngineSeat] = {}
-        """Answers in flight that may give way."""
-        self._coming = 0
-        """Requests for which slots are being freed."""
-        self._last_rank = DEFAULT
-        """The rank of the request that left last."""
         self.queue = RequestQueue()
         self.held = Footprint()
         """Its share of the budget while it is in memory."""
-        self.gpu_seen: int | None = None
-        """Bytes of GPU memory that its process holds, as the driver said within the last minute."""
         self.idle_since = time.monotonic()
-        self.keep_alive: float | None = None
-        """Seconds without a request until it ends, as last set by a client; None: as configured."""
-        self.load_seconds: float | None = None
-        self.starts = self.crashes = 0
         self._fixed = fixed
         self._machine = machine
         self._grace = grace
         self._lifecycle = Lifecycle()
-        self._failures_in_a_row = 0
-        self._not_before = 0.0
-        self._address: Address | None = None
-        self._backend: Backend | None = None
-        self._process: Process | None = None
-        self._plan: Recipe | None = None
-        """What started the last process; None if the server isn't ours."""
-        self._prompts: LivePrompts | None = None
-        """The prompts of the last process, if it can save them."""
-        self._prompt_folder: Path | None = None
-        self._cache_ram: int | None = None
-        """Bytes of `held` for prompts beside its slots."""
-        self._usage_seen: tuple[float, Usage | None] = (0.0, None)
-        self._phase: Waiting | None = None
-        """What the start in progress waits for."""
-        self._doubted = False
-        """A request couldn't reach the address."""
-        self._recallable = False
-        self._restarts = False
-        """It restarts although nobody waits, because it died in use."""
-        self._served = False
-        """A request has ended since it became ready: its next failure is the first in a row."""
-        self._starting: asyncio.Task[None] | None = None
-        self._stopping: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
-        self._drain_timer: asyncio.TimerHandle | None = None
+        self._flexible: dict[Flexible, EngineSeat] = {}
+        """Answers in flight that may give way."""
 
     # What others see
 

@@ -649,12 +649,18 @@ class ChatCycle:
         self._protocol.transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (head, self._left, len(body), body))
         self._complete()
 
-    async def start(self, headers: Headers) -> None:
+    async def start(self, headers: Headers, first: bytes = b"") -> None:
         self.keep_alive = self.keep_alive and self._chunked
         if self._granted:
             headers = (*headers, *self._granted)
         head = _head(200, headers, self.keep_alive, self._protocol.server_state.default_headers)
-        self._protocol.transport.write(head + self._left + (CHUNKED if self._chunked else b"\r\n"))
+        begun = b"%b%b%b" % (head, self._left, CHUNKED if self._chunked else b"\r\n")
+        if first:
+            self.wrote = True
+            begun += b"%x\r\n%b\r\n" % (len(first), first) if self._chunked else first
+        self._protocol.transport.write(begun)
+        if self._protocol.flow.write_paused:
+            await self._protocol.flow.drain()
 
     async def write(self, data: bytes) -> None:
         self.wrote = True

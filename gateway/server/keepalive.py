@@ -26,7 +26,7 @@ class Stream(Protocol):
 
     wrote: bool
 
-    async def start(self, headers: Headers) -> None: ...
+    async def start(self, headers: Headers, first: bytes = b"") -> None: ...
 
     async def write(self, data: bytes) -> None: ...
 
@@ -75,13 +75,19 @@ class KeepAlive:
         self._task: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(progress_after, self._beat)
 
-    async def begin(self, headers: Headers = SSE_HEADERS) -> None:
-        """Begins the answer: sends the head unless a comment has. From now on only silence causes comments."""
+    async def begin(self, headers: Headers = SSE_HEADERS, first: bytes = b"") -> None:
+        """Begins the answer: sends the head, unless a comment has, and the answer's first bytes with it.
+
+        From now on only silence causes comments.
+        """
         self._answering = True
-        await self.settle()
+        if self._task is not None:
+            await self._task
         if not self.started:
             self.started = True
-            await self._client.start(headers)
+            await self._client.start(headers, first)
+        elif first:
+            await self._client.write(first)
 
     @property
     def busy(self) -> bool:

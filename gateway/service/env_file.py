@@ -6,6 +6,7 @@ and Docker's env_file read the same.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import MutableMapping
@@ -30,7 +31,7 @@ def load(file: Path, environ: MutableMapping[str, str]) -> None:
     """
     try:
         with file.open("rb") as stream:
-            mode = stat.S_IMODE(file.stat().st_mode)
+            mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
             content = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise ProviderInvalidRequest(f"{file}: {error.strerror}; correct --env-file") from None

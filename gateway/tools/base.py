@@ -88,6 +88,16 @@ class Tool:
     run: Run
 
 
+class Named(Protocol):
+    """What a policy must know of a tool."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def access(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ToolPolicy:
     """Selects tools: those within `access` that `allow` matches and `deny` doesn't. Without `access` there are none.
@@ -99,7 +109,7 @@ class ToolPolicy:
     allow: tuple[str, ...] = ("*",)
     deny: tuple[str, ...] = ()
 
-    def permits(self, tool: Tool) -> bool:
+    def permits(self, tool: Named) -> bool:
         if self.access is None or _RANKS[tool.access] > _RANKS[self.access]:
             return False
         return self.names(tool.name)

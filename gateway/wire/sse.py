@@ -127,9 +127,7 @@ def event(payload: bytes) -> bytes:
 
 def events(payloads: list[bytes]) -> bytes:
     """One event for each payload."""
-    if len(payloads) == 1:
-        return b"data: " + payloads[0] + b"\n\n"
-    return b"".join(map(event, payloads))
+    return b"data: " + b"\n\ndata: ".join(payloads) + b"\n\n" if payloads else b""
 
 
 class Sink(Protocol):

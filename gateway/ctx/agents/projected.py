@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import get_args
 
 from gateway.config import Rooms
-from gateway.config.values import CtxAgent, CtxTools
+from gateway.config.values import CtxAgent
 from gateway.ctx.metadata import one_line
-from gateway.ctx.policy import Access, limits_text, policy_text
+from gateway.ctx.policy import limits_text, policy_text
 from gateway.ctx.tools.known import Described
+from gateway.tools.base import ToolPolicy
 
 
 def metadata(name: str, agent: CtxAgent, shebang: str) -> str:
@@ -34,6 +33,7 @@ def metadata(name: str, agent: CtxAgent, shebang: str) -> str:
 
 def control_files(agent: CtxAgent, rooms: Rooms, known: Sequence[Described]) -> Mapping[str, str]:
     """Name → text of each file in its `.d` folder but the live ones. Only `tools` is for information alone."""
+    permitted = ToolPolicy(agent.tools.access, agent.tools.allow, agent.tools.deny)
     limits = {
         "wall_seconds": _least(rooms.turn_seconds, agent.turn_seconds),
         "model_calls": _least(rooms.turn_model_calls, agent.turn_model_calls),
@@ -45,19 +45,10 @@ def control_files(agent: CtxAgent, rooms: Rooms, known: Sequence[Described]) -> 
         "model": f"{agent.model}\n",
         "policy": policy_text(agent.tools),
         "limits": limits_text(limits),
-        "tools": "".join(f"{tool.name}\n" for tool in known if permits(agent.tools, tool)),
+        "tools": "".join(f"{tool.name}\n" for tool in known if permitted.permits(tool)),
         "system.md": f"{agent.instructions}\n",
         "session": "socket\n",
     }
-
-
-def permits(policy: CtxTools, tool: Described) -> bool:
-    ranks = get_args(Access)
-    if policy.access is None or ranks.index(tool.access) > ranks.index(policy.access):
-        return False
-    return any(fnmatchcase(tool.name, glob) for glob in policy.allow) and not any(
-        fnmatchcase(tool.name, glob) for glob in policy.deny
-    )
 
 
 def _least(bound: float, other: float | None) -> float:
