@@ -21,7 +21,13 @@ from gateway.cluster.values import Load, decode
 from gateway.config import Config, Model
 from tests.cluster.nodes import Gateway, until
 
-MOST_MESSAGES = 40
+MOST_MESSAGES = 80
+BEGINS_WITH = 80
+"""Sentences, about 1,100 tokens in all: what an engine with an earlier turn may read anew instead of restoring it, a
+block of 80 tokens, is less than a tenth."""
+PAUSE_SECONDS = 1.0
+"""Between an answer and the next message: people and agents' tools take as long at least. Without it eight
+conversations would keep two processors busier than they are, so that they would measure each other."""
 
 
 class Whereabouts:
@@ -130,7 +136,9 @@ class Talk:
 
     def _run(self) -> None:
         for round in itertools.count():
-            messages = [{"role": "user", "content": f"I am {self.who}.{round}; remember what I told you. " * 40}]
+            messages = [
+                {"role": "user", "content": f"I am {self.who}.{round}; remember what I told you. " * BEGINS_WITH}
+            ]
             while len(messages) < MOST_MESSAGES:
                 if self._over.is_set():
                     return
@@ -141,3 +149,4 @@ class Talk:
                     continue
                 self.answers.append(Answer(sent, time.monotonic(), [*messages], round, answer["usage"]))
                 messages += [answer["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+                self._over.wait(PAUSE_SECONDS)

@@ -1,5 +1,5 @@
 """Nodes that are killed under load, with engines of a real model: what it costs conversations, with shared prompts and
-without."""
+without. Seconds count from the kill to the conversation's next answer, the pause before its next message included."""
 
 from __future__ import annotations
 
