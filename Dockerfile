@@ -17,5 +17,5 @@ EXPOSE 4000
 HEALTHCHECK --interval=30s --timeout=3s --start-period=120s --retries=3 \
     CMD [".venv/bin/python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:4000/health', timeout=2)"]
 
-# In a container the loopback is the container's own: listen on all its addresses, which CTXGATE_KEY allows.
+# In a container, loopback is the container's own: listen on all its addresses, which CTXGATE_KEY allows.
 ENTRYPOINT ["scripts/serve", "--host", "0.0.0.0"]
