@@ -369,7 +369,7 @@ class _Build:
             return
         for key in ("gpu_layers", "tensor_split"):
             if entry.fit and getattr(entry, key) is not None:
-                message = f"{explain.dotted((*at, 'fit'))}: llama.cpp fits only what isn't given, and {key} is"
+                message = f"{explain.dotted((*at, 'fit'))}: llama.cpp fits only settings that aren't given; {key} is"
                 self.problem((*at, "fit"), message, "leave out one of them", key=True)
         if entry.main_gpu is not None and entry.tensor_split is not None:
             message = f"{explain.dotted((*at, 'main_gpu'))} names one GPU, tensor_split divides the model among several"

@@ -116,7 +116,7 @@ def test_an_address_that_is_none(tmp_path: Path) -> None:
 
 def test_no_gateway(tmp_path: Path) -> None:
     file = written(tmp_path, server={"port": free_port()})
-    assert "note   gateway: doesn't run" in ctxgate("doctor", "--config", file, cwd=tmp_path).stdout
+    assert "note   gateway: isn't running" in ctxgate("doctor", "--config", file, cwd=tmp_path).stdout
     done = ctxgate("doctor", "--config", file, "--client", "codex", cwd=tmp_path)
     assert done.returncode == 69
     assert "the gateway doesn't run\n       start it: ctxgate serve" in done.stdout

@@ -709,7 +709,7 @@ CASES = [
             (
                 10,
                 52,
-                "runtimes.llama.cpp.fit: llama.cpp fits only what isn't given, and tensor_split is",
+                "runtimes.llama.cpp.fit: llama.cpp fits only settings that aren't given; tensor_split is",
                 "leave out one of them",
             ),
         ],
