@@ -103,6 +103,8 @@ class Engine:
         self.keep_alive: float | None = None
         """Seconds without a request until it ends, as the last client wished that named some; None: as configured."""
         self.load_seconds: float | None = None
+        self.pauses = False
+        """See `gateway.engines.admission.Resident`."""
         self.starts = self.crashes = 0
         self._fixed = fixed
         self._machine = machine
