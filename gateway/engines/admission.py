@@ -4,7 +4,8 @@ Claims are served by rank, then in order of their first request. A later claim i
 it takes nothing from it. Loaded models go first: an engine in use gives way only once the claim has waited for
 `swap_after` and the engine has been ready for its stay. So no claim starves, and swaps are few. An engine that only
 flex requests use gives way at once to any other claim; a flex claim waits for engines that others use until it has
-waited for `flex_max_wait`, and from then on counts like any other.
+waited for `flex_max_wait`, and from then on counts like any other. An idle engine whose requests follow each other
+closely stays a little for the next one before a flex claim gets its memory.
 """
 
 from __future__ import annotations
@@ -21,10 +22,16 @@ from gateway.engines.states import State
 from gateway.wire.chat import DEFAULT, FLEX
 
 STAY_SECONDS = (0.25, 10.0)
-"""An engine in use stays as long as it took to load, within these bounds, before it gives way to others."""
+"""Bounds of `stay`."""
 RELOAD_SECONDS = 0.05
 """The shortest time that a reload counts as."""
 CURE = "raise engines.memory_budget, or give the model a smaller context_window or parallel"
+
+
+def stay(load_seconds: float | None) -> float:
+    """Seconds that an engine in use stays before it gives way to others: as long as it took to load."""
+    shortest, longest = STAY_SECONDS
+    return min(max(load_seconds or 0.0, shortest), longest)
 
 
 class Claim(Struct, frozen=True):
@@ -43,7 +50,8 @@ class Claim(Struct, frozen=True):
 
 class Resident(Struct, frozen=True):
     """An engine that holds memory. ready_since and idle_since: by the clock of `plan`'s `now`. rank: the best of its
-    requests in flight or, if it is idle, of the last one."""
+    requests in flight or, if it is idle, of the last one. pauses: it has been idle for longer than its stay between two
+    requests, the last time that this was seen."""
 
     key: object
     name: str
@@ -56,22 +64,22 @@ class Resident(Struct, frozen=True):
     pinned: bool = False
     group: str | None = None
     rank: int = DEFAULT
+    pauses: bool = False
 
     def stays_until(self, claim: Claim, swap_after: float, flex_max_wait: float) -> float:
         """When the engine has to give way to the claim, by the clock of `plan`'s `now`; 0 for at once."""
         if self.state == "draining":
             return 0.0
-        shortest, longest = STAY_SECONDS
-        stay = min(max(self.load_seconds or 0.0, shortest), longest)
         if not self.in_flight:
-            # A person's next request may follow: for a flex claim, it stays for as long as it would take to reload.
-            return self.idle_since + stay if claim.rank > max(self.rank, DEFAULT) else 0.0
+            # An agent's next request may follow: for a flex claim, it stays for as long as it would take to reload.
+            follows = claim.rank > max(self.rank, DEFAULT) and not self.pauses
+            return self.idle_since + stay(self.load_seconds) if follows else 0.0
         if claim.rank > max(self.rank, DEFAULT):
             return claim.since + flex_max_wait
         if self.rank == FLEX and claim.rank < FLEX:
             return 0.0
         patience = swap_after if claim.rank >= self.rank else 0.0
-        return max(self.ready_since + stay, claim.since + patience)
+        return max(self.ready_since + stay(self.load_seconds), claim.since + patience)
 
     def worth(self, now: float) -> tuple[int, float]:
         """The engine with the least worth gives way first. Idle time counts against the cost of a reload."""

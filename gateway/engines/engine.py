@@ -84,6 +84,8 @@ class Engine:
     gpu_seen: int | None = None
     """Bytes of GPU memory that its process holds, as the driver said within the last minute."""
     load_seconds: float | None = None
+    pauses = False
+    """See `gateway.engines.admission.Resident`."""
     starts = 0
     crashes = 0
     _coming = 0

@@ -34,6 +34,8 @@ class Loadable(Protocol):
     in_flight: int
     idle_since: float
     load_seconds: float | None
+    pauses: bool
+    """See `admission.Resident`; this module sets it."""
 
     @property
     def state(self) -> State: ...
@@ -121,6 +123,8 @@ class Residency:
         Raises ProviderModelNotLoaded if it can never have that much, WeightsMissing if its weights can't be read.
         """
         need = await self.need(engine.model)
+        if engine.load_seconds is not None:  # it was in memory before
+            engine.pauses = since - engine.idle_since > admission.stay(engine.load_seconds)
         claim = Pending(since, engine, need, asyncio.get_running_loop().create_future())
         insort(self.claims, claim, key=lambda each: each.since)
         self.schedule()
@@ -254,6 +258,7 @@ class Residency:
                 pinned=engine.model.residence.pinned,
                 group=engine.model.residence.group,
                 rank=engine.rank,
+                pauses=engine.pauses,
             )
             for engine in self.residents
         )

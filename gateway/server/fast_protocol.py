@@ -559,10 +559,10 @@ class ChatCycle:
         self.keep_alive = self._chunked and keep_alive
         self._granted: Headers = ()
         """Headers for the web page that asks."""
-        self._left = b""
-        """Header lines that say what is left of the key's limits."""
         self._meter: Meter | None = None
         """Of the key's limits, once it has counted the request in."""
+        self._left = 0
+        """How many more requests it allowed then."""
         self._headers: Headers = protocol.headers
         self._protocol = protocol
         self._task: asyncio.Task[Any] | None = None
@@ -612,8 +612,8 @@ class ChatCycle:
             self._protocol.transport.close()
         finally:
             self._task = None
-            if self._meter is not None:
-                self._meter.ended += 1
+            if (meter := self._meter) is not None:
+                meter.ended += 1
 
     async def _answer_large(self, app: HotApp, caller: Caller) -> None:
         body = Body(app.bodies, app.max_body)
@@ -646,7 +646,10 @@ class ChatCycle:
         if self._granted:
             headers = (*headers, *self._granted)
         head = _head(status, headers, self.keep_alive, self._protocol.server_state.default_headers)
-        self._protocol.transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (head, self._left, len(body), body))
+        if (meter := self._meter) is None:
+            self._protocol.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+        else:
+            self._protocol.transport.write(meter.answer(head, self._left, body))
         self._complete()
 
     async def start(self, headers: Headers, first: bytes = b"") -> None:
@@ -654,7 +657,9 @@ class ChatCycle:
         if self._granted:
             headers = (*headers, *self._granted)
         head = _head(200, headers, self.keep_alive, self._protocol.server_state.default_headers)
-        begun = b"%b%b%b" % (head, self._left, CHUNKED if self._chunked else b"\r\n")
+        if (meter := self._meter) is not None:
+            head += meter.lines(self._left)
+        begun = head + (CHUNKED if self._chunked else b"\r\n")
         if first:
             self.wrote = True
             begun += b"%x\r\n%b\r\n" % (len(first), first) if self._chunked else first

@@ -97,6 +97,14 @@ class KeyMeter:
     which comes once a second. wake: called when ticks shall come; no more are wanted once `tick` has returned False.
     """
 
+    __slots__ = (
+        *("_answer", "_awake", "_beyond", "_booked", "_clock", "_day", "_day_lines", "_day_tokens"),
+        *("_elsewhere", "_entered", "_spent", "_told"),
+        *("_free", "_fresh", "_granted", "_last", "_lines", "_lines_if_used", "_minute_lines", "_models", "_most"),
+        *("_now", "_requests", "_stale", "_tokens", "_tokens_left", "_tokens_seen", "_wake"),
+        *("ended", "key", "limits", "remembers", "restricted"),
+    )  # fmt: skip
+
     def __init__(
         self,
         key: str,
@@ -131,8 +139,12 @@ class KeyMeter:
         """Up to which of them the limit on requests goes, and by how many that is more than was granted."""
         self._tokens_seen = self._tokens_left = MOST
         """What was left at the last computation, and what is left now."""
+        self._fresh = True
+        """Whether no tokens were used since the last computation."""
         self._lines = self._lines_if_used = b""
-        """What `enter` returns, now and once more tokens are used; `%` takes the requests and tokens that are left."""
+        """What `lines` returns, now and once more tokens are used; `%` takes the requests and tokens that are left."""
+        self._answer = b""
+        """The same for `answer`, between the head, the body's length and the body."""
         self.change(limits)
 
     @property
@@ -185,12 +197,12 @@ class KeyMeter:
         used = self._entered - requests, self._spent - tokens, self.running
         return used if used != (0, 0, running) or (whole and running) else None
 
-    def enter(self, headers: Callable[[Standing, float], Headers]) -> bytes:
+    def enter(self, headers: Callable[[Standing, float], Headers]) -> int:
         """See `gateway.wire.chat.Meter`. Raises LimitReached."""
         if self._free <= 0:
             self._admit(headers)
         self._free = free = self._free - 1
-        return self._lines % (self._beyond + free, self._tokens_left)
+        return self._beyond + free
 
     def is_used_by(self, gateway: str) -> bool:
         """Whether another gateway works on requests of the key."""
@@ -199,10 +211,20 @@ class KeyMeter:
     def standing(self) -> Standing:
         return self._look(self._now())
 
+    def lines(self, requests: int) -> bytes:
+        """See `gateway.wire.chat.Meter`."""
+        tokens = self._tokens_left  # answers that ended meanwhile may have taken it below 0
+        return self._lines % (requests, tokens if tokens > 0 else 0)
+
+    def answer(self, head: bytes, requests: int, body: bytes) -> bytes:
+        """See `gateway.wire.chat.Meter`."""
+        tokens = self._tokens_left
+        return self._answer % (head, requests, tokens if tokens > 0 else 0, len(body), body)
+
     def spend(self, usage: Mapping[str, Any], now: float) -> None:
         """See `gateway.wire.chat.Meter`."""
-        if not self._awake:
-            self._look(now)
+        if self._fresh:
+            self._first_spent(now)
         try:  # as `spent` does, which would cost a call
             prompt = usage["prompt_tokens"]
             tokens = prompt + usage["completion_tokens"]
@@ -211,13 +233,21 @@ class KeyMeter:
         except (KeyError, TypeError):
             tokens = spent(usage)
         self._tokens_left = left = self._tokens_left - tokens
-        self._lines = self._lines_if_used
         if left <= 0:
             self._grant()
+
+    def _first_spent(self, now: float) -> None:
+        """Tokens are about to be used, the first since the last look."""
+        if not self._awake:
+            self._look(now)
+        self._write(self._lines_if_used)
+        self._fresh = False
 
     def tick(self) -> bool:
         """A second has passed. Returns whether anything has been used in it."""
         self._awake = self._book(self._now())
+        if not self._awake:
+            self._fresh = True
         return self._awake
 
     def check(self, *names: str) -> None:
@@ -277,16 +307,21 @@ class KeyMeter:
                 lines, used = self._day_lines, duration(tokens.reset).encode()
         self._last = self._entered + (requests.remaining if requests is not None else MOST)
         self._tokens_seen = self._tokens_left = tokens.remaining if tokens is not None else MOST
-        self._lines = self._lines_if_used = lines
+        unused = self._lines_if_used = lines
         if tokens is not None:
-            self._lines = b"%b%b\r\n" % (lines, duration(tokens.reset).encode())
+            unused = b"%b%b\r\n" % (lines, duration(tokens.reset).encode())
             self._lines_if_used = b"%b%b\r\n" % (lines, used)
+        self._write(unused)
+        self._fresh = True
         self._stale = False
         self._grant()
         if not self._awake:
             self._awake = True
             self._wake(self)
         return Standing(requests, tokens)
+
+    def _write(self, lines: bytes) -> None:
+        self._lines, self._answer = lines, b"%%b%bcontent-length: %%d\r\n\r\n%%b" % lines
 
     def _grant(self) -> None:
         """Computes how many requests may come before the next computation."""

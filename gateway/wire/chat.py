@@ -185,12 +185,21 @@ class Meter(Protocol):
     ended: int
     """Requests counted by `enter` that have ended: the caller of `enter` adds one."""
 
-    def enter(self, headers: Callable[[Standing, float], Headers]) -> bytes:
-        """Counts a request in, until `ended` counts it out. Returns what is left, in OpenAI's words, as lines of the
-        answer's head. Raises ProviderRateLimit, with the headers of `headers`."""
+    def enter(self, headers: Callable[[Standing, float], Headers]) -> int:
+        """Counts a request in, until `ended` counts it out. Returns how many more are left. Raises ProviderRateLimit,
+        with the headers of `headers`."""
         ...
 
     def standing(self) -> Standing: ...
+
+    def lines(self, requests: int) -> bytes:
+        """What is left, in OpenAI's words, as lines of an answer's head. requests: as `enter` said."""
+        ...
+
+    def answer(self, head: bytes, requests: int, body: bytes) -> bytes:
+        """A whole answer: `head`, `lines`, the length of the body, and the body. To write the numbers along with the
+        rest costs less than half."""
+        ...
 
     def check(self, *names: str) -> None:
         """Raises ProviderAuthentication (403) for a model that the key may not use. names: its name and aliases."""

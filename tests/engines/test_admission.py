@@ -363,6 +363,19 @@ TURNS = [
     Turn("then it goes", (waiting("a", FLEX),), (idle("b", seconds=3.0, load_seconds=3.0),), drains=frozenset("b"),
          recheck_at=FLEX_WAIT - 1),
     Turn(
+        "but for none whose requests are further apart than that",
+        (waiting("a", FLEX, since=60),),
+        (idle("b", seconds=0.0, load_seconds=3.0, pauses=True),),
+        drains=frozenset("b"),
+        recheck_at=FLEX_WAIT - 60,
+    ),
+    Turn(
+        "in use, it keeps flex waiting all the same",
+        (waiting("a", FLEX, since=60),),
+        (busy("b", pauses=True),),
+        recheck_at=FLEX_WAIT - 60,
+    ),
+    Turn(
         "an idle one that flex used gives flex way at once",
         (waiting("a", FLEX, since=60),),
         (idle("b", seconds=0.0, rank=FLEX, load_seconds=3.0),),

@@ -215,6 +215,24 @@ async def test_flex_that_waits_for_a_place_outlasts_an_unload(
         assert seen.started() == ["a", "a"]
 
 
+async def test_an_engine_is_known_to_pause_by_its_last_return(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path
+) -> None:
+    two = {"a": sized(), "b": sized()}
+    async with gateway_of(model, two, limits(), xllamacpp, tmp_path) as (gateway, _):
+        engine = engine_of(gateway, "a")
+        assert await whole(gateway, "a")
+        assert not engine.pauses
+        assert await whole(gateway, "b")
+        engine.idle_since -= 60  # a person thought for a minute
+        assert await whole(gateway, "a")
+        assert engine.pauses
+        assert await whole(gateway, "b")
+        engine.load_seconds = 1000.0  # compared with that, its next request comes soon
+        assert await whole(gateway, "a")
+        assert not engine.pauses
+
+
 async def _whole(gateway: Gateway, request: ChatRequest) -> bytes:
     with await gateway.chat(request) as run:
         return await run.whole()

@@ -62,7 +62,9 @@ def used(tokens: int) -> dict[str, int]:
 
 def left_of(meter: KeyMeter) -> dict[bytes, bytes]:
     """Counts a request in; the headers of its answer."""
-    lines = meter.enter(openai_headers)
+    left = meter.enter(openai_headers)
+    lines = meter.lines(left)
+    assert meter.answer(b"a: b\r\n", left, b"words") == b"a: b\r\n%bcontent-length: 5\r\n\r\nwords" % lines
     standing = dict(openai_headers(meter.standing(), 0.0))
     assert dict(line.split(b": ") for line in lines.splitlines()) == standing
     return standing
@@ -187,6 +189,17 @@ def test_an_answer_takes_what_its_server_counted_within_bounds(usage: dict[str, 
     standing = meter.standing()
     assert standing.tokens is not None
     assert standing.tokens.limit - standing.tokens.remaining == taken + 5
+
+
+def test_no_fewer_than_no_tokens_are_left() -> None:
+    clock = Clock()
+    meter = clock.meter(Limits(requests_per_minute=5, tokens_per_minute=10))
+    left = [meter.enter(openai_headers) for _ in range(2)]
+    meter.spend(used(30), clock.at)
+    assert left == [4, 3]
+    for told in (meter.lines(3), meter.answer(b"", 3, b"")):
+        assert b"remaining-requests: 3\r\n" in told
+        assert b"remaining-tokens: 0\r\n" in told
 
 
 def test_of_two_limits_on_tokens_the_lines_of_the_head_show_the_tighter_one() -> None:
