@@ -25,9 +25,9 @@ MOST_MESSAGES = 80
 BEGINS_WITH = 80
 """Sentences, about 1,100 tokens in all: what an engine with an earlier turn may read anew instead of restoring it, a
 block of 80 tokens, is less than a tenth."""
-PAUSE_SECONDS = 1.0
-"""Between an answer and the next message: people and agents' tools take as long at least. Without it eight
-conversations would keep two processors busier than they are, so that they would measure each other."""
+PAUSE_SECONDS = 2.0
+"""Between an answer and the next message, shorter than people's. Without it eight conversations on two processors would
+wait for each other, whether a node dies or not."""
 
 
 class Whereabouts:
@@ -139,7 +139,9 @@ class Talk:
             messages = [
                 {"role": "user", "content": f"I am {self.who}.{round}; remember what I told you. " * BEGINS_WITH}
             ]
-            while len(messages) < MOST_MESSAGES:
+            # Nobody's conversations all begin anew at the same time.
+            most = MOST_MESSAGES if round else MOST_MESSAGES * (self.who % 8 + 1) // 8
+            while len(messages) < most:
                 if self._over.is_set():
                     return
                 sent = time.monotonic()
