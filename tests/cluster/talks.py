@@ -84,13 +84,11 @@ class Answer:
 
 @dataclass
 class Moved:
-    """A conversation whose node died. engine: who answered its next turn, after so many seconds. new: that one had
-    answered none of its turns before."""
+    """A conversation whose node died. engine: who answered its next turn, after so many seconds."""
 
     engine: str
     seconds: float
     cached: float
-    new: bool
 
 
 @dataclass
@@ -120,13 +118,11 @@ class Talk:
         """Its first answer by an engine that lives, after the `dead` one that it had until then; None before that came,
         and if the next turn began anew."""
         round = next(answer.round for answer in reversed(self.answers) if answer.came < when)
-        before = {where.engine(answer.told) for answer in self.answers if answer.came < when and answer.round == round}
         for answer in [*self.answers]:
             if answer.came > when:
                 engine = until(lambda: where.engine(answer.told), "its engine is told")  # noqa: B023
                 if engine not in dead:
-                    moved = Moved(engine, answer.came - when, answer.cached, engine not in before)
-                    return moved if answer.round == round else None
+                    return Moved(engine, answer.came - when, answer.cached) if answer.round == round else None
         return None
 
     def answered_by(self, when: float, dead: Iterable[str], where: Whereabouts) -> bool:
