@@ -680,10 +680,11 @@ class LivePrompts:
 
     async def _save_turn(self, server: SlotServer, slot: Slot) -> None:
         if not slot.busy:
-            await self._save(server, slot)
+            await self._save(server, slot, only_idle=True)
 
-    async def _save(self, server: SlotServer, slot: Slot) -> None:
-        """Saves one slot if it is worth a file. Raises nothing.
+    async def _save(self, server: SlotServer, slot: Slot, *, only_idle: bool = False) -> None:
+        """Saves one slot if it is worth a file. Raises nothing. only_idle: unless it is busy once it is its turn: the
+        engine would save it after the answer alone, and all other saves would wait for that.
 
         Returns once the engine has written the file; checking it and flushing it to disk go on.
         """
@@ -696,6 +697,8 @@ class LivePrompts:
         fresh = saved.fresh()
         try:
             async with self.saving, asyncio.timeout(SAVE_SECONDS):
+                if only_idle and slot.busy:
+                    return
                 count, size = await server.save(slot.number, fresh)
             expected = tokens if tokens is not None else max(count, saved.settings.min_tokens)
             exact = abs(count - expected) <= TOLERANCE and slot.chain == begins

@@ -25,9 +25,9 @@ MOST_MESSAGES = 80
 BEGINS_WITH = 80
 """Sentences, about 1,100 tokens in all: what an engine with an earlier turn may read anew instead of restoring it, a
 block of 80 tokens, is less than a tenth."""
-PAUSE_SECONDS = 1.0
-"""Between an answer and the next message: people and agents' tools take as long at least. Without it eight
-conversations would keep two processors busier than they are, so that they would measure each other."""
+PAUSE_SECONDS = 2.0
+"""Between an answer and the next message, shorter than people's. Without it eight conversations on two processors would
+wait for each other, whether a node dies or not."""
 
 
 class Whereabouts:
@@ -84,13 +84,11 @@ class Answer:
 
 @dataclass
 class Moved:
-    """A conversation whose node died. engine: who answered its next turn, after so many seconds. new: that one had
-    answered none of its turns before."""
+    """A conversation whose node died. engine: who answered its next turn, after so many seconds."""
 
     engine: str
     seconds: float
     cached: float
-    new: bool
 
 
 @dataclass
@@ -120,13 +118,11 @@ class Talk:
         """Its first answer by an engine that lives, after the `dead` one that it had until then; None before that came,
         and if the next turn began anew."""
         round = next(answer.round for answer in reversed(self.answers) if answer.came < when)
-        before = {where.engine(answer.told) for answer in self.answers if answer.came < when and answer.round == round}
         for answer in [*self.answers]:
             if answer.came > when:
                 engine = until(lambda: where.engine(answer.told), "its engine is told")  # noqa: B023
                 if engine not in dead:
-                    moved = Moved(engine, answer.came - when, answer.cached, engine not in before)
-                    return moved if answer.round == round else None
+                    return Moved(engine, answer.came - when, answer.cached) if answer.round == round else None
         return None
 
     def answered_by(self, when: float, dead: Iterable[str], where: Whereabouts) -> bool:
@@ -139,7 +135,9 @@ class Talk:
             messages = [
                 {"role": "user", "content": f"I am {self.who}.{round}; remember what I told you. " * BEGINS_WITH}
             ]
-            while len(messages) < MOST_MESSAGES:
+            # Nobody's conversations all begin anew at the same time.
+            most = MOST_MESSAGES if round else MOST_MESSAGES * (self.who % 8 + 1) // 8
+            while len(messages) < most:
                 if self._over.is_set():
                     return
                 sent = time.monotonic()

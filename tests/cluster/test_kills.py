@@ -115,7 +115,5 @@ def test_a_share_saves_the_conversations_of_killed_nodes(tmp_path: Path) -> None
     assert found[True].failed == found[False].failed == []
     assert len(found[True].cached) >= MOST * len(found[True].moved)
     assert found[True].restored > 0
-    # An engine that had the conversation before holds most of it without a share, too.
-    assert [each for each in found[False].cached if each.new] == []
-    assert any(each.new for each in found[False].moved)
+    assert len(found[False].cached) < (1 - MOST) * len(found[False].moved)
     assert found[False].restored == 0

@@ -317,6 +317,21 @@ async def test_a_request_that_gives_up_before_it_took_the_slot_leaves_it_to_the_
         assert (await waiting[1]).slot == 0
 
 
+async def test_a_slot_that_is_busy_again_holds_up_no_other_save(tmp_path: Path) -> None:
+    saved = SavedPrompts(Prompts(min_tokens=64, save="each_turn"), tmp_path / "prompts")
+    server, prompts = Double(saved.path, slots=2), live(saved)
+    turns = [await place(prompts, server, prompt) for prompt in PROMPTS[:2]]
+    async with prompts.saving:  # another save is under way
+        for each in turns:
+            each.leave()
+            usage = {"prompt_tokens": TOKENS, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}}
+            each.answered(usage, 0.0, 0.0)
+        await asyncio.sleep(0)
+        again = await place(prompts, server, PROMPTS[0])
+    await prompts.settled()
+    assert (again.slot, server.saved) == (turns[0].slot, [turns[1].slot])
+
+
 async def test_what_an_engine_wrote_late_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.prompts.folder.ABANDONED_SECONDS", -1.0)
     saved = SavedPrompts(Prompts(min_tokens=64), tmp_path / "prompts")
