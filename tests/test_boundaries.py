@@ -84,7 +84,7 @@ OURS: dict[str, set[str]] = {
         *("gateway.config", "gateway.core", "gateway.api", "gateway.rooms", "gateway.ctx", "gateway.services"),
         *("gateway.cluster", "gateway.server", "gateway.observe", "normalizers"),
     },
-    "gateway.model_test": {"gateway", "gateway.config"},
+    "gateway.model_test": {"gateway", "gateway.config", "gateway.wire"},
     "gateway.service": {"gateway.errors", "gateway.config"},
     "gateway.cli": {
         "gateway.service",

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 
 from gateway.model_test.answers import Answer, NotAnAnswer, Stream, read_whole
+from gateway.wire.sse import SSEReader
 
 Trouble = Literal["connection", "timeout", "rate_limit", "server_error", "refused", "bad_response", "context_exceeded"]
 
@@ -186,24 +187,17 @@ class Client:
 
 async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, int]]:
     """The data of each server-sent event, and the number of the read that completed it."""
-    data: list[str] = []
-    rest = b""
+    reader = SSEReader(MAX_ANSWER)
     size = read = 0
     async for part in response.aiter_bytes():
         size += len(part)
         read += 1
         if size > MAX_ANSWER:
             raise NotAnAnswer(f"more than {MAX_ANSWER} bytes")
-        *lines, rest = (rest + part).split(b"\n")
-        for line in lines:
-            line = line.removesuffix(b"\r")
-            if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" ").decode("utf-8", "replace"))
-            elif not line and data:
-                yield "\n".join(data), read
-                data = []
-    if data:
-        yield "\n".join(data), read
+        for data in reader.feed(part):
+            yield data.decode("utf-8", "replace"), read
+    for data in reader.finish():
+        yield data.decode("utf-8", "replace"), read
 
 
 def _ms(began: float, ended: float) -> float:

@@ -65,6 +65,23 @@ def test_a_second_start_imports_no_validation(file: Path, environ: dict[str, str
     assert said == ["0.5 True True\n", "0.5 False False\n"]
 
 
+def test_a_start_after_an_edit_builds_only_what_the_file_has(file: Path, environ: dict[str, str]) -> None:
+    script = (
+        "import os, sys; from gateway.config import load; load(sys.argv[1]); from gateway.config.file import *\n"
+        "print(*(kind.__pydantic_complete__ for kind in (File, ServerEntry, RoomsEntry, ClusterEntry, PullEntry)))\n"
+        "print(os.environ['PYDANTIC_DISABLE_PLUGINS'])"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script, str(file)],
+        env=os.environ | environ | {"PYDANTIC_DISABLE_PLUGINS": "theirs"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    ).stdout
+    assert said == "True True False False False\ntheirs\n"
+
+
 def test_the_value_is_the_same(file: Path, environ: dict[str, str]) -> None:
     assert cache.load(file, environ) == cache.load(file, environ) == load(file, environ)
     (entry,) = entries(environ)

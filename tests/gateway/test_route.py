@@ -17,7 +17,7 @@ from gateway.core import Gateway, Route
 from gateway.core.fallbacks import open_with_fallbacks
 from gateway.engines import Engine
 from gateway.errors import ProviderModelNotLoaded
-from gateway.observe.request_log import RequestLog
+from gateway.observe.request_log import OK, UNSETTLED, RequestLog
 from gateway.schema.pool import Pool, Threads
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest
@@ -204,6 +204,15 @@ async def test_repairs_are_booked(said: list[dict[str, str]], healed: dict[str, 
     (row,) = log.rows
     assert row[8] is not None
     assert (row[8].mended, dict(row[8].healed), row[8].warnings) == ("lexical", healed, [])
+
+
+async def test_books_that_nobody_reads_stay_small() -> None:
+    log = RequestLog()
+    used = Route(MODEL, log, Threads(Pool()))
+    for _ in range(UNSETTLED):
+        used.count("embeddings", stream=False).end(OK)
+    assert not log.rows
+    assert log.stats("m").outcomes[OK] == UNSETTLED
 
 
 async def test_one_route_that_can_t_be_closed_keeps_no_other_open() -> None:
