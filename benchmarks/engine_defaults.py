@@ -3,7 +3,7 @@
     python -m benchmarks.engine_defaults                    # defaults only; 6 minutes
     python -m benchmarks.engine_defaults --settings all     # and each candidate; 20 minutes
     python -m benchmarks.engine_defaults --load 4           # while 4 clients ask the gateway for other things
-    python -m benchmarks.engine_defaults --tuned FOLDER     # and what `ctxgate tune --apply` makes of it; 12 minutes
+    python -m benchmarks.engine_defaults --tuned FOLDER     # and what `ctxgate tune --apply` makes of it; 8 minutes
 
 Four kinds of text (prose, a code edit, JSON, a tool call), one stream and four, round by round: in each round every
 server answers the same requests, one server after another. ctxgate answers through the whole gateway. llama-server is
@@ -71,6 +71,7 @@ SETTINGS: Mapping[str, Mapping[str, object]] = {
     "1 thread": {"threads": 1},
     "flash attention off": {"flash_attention": False},
     "KV q8_0": {"kv_cache_type": "q8_0"},
+    "unified KV": {"args": ["--kv-unified", "--kv-unified-per-slot", str(WINDOW)]},
     "1 slot": {"parallel": 1},
     "2 slots": {"parallel": 2},
     "no speculation": {"draft": {"ngram": False}},

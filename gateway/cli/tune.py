@@ -88,7 +88,7 @@ def tune(
     if not changes:
         print(f"\nNo setting is faster than {model.name} as configured.")
         return 0
-    if smoke and not _smokes(loaded, model, before, changes):
+    if smoke and not smokes(loaded, model, before, changes):
         print("\nThe smoke suite does worse with it, or can't be run: nothing changed", file=sys.stderr)
         return 1
     return _conclude(loaded, model, before, changes, applies=applies)
@@ -265,7 +265,7 @@ def _explain(found: Kept) -> None:
     show(table(("key", "value", "instead of", "times", "pairs"), rows, right=("times", "pairs")))
 
 
-def _smokes(config: Config, model: Model, before: bytes, changes: dict[str, Any]) -> bool:
+def smokes(config: Config, model: Model, before: bytes, changes: dict[str, Any]) -> bool:
     """Whether model-test's smoke suite passes no worse with the changes, as `ctxgate swap` judges it."""
     from gateway.cli import swap
     from gateway.config.edit import with_keys

@@ -31,10 +31,12 @@ KEY = "LLAMA_API_KEY"
 NGRAM = "ngram-simple"
 """The kind of speculation of models without `draft`, and of `draft: {ngram: true}`: the fastest one where an answer
 repeats its prompt, by `benchmarks/engine_defaults.py`."""
-NGRAM_AFTER, NGRAM_TOKENS = 4, 4
-"""Tokens that must have come before, and tokens proposed then. On two cores, a token that the engine reads along with
-others costs a third of a step with one stream, and half of what it spares with four: longer proposals are rejected too
-often, and after more tokens too few are made. It makes no proposal that is shorter than what must have come before."""
+NGRAM_AFTER, NGRAM_TOKENS = 8, 8
+"""Tokens that must have come before, and tokens proposed then. On some processors a step of few tokens costs nearly as
+much as these tokens one by one, so short proposals gain little even if they are right; after fewer known tokens, too
+many are wrong. With four streams a wrong one costs more, since all wait for it; see `benchmarks/RESULTS.md`.
+
+llama.cpp makes no proposal that is shorter than what must have come before."""
 
 NGRAM_OPTIONS = (f"--spec-{NGRAM}-size-n", f"--spec-{NGRAM}-size-m")
 """An older llama-server doesn't know them, and would refuse to start."""

@@ -51,7 +51,7 @@ def choices(own: Keys, cores: int, processors: int) -> dict[str, Sequence[Any]]:
     """Key → values to try, the model's own first. cores: physical; processors: hardware threads."""
     offered: dict[str, list[Any]] = {
         "threads": [cores, max(1, cores - 1), processors],
-        "draft": [{"ngram": True}, {"ngram": True, "tokens": 8}, {"ngram": False}],
+        "draft": [{"ngram": True}, {"ngram": True, "tokens": 4}, {"ngram": True, "tokens": 16}, {"ngram": False}],
         "kv_cache_type": ["f16", "q8_0"],
         "flash_attention": [True, False],
     }
@@ -59,10 +59,10 @@ def choices(own: Keys, cores: int, processors: int) -> dict[str, Sequence[Any]]:
 
 
 def grid(tried: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination that llama.cpp can start. The first one has the first value of each key."""
+    """Every combination that llama.cpp can start: the first value of each key, then those that differ in fewer keys."""
     made = (dict(zip(tried, chosen, strict=True)) for chosen in product(*tried.values()))
     first, *others = made
-    return [first, *filter(_possible, others)]
+    return [first, *sorted(filter(_possible, others), key=lambda keys: len(changed(keys, first)))]
 
 
 def _possible(keys: Keys) -> bool:

@@ -17,7 +17,7 @@ from gateway.config.values import Log
 from gateway.core import Gateway
 from gateway.engines import memory
 from gateway.errors import GatewayError
-from gateway.tune.scores import Reading, Result, passes, rungs, survivors
+from gateway.tune.scores import Reading, Result, passes, rungs, same_words, survivors
 from gateway.tune.settings import Keys, applied, changed
 from gateway.wire.chat import ChatRequest, encode
 
@@ -47,8 +47,9 @@ class Trials:
     async def halve(self, told: Told) -> None:
         """Successive halving: all settings answer a request of each kind, the faster half more, until two are left.
 
-        They take turns, back and forth, so that a machine that gets slower or faster favours none. Cancelling keeps the
-        results so far.
+        Leaves out settings that contain a value which by itself has failed or changed words: they couldn't be chosen.
+        Settings take turns, back and forth, so that a machine that gets slower or faster favours none. Cancelling keeps
+        the results so far.
         """
         alive = list(range(len(self.results)))
         kinds = len(self._requests(0))
@@ -61,6 +62,8 @@ class Trials:
                 alive = [place for place in alive if any(self.results[place] is kept for kept in ranked)]
             for some in passes(range(number, number + repeats)):
                 for place in alive:
+                    if not number and self._hopeless(place):
+                        continue
                     await self._try(place, some, lambda: told(self.results, self._done, total))
                 alive.reverse()
             alive.sort()
@@ -72,6 +75,16 @@ class Trials:
         for number in range(repeats):
             for place in range(len(self.results)):
                 await self._try(place, [number], lambda: told(self.results, self._done, total))
+
+    def _hopeless(self, place: int) -> bool:
+        base, *others = self.results
+        changes = changed(self.results[place].keys, base.keys)
+        if len(changes) < 2:
+            return False
+        singles = ({key: value} for key, value in changes.items())
+        tried = [result for result in others if result.readings or result.failed]
+        known = [result for single in singles for result in tried if changed(result.keys, base.keys) == single]
+        return any(result.failed or not same_words(result, base) for result in known)
 
     async def _try(self, place: int, numbers: Sequence[int], told: Callable[[], None]) -> None:
         """Adds the readings of one setting. An engine that doesn't run with it is a result, too."""

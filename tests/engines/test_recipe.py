@@ -150,7 +150,7 @@ CASES: dict[str, tuple[Model, Machine, int | None, str, Address | None, dict[str
         Address(port=1),
         {
             "--spec-type": "ngram-simple",
-            "--spec-ngram-simple-size-n": "4",
+            "--spec-ngram-simple-size-n": "8",
             "--spec-ngram-simple-size-m": "16",
             "--fit": "on",
         },
@@ -383,7 +383,7 @@ def test_llama_cpp_speculates_by_default(of: Model, kind: str | None) -> None:
     assert recipe(of, FULL, 1).env.get("LLAMA_ARG_SPEC_TYPE") == kind
 
 
-SIZES = {"--spec-ngram-simple-size-n": "4", "--spec-ngram-simple-size-m": "4"}
+SIZES = {"--spec-ngram-simple-size-n": "8", "--spec-ngram-simple-size-m": "8"}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.cli.tune import smokes
 from gateway.config import load
 from gateway.errors import ProviderInvalidRequest
 from gateway.tune import kept
@@ -62,7 +63,8 @@ def test_settings_that_the_args_fix_are_not_tried(file: Path) -> None:
     assert own == {"threads": 1, "draft": {"ngram": True}}
     tried = grid(choices(own, 4, 8))
     assert tried[0] == own
-    assert [keys["threads"] for keys in tried] == [1, 1, 1, 4, 4, 4, 3, 3, 3, 8, 8, 8]
+    assert sorted(keys["threads"] for keys in tried) == [each for each in (1, 3, 4, 8) for _ in range(4)]
+    assert [len(changed(keys, own)) for keys in tried] == [0, *[1] * 6, *[2] * 9]
 
 
 def test_keys_become_the_settings_of_the_engine(file: Path) -> None:
@@ -112,6 +114,14 @@ async def test_a_setting_that_the_engine_refuses_is_a_result(file: Path) -> None
     assert "--numa" in (running.results[1].failed or "")
 
 
+async def test_a_value_that_alone_cannot_be_chosen_is_not_combined(file: Path) -> None:
+    numa = {"numa": "nonsense"}
+    running = trials(file, {"threads": 1}, {"threads": 2}, {"threads": 1, **numa}, {"threads": 2, **numa})
+    await running.halve(lambda *_: None)
+    assert [bool(result.readings) for result in running.results] == [True, True, False, False]
+    assert [bool(result.failed) for result in running.results] == [False, False, True, False]
+
+
 def test_tunes_applies_and_explains(file: Path) -> None:
     before = file.read_text("utf-8")
     # A draw that another setting wins can't be forced, so the file is checked against what was kept.
@@ -132,6 +142,16 @@ def test_tunes_applies_and_explains(file: Path) -> None:
     explained = ctxgate("tune", "--config", file, "--explain", cwd=file.parent)
     assert explained.returncode == 0, explained.stderr
     assert "instead of" in explained.stdout
+
+
+@pytest.mark.parametrize(
+    ("changes", "passes"), [({"threads": 2}, True), ({"tool_call_format": "hermes"}, False)], ids=["alike", "worse"]
+)
+def test_a_setting_must_pass_smoke_no_worse(file: Path, changes: dict[str, Any], passes: bool) -> None:
+    before, config = file.read_bytes(), load(file)
+    assert smokes(config, config.models["tiny"], before, changes) is passes
+    assert [path.name for path in file.parent.glob("*.yaml")] == ["config.yaml"]
+    assert file.read_bytes() == before
 
 
 def test_asks_what_the_gateway_has_recorded(file: Path) -> None:
