@@ -175,9 +175,11 @@ class Gateway:
         route = self._asked.get(request.model)
         if route is None:
             route = self._asked[request.model] = self.route(request.model, "chat")
-        if route.plain and request.tier is None:
+        if route.plain and request.tier != "flex":
             meter = request.caller.meter
             if meter is None or not meter.restricted:
+                if request.tier == "auto":
+                    request.tier = "default"
                 return route.open(request)
         model = route.model
         route.check(request.caller)

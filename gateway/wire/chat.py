@@ -125,7 +125,7 @@ decode = msgspec.json.Decoder().decode
 
 def _tier(written: str) -> Wanted:
     """Values that only other servers define are passed on to them, and count as auto."""
-    return next((tier for tier in TIERS if tier == written), "auto")
+    return _KNOWN_TIERS.get(written, "auto")
 
 
 def tier_in(fields: Mapping[str, Raw]) -> Wanted | None:
@@ -170,6 +170,7 @@ PRIORITY, DEFAULT, FLEX = 0, 1, 2
 _RANKS: dict[str, int] = {"priority": PRIORITY, "flex": FLEX}
 Wanted = Tier | Literal["auto"]
 """auto: any; the answer says which."""
+_KNOWN_TIERS: dict[str, Tier] = {tier: tier for tier in TIERS}
 
 
 def rank_of(tier: str | None) -> int:
