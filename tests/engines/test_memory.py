@@ -287,7 +287,7 @@ def test_a_broken_file_is_started_anew(
     path.write_bytes(text)
     known = Learnt(path)
     assert known.peak(model) is None
-    assert "starts it anew" in caplog.text
+    assert "starts a new one" in caplog.text
     known.saw(model, Footprint(MB), 1.0)
     assert Learnt(path).peak(model) is not None
 
@@ -313,7 +313,7 @@ def test_peaks_that_can_t_be_saved_are_known_until_the_end(
     peak = kept.peak(model)
     assert peak is not None
     assert (peak.ram, peak.gpu) == (MB, 2 * MB)
-    assert "can't save what engines need" in caplog.text
+    assert "can't save the engines' memory needs" in caplog.text
 
 
 def test_a_peak_that_hardly_grew_is_not_written(tmp_path: Path, model: Model) -> None:

@@ -226,4 +226,4 @@ async def test_a_bug_of_a_backend_is_logged_once_and_ends_nothing(
     scene.signs = {"heard": bug}
     assert await watched(scene, monkeypatch) is None
     assert scene.now == 5
-    assert caplog.text.count("can't be watched closely") == 1
+    assert caplog.text.count("checking its engine failed") == 1
