@@ -13,7 +13,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from gateway.engines import placement
+from gateway.engines import gpu_placement
 from gateway.engines.environment import inherited
 from gateway.engines.recipe import HOST, Machine
 
@@ -85,7 +85,7 @@ def _gpus(program: Sequence[str]) -> tuple[int, ...]:
         )
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return ()
-    return placement.devices(done.stdout)
+    return gpu_placement.devices(done.stdout)
 
 
 def _cores() -> int:

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from gateway.backends.base import Address
 from gateway.config import Adapter, Draft, Model, Prompts, Rope
 from gateway.config.tuning import MLX_BITS
-from gateway.engines import placement
+from gateway.engines import gpu_placement
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HOST = "127.0.0.1"
@@ -157,9 +157,9 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
 
 def _placed(model: Model, machine: Machine, program: list[str]) -> list[str]:
     """The GPU of a model whose file doesn't choose one, where there are several."""
-    if not machine.gpu_need or placement.decided(model):
+    if not machine.gpu_need or gpu_placement.decided(model):
         return []
-    gpu = placement.whole(machine.gpu_need, machine.gpus(program))
+    gpu = gpu_placement.whole(machine.gpu_need, machine.gpus(program))
     return _options(*_on_one_gpu(gpu))
 
 

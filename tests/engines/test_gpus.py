@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from gateway.config import Model, Runtime
-from gateway.engines import placement
+from gateway.engines import gpu_placement
 from gateway.engines.gpu import Card, nvidia_cards, rocm_cards
+from gateway.engines.gpu_placement import MARGIN, MB
 from gateway.engines.machine import this_machine
-from gateway.engines.placement import MARGIN, MB
 from gateway.engines.recipe import Machine, recipe
 from tests.cli.commands import config, ctxgate, environment, serving
 from tests.llama_server import EMBEDDED, program
@@ -46,7 +46,7 @@ GB = 1024 * MB
     ],
 )  # fmt: skip
 def test_the_gpu_that_gets_all_of_a_model(need: int, free: Sequence[int], gpu: int | None) -> None:
-    assert placement.whole(need, free) == gpu
+    assert gpu_placement.whole(need, free) == gpu
 
 
 LISTED = """\
@@ -69,7 +69,7 @@ Available devices:
     ids=["two", "none", "a program that doesn't know the option", "another driver"],
 )
 def test_what_a_program_says_of_its_gpus(output: str, free: tuple[int, ...]) -> None:
-    assert placement.devices(output) == free
+    assert gpu_placement.devices(output) == free
 
 
 def test_the_embedded_engine_lists_none_here() -> None:
@@ -85,7 +85,7 @@ TWO = Machine(
     which=lambda name: f"/bin/{name}",
     has=lambda module: True,
     free_port=lambda: 40001,
-    gpus=lambda command: placement.devices(LISTED),
+    gpus=lambda command: gpu_placement.devices(LISTED),
     gpu_need=4 * GB,
 )
 EMBEDDED_TWO = Machine(
@@ -93,7 +93,7 @@ EMBEDDED_TWO = Machine(
     which=lambda name: None,
     has=lambda module: True,
     free_port=lambda: 40001,
-    gpus=lambda command: placement.devices(LISTED) if command[-1].endswith("xllamacpp_server.py") else (),
+    gpus=lambda command: gpu_placement.devices(LISTED) if command[-1].endswith("xllamacpp_server.py") else (),
     gpu_need=4 * GB,
 )
 ONE_GPU = {"--split-mode": "none", "--main-gpu": "1"}
