@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,6 +25,7 @@ from gateway.engines.machine import this_machine
 from gateway.engines.recipe import Machine, recipe
 from tests.cli.commands import config, ctxgate, environment, serving
 from tests.llama_server import EMBEDDED, program
+from tests.patience import PATIENCE
 from tests.ports import free_port
 
 GB = 1024 * MB
@@ -154,6 +157,17 @@ def gpus(tmp_path: Path, llama_server: Path) -> str:
     return f"{folder}:{environment(tmp_path)['PATH']}"
 
 
+def measured_engine(folder: Path) -> dict[str, Any]:
+    """The engine's status, once the driver was asked what it holds."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        (model,) = json.loads(ctxgate("status", "--json", cwd=folder).stdout)["models"]
+        engine: dict[str, Any] = model["engine"]
+        if engine["gpu_seen_bytes"] is not None:
+            return engine
+        assert time.monotonic() < deadline, engine
+
+
 def test_a_model_gets_the_gpu_with_room_and_people_see_what_it_holds(
     tmp_path: Path, test_model: Path, gpus: str
 ) -> None:
@@ -165,8 +179,7 @@ def test_a_model_gets_the_gpu_with_room_and_people_see_what_it_holds(
     )
     with serving(tmp_path, PATH=gpus):
         assert ctxgate("load", "tiny", cwd=tmp_path).returncode == 0
-        (model,) = json.loads(ctxgate("status", "--json", cwd=tmp_path).stdout)["models"]
-        engine = model["engine"]
+        engine = measured_engine(tmp_path)
         line = " ".join(psutil.Process(engine["pid"]).cmdline())
         assert "--split-mode none --main-gpu 1" in line
         assert engine["gpu_bytes"] > 0
