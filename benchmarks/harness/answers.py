@@ -49,8 +49,8 @@ class Script:
     tool_call: bool = False
 
 
-def request_body(script: Script | None) -> bytes:
-    """A chat request that declares a tool; streamed when there is a script."""
+def request_body(script: Script | None, tier: str | None = None) -> bytes:
+    """A chat request that declares a tool; streamed when there is a script. tier: its service tier."""
     prompt = "whole" if script is None else json.dumps(asdict(script))
     body: dict[str, Any] = {
         "model": MODEL,
@@ -62,6 +62,7 @@ def request_body(script: Script | None) -> bytes:
         "temperature": 0.2,
         "max_tokens": 4096,
         "stream": script is not None,
+        **({} if tier is None else {"service_tier": tier}),
     }
     return json.dumps(body).encode()
 

@@ -106,11 +106,11 @@ async def check(port: int) -> None:
     client.close()
 
 
-async def in_turn(port: int, count: int, key: str = KEY) -> None:
-    """`count` whole answers, one after another."""
+async def in_turn(port: int, count: int, key: str = KEY, tier: str | None = None) -> None:
+    """`count` whole answers, one after another. tier: their service tier."""
     client = await Client.connect(port, key)
     for _ in range(count):
-        check_whole(await client.send(request_body(None)))
+        check_whole(await client.send(request_body(None, tier)))
     client.close()
 
 

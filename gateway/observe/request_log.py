@@ -7,8 +7,9 @@ answer would take on the hot path.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from operator import add, itemgetter, sub
 from time import gmtime, monotonic, strftime, time
 from typing import Any, NamedTuple
@@ -110,6 +111,28 @@ Row = tuple[
 """An `Ended` as a plain tuple."""
 
 
+class Columns(NamedTuple):
+    """The fields of `Ended`, each of several answers."""
+
+    models: tuple[str, ...]
+    streams: tuple[bool, ...]
+    outcomes: tuple[Outcome, ...]
+    began: tuple[float, ...]
+    ends: tuple[float, ...]
+    firsts: tuple[float, ...]
+    usages: tuple[Mapping[str, Any], ...]
+    chunks: tuple[int, ...]
+    repairs: tuple[Repairs | None, ...]
+    recordings: tuple[Recording | None, ...]
+    apis: tuple[ApiName, ...]
+    callers: tuple[Caller, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Columns:
+        """rows: at least one."""
+        return cls(*zip(*rows, strict=True))
+
+
 class Entry(Struct):
     """One answer. at: its end, in seconds since 1970. Durations are in seconds.
 
@@ -188,36 +211,46 @@ class Stats:
         self.healed: Counter[str] = Counter()
         self.warnings: Counter[str] = Counter()
 
-    def add(self, rows: Sequence[Row]) -> Total:
-        """Returns what the rows add to the usage."""
+    def add(self, rows: Columns) -> Total:
+        """rows: all of one API. Returns what they add to the usage."""
         # Column by column: most of the work then runs in C.
-        _, streams, outcomes, began, ends, firsts, usages, chunks, mendings, _, apis, _ = zip(*rows, strict=True)
-        self.requests.update(zip(apis, outcomes, strict=True))
-        seconds = self.duration.observe(map(sub, ends, began))
-        if any(firsts):
-            self.first.observe([first - begin for first, begin in zip(firsts, began, strict=True) if first])
-        self.chunks += sum(chunks)
-        counted = [*filter(None, usages)]
-        whole = [usage for usage, stream in zip(usages, streams, strict=True) if usage and not stream]
-        self.generated += sum(chunks) + _sum(whole, "completion_tokens")
+        answers, ok = len(rows.outcomes), rows.outcomes.count(OK)
+        if ok:
+            self.requests[rows.apis[0], OK] += ok
+        if ok < answers:
+            self.requests.update((rows.apis[0], outcome) for outcome in rows.outcomes if outcome != OK)
+        seconds = self.duration.observe(map(sub, rows.ends, rows.began))
+        if any(rows.firsts):
+            self.first.observe([first - begin for first, begin in zip(rows.firsts, rows.began, strict=True) if first])
+        chunks = sum(rows.chunks)
+        counted = [*filter(None, rows.usages)]
         prompt, completion = _sum(counted, "prompt_tokens"), _sum(counted, "completion_tokens")
+        streamed = rows.streams.count(True)
+        if streamed == 0:
+            whole = completion
+        else:
+            usages = zip(rows.usages, rows.streams, strict=True)
+            whole = _sum([usage for usage, stream in usages if usage and not stream], "completion_tokens")
         details = [usage["prompt_tokens_details"] for usage in counted if "prompt_tokens_details" in usage]
         cached = _sum(details, "cached_tokens")
+        self.chunks += chunks
+        self.generated += chunks + whole
         self.prompt_tokens += prompt
         self.completion_tokens += completion
         self.cached_tokens += cached
         restored = [usage for usage in counted if "restored_tokens" in usage]
         self.restored_tokens += _sum(restored, "restored_tokens")
         self.seconds_saved += sum(map(_saved, restored))
-        for repair in filter(None, mendings):
+        for repair in filter(None, rows.repairs):
             self.healed.update(repair.healed)
             self.warnings.update(repair.warnings)
             if repair.mended != "none":
                 self.mended[repair.mended] += 1
-        if len(counted) < len(rows):  # of a stream without counts, a chunk is about a token
-            completion += sum(row[7] for row in rows if row[1] and not row[6])
-        errors = len(rows) - outcomes.count(OK) - outcomes.count(LEFT)
-        return Total(len(rows), errors, prompt, cached, completion, seconds)
+        if streamed and len(counted) < answers:  # of a stream without counts, a chunk is about a token
+            columns = zip(rows.chunks, rows.streams, rows.usages, strict=True)
+            completion += sum(chunks for chunks, stream, usage in columns if stream and not usage)
+        errors = answers - ok - rows.outcomes.count(LEFT)
+        return Total(answers, errors, prompt, cached, completion, seconds)
 
     @property
     def outcomes(self) -> Counter[Outcome]:
@@ -314,10 +347,10 @@ class RequestLog:
         """clock: seconds since 1970 minus time.monotonic()."""
         self._total += len(rows)
         self._last.extend(rows)
-        for day, of_day in _by_day(rows, clock):
-            for (model, api, caller), group in _by_party(of_day):
-                more = self._stats.setdefault(model, Stats()).add(group)
-                self.usage.add(day, model, api, caller, more)
+        for day, group in _groups(rows, clock) if rows else ():
+            model, api, caller = group.models[0], group.apis[0], group.callers[0]
+            more = self._stats.setdefault(model, Stats()).add(group)
+            self.usage.add(day, model, api, caller, more)
 
     def stats(self, model: str) -> Stats:
         """The counters of a model, also of one that was removed from config.yaml."""
@@ -384,25 +417,20 @@ class RequestLog:
             yield _entry(self._total - behind, ended, clock, recorded=recording is not None), recording
 
 
-_PARTY, _END = itemgetter(0, 10, 11), itemgetter(4)
-
-
-def _by_day(rows: Sequence[Row], clock: float) -> Iterable[tuple[float, Sequence[Row]]]:
-    """The days of the rows' ends, since 1970."""
-    days = {(clock + end) // DAY_SECONDS for end in (min(map(_END, rows)), max(map(_END, rows)))} if rows else ()
-    if len(days) == 1:
-        return [(day, rows) for day in days]
-    return [(day, [row for row in rows if (clock + row[4]) // DAY_SECONDS == day]) for day in days]
-
-
-def _by_party(rows: Sequence[Row]) -> Iterable[tuple[tuple[str, ApiName, Caller], list[Row]]]:
-    """By model, API and caller."""
-    found: dict[tuple[str, ApiName, Caller], list[Row]] = {}
-    for party, row in zip(map(_PARTY, rows), rows, strict=True):
-        if (group := found.get(party)) is None:
-            group = found[party] = []
-        group.append(row)
-    return found.items()
+def _groups(rows: Sequence[Row], clock: float) -> Iterator[tuple[float, Columns]]:
+    """The rows by day, model, API and caller; days are since 1970."""
+    columns = Columns.of(rows)
+    parties = columns.models, columns.apis, columns.callers
+    day, last = ((clock + end) // DAY_SECONDS for end in (min(columns.ends), max(columns.ends)))
+    if day == last and all(column.count(column[0]) == len(rows) for column in parties):
+        yield day, columns  # nearly always; the general way takes twice as long
+        return
+    days = repeat(day) if day == last else [(clock + end) // DAY_SECONDS for end in columns.ends]
+    found: defaultdict[tuple[float, str, ApiName, Caller], list[Row]] = defaultdict(list)
+    for party, row in zip(zip(days, *parties, strict=False), rows, strict=True):
+        found[party].append(row)
+    for (day, *_), group in found.items():
+        yield day, Columns.of(group)
 
 
 def error_of(outcome: Outcome) -> Mapping[str, Any] | None:

@@ -123,24 +123,20 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
-def _tier(written: str) -> Wanted:
-    """Values that only other servers define are passed on to them, and count as auto."""
-    return _KNOWN_TIERS.get(written, "auto")
-
-
 def tier_in(fields: Mapping[str, Raw]) -> Wanted | None:
     """The tier that a request's fields name. Raises ProviderInvalidRequest unless it is a string."""
     written = decode(fields["service_tier"]) if "service_tier" in fields else None
     if written is not None and not isinstance(written, str):
         raise ProviderInvalidRequest("service_tier: must be a string", param="service_tier")
-    return None if written is None else _tier(written)
+    return None if written is None else _KNOWN_TIERS.get(written, "auto")
 
 
 def with_tier(json: bytes, tier: str) -> bytes:
     """An answer, or a chunk of one, that names its service tier; one that an external server named stays."""
-    if b'"service_tier"' in json:
-        return json
-    return b'{"service_tier":"%b",%b' % (tier.encode(), json.lstrip()[1:])
+    if json.find(b'"service_tier"') >= 0:  # `in` takes bytes for a number first: an exception each time
+        answer = decode(json)
+        return json if answer.get("service_tier") is not None else encode({**answer, "service_tier": tier})
+    return _NAMING[tier] + json.lstrip()[1:]
 
 
 def compact(json: bytes) -> bytes:
@@ -171,6 +167,9 @@ _RANKS: dict[str, int] = {"priority": PRIORITY, "flex": FLEX}
 Wanted = Tier | Literal["auto"]
 """auto: any; the answer says which."""
 _KNOWN_TIERS: dict[str, Tier] = {tier: tier for tier in TIERS}
+"""Values that only other servers define are passed on to them, and count as auto."""
+_NAMING: dict[str, bytes] = {tier: b'{"service_tier":"%b",' % tier.encode() for tier in TIERS}
+"""How a JSON object begins that names a tier."""
 
 
 def rank_of(tier: str | None) -> int:
@@ -340,7 +339,7 @@ class ChatRequest(Struct, eq=False):
             tools is None and not constrained and not past_calls,
         )
         if known.service_tier is not None:
-            request.tier = _tier(known.service_tier)
+            request.tier = _KNOWN_TIERS.get(known.service_tier, "auto")
         if known.call_deltas is not UNSET:
             del fields["call_deltas"]
             request.call_deltas = known.call_deltas

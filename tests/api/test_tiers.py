@@ -178,6 +178,9 @@ async def test_vectors_name_it(real: str) -> None:
 def test_a_tier_that_a_server_named_stays() -> None:
     assert json.loads(with_tier(b' {"id":"a"}', "flex")) == {"service_tier": "flex", "id": "a"}
     assert with_tier(b'{"service_tier":"scale"}', "flex") == b'{"service_tier":"scale"}'
+    assert json.loads(with_tier(b'{"id":"a","service_tier":null}', "flex")) == {"service_tier": "flex", "id": "a"}
+    nested = b'{"usage":{"service_tier":"standard"}}'
+    assert json.loads(with_tier(nested, "flex")) == {"service_tier": "flex", "usage": {"service_tier": "standard"}}
 
 
 def test_config(tmp_path: Path) -> None:

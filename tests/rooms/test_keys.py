@@ -88,7 +88,12 @@ def test_every_key_is_compared_whole_in_constant_time(file: KeyFile, monkeypatch
         ring.principal(key.encode())
     with pytest.raises(ProviderAuthentication):
         ring.principal(b"x" * 100)
-    assert seen == [(32, 32)] * 15
+    assert [sizes for sizes in seen if sizes == (32, 32)] == [(32, 32)] * 15
+    whole = len(keys[0])
+    assert [sizes for sizes in seen if sizes != (32, 32)] == [(whole, whole), (100, whole)]
+    seen.clear()
+    ring.principal(keys[3].encode())
+    assert seen == [(whole, whole)], "the key that came last needs no digest"
 
 
 def test_a_new_key_works_at_once_and_a_revoked_one_ends_within_a_second(file: KeyFile) -> None:
@@ -97,6 +102,7 @@ def test_a_new_key_works_at_once_and_a_revoked_one_ends_within_a_second(file: Ke
     ring = keyring(file, clock=clock)
     _, second = file.add()
     assert ring.principal(second.encode())
+    assert ring.principal(key.encode())
     file.revoke(first.id)
     clock.now += LOOK_SECONDS
     with pytest.raises(ProviderAuthentication):
