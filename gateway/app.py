@@ -237,6 +237,8 @@ class _Server(uvicorn.Server):
         finally:
             # What exists now stays for good: a garbage collection that visits it costs more than many requests.
             gc.freeze()
+            # A request leaves few cycles, so that 700 new objects, Python's figure, are too few to look for them.
+            gc.set_threshold(10_000)
             gc.enable()
 
 

@@ -40,15 +40,16 @@ class SSEReader:
         self._max = max_event_size
 
     def feed(self, data: bytes) -> list[bytes]:
-        if (
-            not self._size
-            and data.find(b"\n") == len(data) - 2
-            and data.startswith(b"data: ")
-            and data.endswith(b"\n")
-            and CR not in data
-        ):
-            # One event of one line, as most engines send it.
-            return [data[6:-2]]
+        if not self._size and data.startswith(b"data: ") and data.endswith(b"\n\n") and CR not in data:
+            # Whole events of one line each, as most engines send them.
+            if data.find(b"\n") == len(data) - 2:
+                return [data[6:-2]]
+            found = data[6:-2].split(b"\n\ndata: ")
+            if data.count(b"\n") == 2 * len(found):
+                return found
+        return self._by_line(data)
+
+    def _by_line(self, data: bytes) -> list[bytes]:
         if self._after_cr or CR in data:
             data = self._with_lf(data)
         lines = data.split(b"\n")
