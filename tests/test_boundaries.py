@@ -84,7 +84,7 @@ OURS: dict[str, set[str]] = {
         *("gateway.config", "gateway.core", "gateway.api", "gateway.rooms", "gateway.ctx", "gateway.services"),
         *("gateway.cluster", "gateway.server", "gateway.observe", "normalizers"),
     },
-    "gateway.model_test": {"gateway", "gateway.config", "gateway.wire"},
+    "gateway.model_test": {"gateway", "gateway.config", "gateway.wire", "gateway.schema", "normalizers"},
     "gateway.service": {"gateway.errors", "gateway.config"},
     "gateway.cli": {
         "gateway.service",
@@ -126,7 +126,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.pull": {"httpx", "huggingface_hub", "rich"},
     "gateway.inventory": {"httpx", "huggingface_hub", "msgspec", "yaml"},
     "gateway.app": {"uvicorn"},
-    "gateway.model_test": {"httpx", "jsonschema", "matplotlib", "rich", "yaml"},
+    "gateway.model_test": {"httpx", "matplotlib", "rich", "yaml"},
     "gateway.service": {"msgspec"},
     "gateway.cli": {"click", "httpx", "msgspec", "packaging", "psutil", "rich", "uvicorn", "yaml"},
 }

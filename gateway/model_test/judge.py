@@ -1,8 +1,7 @@
-"""Judges an answer: right, or the first thing that is wrong with it. Pure."""
+"""Judges an answer: right, or the first thing that is wrong with it."""
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections import Counter
@@ -12,7 +11,10 @@ from typing import Any, Literal
 
 from gateway.model_test.answers import Answer, RawCall
 from gateway.model_test.cases import Case, Expect, Json, Step, Wanted
-from gateway.model_test.matchers import Absent, kind_of
+from gateway.model_test.matchers import Absent
+from gateway.schema.checker import compiled
+from gateway.schema.fault import InvalidSchema, Unchecked
+from normalizers.values.coerce import json_type
 
 UNDECLARED = "unknown_tool"
 """A ctxgate's warning: a call of a tool that the request doesn't declare is text, as the model wrote it."""
@@ -263,21 +265,17 @@ def _misfit(wanted: Wanted, given: Json, schema: Json, fold: bool) -> tuple[str,
 def _type_fits(value: Any, schema: Json) -> bool:
     kinds = schema.get("type", [])
     kinds = [kinds] if isinstance(kinds, str) else kinds
-    kind = kind_of(value)
+    kind = json_type(value)
     return not kinds or kind in kinds or (kind == "integer" and "number" in kinds)
 
 
 def schema_fault(schema: Json, value: Any) -> str | None:
-    """What is wrong with `value` by its JSON Schema."""
-    error = next(iter(_validator(json.dumps(schema)).iter_errors(value)), None)
-    return None if error is None else str(error.message)[:200]
-
-
-@functools.cache
-def _validator(schema: str) -> Any:
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(json.loads(schema))
+    """What is wrong with `value` by its JSON Schema; None if it conforms, and if nobody can tell in a bounded time."""
+    try:
+        found = compiled(json.dumps(schema)).fault(value)
+    except (InvalidSchema, Unchecked):
+        return None
+    return None if found is None else found.message[:200]
 
 
 def _schemas_hold(calls: Iterable[RawCall], tools: Mapping[str, Json]) -> bool:

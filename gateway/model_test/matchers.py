@@ -31,24 +31,6 @@ def folded(text: str) -> str:
     return _FOLDED.sub("", text).lower().replace("'", '"')
 
 
-def kind_of(value: Any) -> str:
-    """The JSON type; distinguishes integers from other numbers."""
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-    return "object"
-
-
 class Matcher(Protocol):
     optional: ClassVar[bool]
     """Whether the argument may be left out."""

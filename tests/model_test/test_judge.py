@@ -11,7 +11,7 @@ import pytest
 from gateway.model_test.answers import Answer, NotAnAnswer, RawCall, Stream, read_whole
 from gateway.model_test.cases import SUITES, Case, Expect, Step, load, read_tools
 from gateway.model_test.fake import chunks, whole
-from gateway.model_test.judge import KINDS, blame, judge, leaked
+from gateway.model_test.judge import KINDS, blame, judge, leaked, schema_fault
 from gateway.model_test.matchers import BadRule, matcher
 from gateway.model_test.request import Settings, body, own_names
 
@@ -244,6 +244,22 @@ def test_a_call_of_an_undeclared_tool_is_text() -> None:
     assert (verdict.kind, verdict.well_formed) == ("unknown_tool", True)
     leaked = judge(case, case.steps[0], replace(kept, warned=()))
     assert (leaked.kind, leaked.well_formed) == ("text_tool_call", False)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fault"),
+    [
+        ({"type": "integer"}, 5, None),
+        ({"type": "integer"}, "5", "'5' is not of type 'integer'"),
+        ({"type": 7}, "5", None),
+        ({"type": "string", "pattern": "^a+$"}, "b", "'b' does not match '^a+$'"),
+        ({"type": "string", "pattern": "^(a+)+$"}, "a" * 40 + "!", None),
+    ],
+    ids=["right", "wrong", "no_schema", "pattern", "pattern_without_end"],
+)
+def test_schemas_of_strangers(schema: dict[str, Any], value: Any, fault: str | None) -> None:
+    """Recorded requests bring theirs: one that nobody could finish checking stops nothing."""
+    assert schema_fault(schema, value) == fault
 
 
 def test_turning_in_a_circle() -> None:
