@@ -1,7 +1,7 @@
 """A push parser over the LALR tables that Lark builds of a grammar. It validates and builds no tree.
 
 It accepts and refuses the same tokens as Lark's ``InteractiveParser`` at a tenth of the cost: it builds
-nothing on a reduction, and caches where a token leads from each stack of states. ``scripts/tables`` keeps
+nothing on a reduction, and caches where a token leads from each stack of states. ``scripts/grammar_tables.py`` keeps
 the tables in a file, so that reading needs neither Lark nor the time in which it builds them.
 """
 
@@ -31,7 +31,7 @@ class Tables:
 
     @classmethod
     def read(cls, text: str, keep: int = 4096) -> Tables:
-        """The tables that `scripts/tables` wrote: JSON, a line for each state."""
+        """The tables that `scripts/grammar_tables.py` wrote: JSON, a line for each state."""
         return cls([{kind: _action(to) for kind, to in row.items()} for row in json.loads(text)], keep)
 
     def begin(self) -> Stack:
