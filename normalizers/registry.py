@@ -6,14 +6,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, replace
 from dataclasses import fields as fields_of
+from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from normalizers.base import Normalizer, new_call_id
 from normalizers.formats import FORMATS
 from normalizers.read.dialects import DIALECTS, dialect_of, load
 from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
 from normalizers.values.coerce import SchemaIndex
+
+if TYPE_CHECKING:
+    from normalizers.read.framing import Framing
 
 _AUTO = "normalizers.read.auto:Auto"
 
@@ -161,9 +165,7 @@ def normalizer(
         spec = get(spec)
     if spec.untouched:
         return Normalizer()
-    from normalizers.read.framing import Framing
-
-    return Framing(
+    return _framing()(
         spec,
         _dialect,
         tools,
@@ -173,6 +175,14 @@ def normalizer(
         parallel=parallel,
         guarded=guarded,
     )
+
+
+@cache
+def _framing() -> type[Framing]:
+    """Loaded with the first answer. An `import` that finds its module loaded costs as much as ten calls."""
+    from normalizers.read.framing import Framing
+
+    return Framing
 
 
 def passes(spec: FormatSpec, text: str) -> bool:

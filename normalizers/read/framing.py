@@ -138,8 +138,7 @@ class Framing(Normalizer):
         self._guarded = guarded
         calls = bool(self._schemas.names) or spec.unknown_tools == "forward"
         table = _scanner(spec, calls, bool(self._names))
-        self._literals, self._longest, self._scan, self._trigger, self._heads = table
-        self._strays = frozenset((*spec.close, *spec.drop)) - {*spec.open, *spec.begins}
+        self._literals, self._longest, self._scan, self._trigger, self._heads, self._strays = table
         self._space = ""
         self._blanks = 0
         self._held = ""
@@ -455,18 +454,19 @@ class Framing(Normalizer):
 
 
 _INDENT = re.compile(r"[ \t]*")
-_Table = tuple[frozenset[str], int, Search, Search, tuple[str, ...]]
+_Table = tuple[frozenset[str], int, Search, Search, tuple[str, ...], frozenset[str]]
 _BARE_MARKS = {"call": "\n", "tool_line": "\n", "list": "[]{}", "object": "[]{}"}
 _TABLES: dict[tuple[FormatSpec, bool, bool], _Table] = {}
 
 
 def _scanner(spec: FormatSpec, calls: bool, bare: bool) -> _Table:
-    """The literals, the length of the longest, a search for them, one for their first characters, and these.
+    """The literals, the length of the longest, a search for them, one for their first characters, these characters,
+    and the literals that begin nothing.
 
     calls: whether a call may come at all. If not, its marks are content.
     """
     key = (spec, calls, bare)
-    if key not in _TABLES:
+    if (found := _TABLES.get(key)) is None:
         literals = {*spec.open, *spec.begins, *spec.close, *spec.drop, *(pair[0] for pair in spec.think)}
         if not calls:
             literals -= spec.call_marks
@@ -477,5 +477,7 @@ def _scanner(spec: FormatSpec, calls: bool, bare: bool) -> _Table:
         scan = re.compile("|".join(map(re.escape, ordered)) or _NOTHING).search
         heads = tuple(sorted({literal[0] for literal in ordered}))
         trigger = re.compile(f"[{''.join(map(re.escape, heads))}]" if heads else _NOTHING).search
-        _TABLES[key] = (frozenset(literals), max(map(len, literals), default=1), scan, trigger, heads)
-    return _TABLES[key]
+        strays = frozenset((*spec.close, *spec.drop)) - {*spec.open, *spec.begins}
+        longest = max(map(len, literals), default=1)
+        found = _TABLES[key] = (frozenset(literals), longest, scan, trigger, heads, strays)
+    return found
