@@ -39,6 +39,17 @@ def test_there_are_two_files_and_neither_grows(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_log_keeps_a_megabyte_before_it_begins_another(tmp_path: Path) -> None:
+    path = tmp_path / "logs/m.log"
+    log = LogFile(path)
+    for number in range(1024):
+        assert not rotated(path).exists(), number
+        log.write("x" * 1023)
+    log.write("more")
+    log.close()
+    assert (path.stat().st_size, rotated(path).stat().st_size) == (5, 1024 * 1024)
+
+
 def test_a_folder_that_cannot_be_written_ends_the_log_alone(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file")
     log = LogFile(tmp_path / "logs/m.log")

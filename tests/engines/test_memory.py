@@ -148,13 +148,14 @@ HOLDS = "import os, sys, time; held = os.urandom(%d << 20); print(flush=True); %
 
 
 def test_the_memory_of_descendants_counts() -> None:
-    grandchild = HOLDS % (40, "pass")
-    child = HOLDS % (20, f"import subprocess; subprocess.Popen([sys.executable, '-c', {grandchild!r}])")
+    code = HOLDS % (40, "pass")
+    for size in (20, 1):
+        code = HOLDS % (size, f"import subprocess; subprocess.Popen([sys.executable, '-c', {code!r}])")
     with subprocess.Popen(
-        [sys.executable, "-c", child], stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        for _ in range(2):
+        for _ in range(3):
             process.stdout.readline()
         seen = memory.usage(process.pid)
         os.killpg(process.pid, signal.SIGKILL)

@@ -86,6 +86,7 @@ async def test_where_the_tools_go(tool_prompt: str, takes_tools: bool, in_prompt
     backend = Counted(chosen, takes_tools=takes_tools)
     found = await CapabilityFinder(chosen).find(request(tools=[TOOL]), backend)
     assert found.tools_in_prompt == in_prompt
+    assert found.takes_tools == (takes_tools or tool_prompt != "auto")
     assert backend.asked == ({"takes_tools": 1} if tool_prompt == "auto" else {})
 
 

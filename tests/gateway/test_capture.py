@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from gateway.answer import capture
 from gateway.answer.capture import RecordedAnswer
@@ -77,6 +78,21 @@ def test_a_long_request_is_recorded_without_its_messages(monkeypatch: pytest.Mon
     kept = answer(request("x" * 100, seed=1)).recording
     assert not kept.cut
     assert "messages" in kept.request
+
+
+def test_what_the_engine_got_otherwise_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most half of what is left: the answer needs room, too."""
+    monkeypatch.setattr(capture, "MAX_RECORDING", 1000)
+    asked = request(seed=1, user="ann")
+
+    def sent(prompt: str) -> dict[str, Any]:
+        own = {"messages": asked.fields["messages"], "model": asked.fields["model"]}
+        got = {**own, "seed": Raw(b"2"), "prompt": Raw(json.dumps(prompt).encode())}
+        found = RecordedAnswer(asked, registry.get("hermes"), sent=got).recording.sent
+        return {name: value and bytes(value) for name, value in found.items()}
+
+    assert sent("x" * 300) == {"seed": b"2", "prompt": b'"%b"' % (b"x" * 300), "user": None}
+    assert sent("x" * 600) == {"user": None}
 
 
 def fed(*chunks: Any, name: str = "hermes", **fields: Any) -> list[Any]:

@@ -557,11 +557,12 @@ def test_usage_on_a_chunk_whose_text_is_held_back_is_not_lost() -> None:
     assert [frame["usage"] for frame in clean] == [{"completion_tokens": 3}]
 
 
-def test_reasoning_in_the_text_joins_the_engines_reasoning_field() -> None:
-    body = completion("<think>two</think>Hi", reasoning_content="one ")
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_in_the_text_joins_the_engines_reasoning_field(name: str) -> None:
+    body = completion("<think>two</think>Hi", **{name: "one "})
     message = json.loads(answer("hermes").whole(json.dumps(body).encode()))["choices"][0]["message"]
     assert (message["content"], message["reasoning_content"]) == ("Hi", "one two")
-    payloads = [payload(reasoning_content="one "), *map(payload, ["<think>tw", "o</think>Hi"]), payload(reason="stop")]
+    payloads = [payload(None, **{name: "one "}), *map(payload, ["<think>tw", "o</think>Hi"]), payload(reason="stop")]
     [choice] = from_stream(streamed(answer("hermes"), [[p] for p in payloads])).values()
     assert (choice.content, choice.reasoning) == ("Hi", "one two")
 
@@ -701,6 +702,7 @@ USAGE = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
 LAST_CHUNKS: dict[str, list[dict[str, Any]]] = {
     "in a chunk of its own": [chunk(reason="stop"), {**chunk(), "choices": [], "usage": USAGE}],
     "beside the last choice": [{**chunk(reason="stop"), "usage": USAGE}],
+    "before an end without a reason": [{**chunk(tool_calls=[]), "usage": USAGE}],
     "both": [{**chunk(reason="stop"), "usage": USAGE}, {**chunk(), "choices": [], "usage": USAGE}],
     "with each chunk": [{**chunk(tool_calls=[]), "usage": USAGE}, {**chunk(reason="stop"), "usage": USAGE}],
 }

@@ -114,6 +114,17 @@ async def test_an_engine_is_asked_once_more_and_no_third_time(stream: bool) -> N
     assert (used.in_flight, engine.in_flight) == (0, 0)
 
 
+@pytest.mark.parametrize("tier", ["default", "flex"])
+async def test_an_engine_that_goes_before_it_answers_is_lost_and_left(tier: str) -> None:
+    engine = CountedEngine()
+    engine.backend = Lost(MODEL, None)
+    used = route(engine)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "service_tier": tier}
+    with pytest.raises(EngineGone):
+        await used.ask(ChatRequest.parse(json.dumps(body).encode()))
+    assert (engine.losses, engine.in_flight) == (1, 0)
+
+
 class Unclosable(Counted):
     async def aclose(self) -> None:
         raise ZeroDivisionError("its own bug")

@@ -106,11 +106,12 @@ def test_reloads_under_load_disturb_no_request(count: int, tmp_path: Path) -> No
 def test_a_saved_file_is_applied(how: str, tmp_path: Path) -> None:
     with gateway(tmp_path, ECHO) as running:
         text = ECHO + "  b: {runtime: echo, aliases: [other]}\n"
+        before = running.http.get("/-/status").json()["config"]["applied_at"]
         if how == "written":
             running.file.write_text(text)
         else:
             running.save(text)
-        running.until(lambda status: status["config"]["reloads"] == 1)
+        running.until(lambda status: status["config"]["reloads"] == 1 and status["config"]["applied_at"] > before)
         assert running.names() == ["a", "b"]
         assert "config.yaml: model b is added" in running.log.read_text()
         asked = {"model": "other", "messages": [{"role": "user", "content": "Hi"}]}

@@ -591,6 +591,18 @@ async def test_an_answer_without_end_is_cut_after_the_time_that_it_has() -> None
         await old.count_open(0)
 
 
+async def test_closing_waits_for_no_answer_that_is_still_leaving() -> None:
+    async with doubles((endless,), (answers(),)) as (old, new), gateway(model(old)) as running:
+        run = await running.chat(request(stream=True))
+        assert await run.payloads()
+        running.apply(with_models(running, model(new)))
+        (leaving,) = running.leaving
+        await running.aclose()
+        await asyncio.wait([leaving])
+        assert leaving.cancelled()
+        run.close()
+
+
 async def test_a_removed_model_is_unknown_and_its_answers_end() -> None:
     async with doubles((endless,), (answers(),)) as (one, two), gateway(model(one), model(two, "b")) as running:
         with await running.chat(request(stream=True)) as run:

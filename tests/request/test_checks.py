@@ -45,6 +45,15 @@ def chunks(*frames: Json) -> list[Json]:
     return [{"id": "c", "choices": [each]} for each in frames]
 
 
+def test_a_chunk_of_several_choices_keeps_the_others() -> None:
+    given = [
+        {"id": "c", "choices": [frame("a"), frame("x", index=1)]},
+        {"id": "c", "choices": [frame("b"), frame("y", index=1)]},
+    ]
+    found = [json.loads(each)["choices"] for each in with_contents(given, {0: "ab"}, BY_ENGINE)]
+    assert found == [[frame("ab"), frame("x", index=1)], [frame("y", index=1)]]
+
+
 def test_a_cleaned_text_comes_once_and_nothing_else_is_lost() -> None:
     given = chunks(
         frame(role="assistant"),
