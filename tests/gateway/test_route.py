@@ -45,10 +45,12 @@ class CountedEngine:
 
     def __init__(self) -> None:
         self.backend: Counted | None = Counted(MODEL, None)
-        self.in_flight = self.losses = self.retired = 0
+        self.accepting: Counted | None = None
+        self.in_flight = self.losses = self.retired = self.joined = 0
 
     async def join(self, key: object = None, rank: int = 1) -> Counted:
         assert self.backend is not None
+        self.joined += 1
         self.in_flight += 1
         return self.backend
 
@@ -88,6 +90,16 @@ async def test_an_engine_that_goes_during_any_request_counts_as_lost() -> None:
     async with used.use():
         pass
     assert (engine.losses, engine.in_flight, used.in_flight) == (1, 0, 0)
+
+
+async def test_the_backend_of_a_running_engine_is_at_hand_and_another_is_started_for_nobody() -> None:
+    engine = CountedEngine()
+    engine.accepting = engine.backend
+    assert await route(engine).backend() is engine.backend
+    assert engine.joined == 0
+    engine.accepting = None
+    assert await route(engine).backend() is engine.backend
+    assert (engine.joined, engine.in_flight) == (1, 0)
 
 
 class Lost(Counted):

@@ -533,6 +533,25 @@ async def test_replicas_have_what_their_kind_of_server_has() -> None:
             assert hasattr(backend, name) == hasattr(OpenAIBackend, name), name
 
 
+async def test_an_answer_that_fails_before_it_begins_is_over_where_it_failed() -> None:
+    async with (
+        doubles((cut,), (STREAM,)) as (first, second),
+        gateway(model(first, fallbacks=("b",)), model(second, "b")) as running,
+    ):
+        with await running.chat(request(stream=True)) as run:
+            assert run.model.name == "b"
+            assert running.routes["m"].in_flight == 0
+            assert running.request_log.stats("m").outcomes == {"provider_unavailable": 1}
+
+
+async def test_whoever_asks_for_any_tier_gets_the_default_one() -> None:
+    async with doubles((answers(),)) as (double,), gateway(model(double)) as running:
+        asked_for_any = request(service_tier="auto")
+        with await running.chat(asked_for_any) as run:
+            await run.whole()
+        assert asked_for_any.tier == "default"
+
+
 # A changed configuration
 
 
