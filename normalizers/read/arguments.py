@@ -213,8 +213,6 @@ class ArgumentWriter:
         if self.begun:
             self.flush()
         self.open = self.begun = False
-        self._parts.clear()
-        self._held.clear()
 
     def _put(self, text: str) -> None:
         if self._lead:

@@ -253,7 +253,7 @@ class Pythonic(Region):
         if kind == "NAME":
             self._callee = token
         elif kind == "LSQB":
-            self._listed = True
+            self._listed, self._closed = True, False
         elif kind == "RSQB":
             self._closed = True
             self._listed = False

@@ -39,6 +39,11 @@ ERRORS: dict[str, tuple[bytes, str | None, str]] = {
     "the body": (b"[]", None, "the request body: expected `object`, got `array`"),
     "no JSON": (b"{", None, "the request body is not valid JSON: Input data was truncated"),
     "no UTF-8": (b'{"name": "\xff"}', None, "the request body is not valid UTF-8"),
+    "no UTF-8 in an unknown field": (b'{"other": "\xff"}', None, "the request body is not valid UTF-8"),
+    "nested too deeply": (
+        *(b'{"other": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", None),
+        "the request body is not valid: it is nested too deeply",
+    ),
 }
 
 

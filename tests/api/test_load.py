@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -19,9 +18,7 @@ from gateway.app import build
 from gateway.config import Config, Model, Residence, Runtime, Server
 from gateway.core import Gateway
 from gateway.engines import Engine
-from gateway.errors import ProviderInvalidRequest
 from gateway.server.keys import FILE, KeyFile, wanted
-from gateway.wire.ollama.request import Chat
 from tests.backends.ollama_double import OllamaDouble
 from tests.gateway.running import FAST, NO_COMMENTS
 from tests.patience import PATIENCE
@@ -241,32 +238,3 @@ def test_who_may_decide(serving: Callable[..., Client], tmp_path: Path) -> None:
 )
 def test_scopes(method: str, path: str, scope: str) -> None:
     assert wanted(method, path) == scope
-
-
-@pytest.mark.parametrize(
-    ("written", "seconds"),
-    [
-        (None, None),
-        (0, 0),
-        ("0", 0),
-        (300, 300),
-        (1.5, 1.5),
-        ("5m", 300),
-        ("1h30m", 5400),
-        ("1.5h", 5400),
-        ("500ms", 0.5),
-        ("24h", 86400),
-        ("60", 60),
-        (-1, math.inf),
-        ("-1", math.inf),
-        ("-1m", math.inf),
-    ],
-)
-def test_durations(written: object, seconds: float | None) -> None:
-    assert Chat(model="m", keep_alive=written).kept_seconds == seconds
-
-
-@pytest.mark.parametrize("written", ["", "soon", "5 minutes", "m5", True, [], {}, "5m!", "--1"])
-def test_no_durations(written: object) -> None:
-    with pytest.raises(ProviderInvalidRequest, match="keep_alive"):
-        _ = Chat(model="m", keep_alive=written).kept_seconds

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from gateway.errors import ProviderInvalidResponse
 from gateway.wire.messages.answer import MessageEncoder
-from gateway.wire.pieces import CallArguments, CallStart
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
 from tests.api.asking import USAGE, USAGE_CHUNK, WEATHER, call, frames, said
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams
 from tests.gateway.running import running
@@ -226,6 +226,53 @@ def test_arguments_for_a_call_that_has_ended_are_an_error() -> None:
 
 def test_the_end_of_the_stream_repeats_calls_without_arguments() -> None:
     encoder = MessageEncoder("m", thinking=False)
-    encoder.feed([CallStart(0, "a", "now"), CallStart(1, "b", "later"), CallArguments(0, "{}")])
+    encoder.feed([CallStart(0, "a", "now"), CallStart(1, "b", "later"), CallArguments(0, "{}"), CallArguments(1, "{")])
+    encoder.feed([CallArguments(1, '"n":1}')])
     encoder.finish()
-    assert [block["input"] for block in encoder.message["content"]] == [{}, {}]
+    assert [block["input"] for block in encoder.message["content"]] == [{}, {"n": 1}]
+
+
+@pytest.mark.parametrize(("reason", "found"), [("length", {}), ("tool_calls", None)])
+def test_arguments_that_are_no_json_are_left_out_only_if_the_limit_cut_them(reason: str, found: Json | None) -> None:
+    encoder = MessageEncoder("m", thinking=False)
+    encoder.feed([CallStart(0, "a", "now"), CallArguments(0, '{"n": '), End(reason)])
+    if found is None:
+        with pytest.raises(ProviderInvalidResponse, match="not valid JSON"):
+            encoder.finish()
+    else:
+        encoder.finish()
+        assert encoder.message["content"] == [{"type": "tool_use", "id": "a", "name": "now", "input": found}]
+
+
+def test_blocks_are_as_pieces_change() -> None:
+    """Neighbouring pieces of one kind share a block; a call never does."""
+    encoder = MessageEncoder("m", thinking=True)
+    said: list[Piece] = [Reasoning("H"), Reasoning("m."), Text("S"), Text(""), Text("o"), CallStart(0, "a", "f")]
+    encoder.feed([*said, CallStart(1, "b", "f"), Text("!"), Usage(prompt=9, completion=2, cached=4)])
+    encoder.finish()
+    first, *others = encoder.message["content"]
+    assert (first["type"], first["thinking"]) == ("thinking", "Hm.")
+    assert first["signature"]
+    assert others == [
+        {"type": "text", "text": "So"},
+        {"type": "tool_use", "id": "a", "name": "f", "input": {}},
+        {"type": "tool_use", "id": "b", "name": "f", "input": {}},
+        {"type": "text", "text": "!"},
+    ]
+    assert encoder.message["usage"] == {
+        "input_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4, "output_tokens": 2,
+    }  # fmt: skip
+    assert encoder.opening()[0]["message"]["content"] == [], "the message begins without content"
+
+
+@pytest.mark.parametrize(
+    ("tier", "named"), [("priority", "priority"), ("flex", "batch"), ("default", "standard"), ("auto", "standard")]
+)
+def test_a_tier_has_anthropic_s_name(tier: str, named: str) -> None:
+    encoder = MessageEncoder("m", thinking=False)
+    encoder.name_tier(None)
+    assert "service_tier" not in encoder.message["usage"]
+    encoder.name_tier(tier)
+    assert encoder.message["usage"]["service_tier"] == named
+    encoder.feed([Usage(prompt=1)])
+    assert encoder.message["usage"].items() >= {"service_tier": named, "input_tokens": 1}.items()

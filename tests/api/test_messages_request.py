@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.wire.messages.request import CreateMessage, chat_fields
+from gateway.wire.messages.request import CreateMessage, chat_fields, dropped, offered
 from tests.api.asking import WEATHER
 from tests.gateway.double import Json
 
@@ -150,9 +150,28 @@ FIELDS: dict[str, tuple[Json, Json]] = {
         {"tools": [TOOL], "tool_choice": {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True}},
         {"tool_choice": {"type": "function", "function": {"name": "get_weather"}}, "parallel_tool_calls": False},
     ),
+    "the least": ({"max_tokens": 1}, {"max_tokens": 1}),
+    "no stop sequences": ({"stop_sequences": []}, {}),
+    "zeros": ({"temperature": 0, "top_k": 0, "top_p": 0}, {"temperature": 0, "top_k": 0, "top_p": 0}),
+    "any tier": ({"service_tier": "auto"}, {"service_tier": "auto"}),
+    "no other tier": ({"service_tier": "standard_only"}, {"service_tier": "default"}),
+    "tools to choose from": ({"tools": [TOOL], "tool_choice": {"type": "auto"}}, {"tool_choice": "auto"}),
+    "no tool": ({"tools": [TOOL], "tool_choice": {"type": "none"}}, {"tool_choice": "none"}),
+    "several calls": (
+        {"tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": False}},
+        {"tool_choice": "auto"},
+    ),
+    "any of the tools that are dropped": (
+        {"tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "any"}}, {},
+    ),
     "any tool, and none is there": ({"tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
     "thinking": ({"thinking": {"type": "adaptive"}}, {"chat_template_kwargs": {"enable_thinking": True}}),
     "no thinking": ({"thinking": {"type": "disabled"}}, {"chat_template_kwargs": {"enable_thinking": False}}),
+    "the older schema": (
+        {"output_format": {"type": "json_schema", "schema": WEATHER}},
+        {"response_format": {
+            "type": "json_schema", "json_schema": {"name": "output", "schema": WEATHER, "strict": True}}},
+    ),
     "effort": ({"output_config": {"effort": "low"}}, {"reasoning_effort": "low"}),
     "a schema": (
         {"output_config": {"format": {"type": "json_schema", "schema": WEATHER}}},
@@ -165,7 +184,54 @@ FIELDS: dict[str, tuple[Json, Json]] = {
 @pytest.mark.parametrize("name", FIELDS)
 def test_fields(name: str) -> None:
     fields, expected = FIELDS[name]
-    assert asked(**fields).items() >= expected.items()
+    found = asked(**fields)
+    assert found.items() >= {"stream": False, "max_tokens": 5, **expected}.items()
+    assert found.keys() <= {"messages", "stream", "max_tokens", "tools"} | expected.keys()
+
+
+REFUSED: dict[str, tuple[Json, str]] = {
+    "no messages": ({"messages": []}, "messages"),
+    "nothing to read": ({"messages": [{"role": "user", "content": []}]}, "messages"),
+    "no limit": ({"max_tokens": None}, "max_tokens"),
+    "no tokens": ({"max_tokens": 0}, "max_tokens"),
+    "a tier of another API": ({"service_tier": "flex"}, "service_tier"),
+    "an unknown choice": ({"tools": [TOOL], "tool_choice": {"type": "some"}}, "tool_choice"),
+    "a choice without a name": ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice"),
+    "a choice with an empty name": ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": ""}}, "tool_choice"),
+    "an unknown format": ({"output_format": {"type": "text", "schema": WEATHER}}, "output_config.format"),
+    "a format without its schema": ({"output_format": {"type": "json_schema"}}, "output_config.format"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_name_the_field(name: str) -> None:
+    fields, param = REFUSED[name]
+    with pytest.raises(ProviderInvalidRequest) as caught:
+        asked(**fields)
+    assert caught.value.param == param
+
+
+def test_a_count_of_tokens_needs_no_limit() -> None:
+    body = json.dumps({"messages": [HI]}).encode()
+    assert "max_tokens" not in chat_fields(CreateMessage.parse(body, counting=True))
+    with pytest.raises(ProviderInvalidRequest):
+        CreateMessage.parse(json.dumps({"messages": [HI], "max_tokens": 0}).encode(), counting=True)
+
+
+def test_a_tool_as_a_function() -> None:
+    bare = {"name": "bare", "input_schema": WEATHER}
+    assert asked(tools=[TOOL, bare])["tools"] == [
+        {"type": "function", "function": {"name": "get_weather", "description": "Weather.", "parameters": WEATHER}},
+        {"type": "function", "function": {"name": "bare", "parameters": WEATHER}},
+    ]
+
+
+def test_tools_that_only_anthropic_runs_are_dropped() -> None:
+    tools = [TOOL, {**TOOL, "type": "custom", "name": "mine"}, {"type": "web_search_20250305", "name": "web_search"}]
+    request = CreateMessage.parse(json.dumps({"max_tokens": 5, "messages": [HI], "tools": tools}).encode())
+    assert [tool.name for tool in offered(request)] == ["get_weather", "mine"]
+    assert dropped(request) == ["web_search_20250305"]
+    assert dropped(CreateMessage.parse(b'{"max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}')) == []
 
 
 def names(**fields: Any) -> list[str]:

@@ -53,10 +53,24 @@ def test_a_clock_that_is_set_back_gives_no_negative_duration() -> None:
     assert (last["total_duration"], last["prompt_eval_duration"], last["eval_duration"]) == (0, 0, 0)
 
 
-def test_a_limit_is_told() -> None:
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("length", "length"), ("stop", "stop"), ("tool_calls", "stop"), ("content_filter", "stop")],
+)
+def test_a_limit_is_told(reason: str, told: str) -> None:
     lines = encoder(101.0)
-    lines.feed([Text("Hello"), End("length")])
-    assert lines.finish()[-1]["done_reason"] == "length"
+    lines.feed([Text("Hello"), End(reason)])
+    assert lines.finish()[-1]["done_reason"] == told
+
+
+def test_a_chat_is_the_default() -> None:
+    assert LineEncoder("m", 100.0, lambda: 101.0).loaded("load") == {
+        "model": "m",
+        "created_at": "1970-01-01T00:01:41Z",
+        "message": {"role": "assistant", "content": ""},
+        "done": True,
+        "done_reason": "load",
+    }
 
 
 PIECES: list[Piece] = [
@@ -152,6 +166,10 @@ def test_a_call_that_the_limit_cut_is_left_out() -> None:
 
 def test_the_end_of_the_stream_repeats_calls_without_arguments() -> None:
     lines = encoder(101.0)
-    lines.feed([CallStart(0, "a", "now"), CallStart(1, "b", "later"), CallArguments(0, "{}")])
-    calls = [line["message"]["tool_calls"][0]["function"] for line in lines.finish()[:-1]]
-    assert calls == [{"index": 1, "name": "later", "arguments": {}}]
+    lines.feed([CallStart(0, "a", "now"), CallStart(1, "b", "later")])
+    assert lines.feed([CallArguments(0, "{}"), CallArguments(1, '{"n":1}'), Usage(3, 4)]) == []
+    call, last = lines.finish()
+    assert call["message"]["tool_calls"] == [
+        {"id": "b", "function": {"index": 1, "name": "later", "arguments": {"n": 1}}}
+    ]
+    assert last["eval_count"] == 4

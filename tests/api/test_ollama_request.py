@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from typing import Any
 
 import pytest
@@ -104,6 +105,8 @@ FIELDS: dict[str, tuple[Json, Json]] = {
     ),
     "no limit": ({"options": {"num_predict": -1}}, ALWAYS),
     "no limit, as Ollama's runner reads it": ({"options": {"num_predict": 0}}, ALWAYS),
+    "the least limit": ({"options": {"num_predict": 1}}, {**ALWAYS, "max_tokens": 1}),
+    "other options that are 0": ({"options": {"top_p": 0, "seed": 0}}, {**ALWAYS, "top_p": 0, "seed": 0}),
     "a negative seed": ({"options": {"seed": -1}}, {**ALWAYS, "seed": -1}),
     "json": ({"format": "json"}, {**ALWAYS, "response_format": {"type": "json_object"}}),
     "a schema": (
@@ -158,3 +161,38 @@ def test_a_picture_that_is_none_is_refused() -> None:
 
 def test_other_tags_stay() -> None:
     assert [plain_name(name) for name in ("m", "m:latest", "m:7b")] == ["m", "m", "m:7b"]
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        (None, None),
+        (0, 0),
+        ("0", 0),
+        (300, 300),
+        (1.5, 1.5),
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("1.5h", 5400),
+        ("500ms", 0.5),
+        ("24h", 86400),
+        ("60", 60),
+        ("2s", 2),
+        ("+.5m", 30),
+        ("3us", 3e-6),
+        ("3\u00b5s", 3e-6),
+        ("3\u03bcs", 3e-6),
+        ("7ns", 7e-9),
+        (-1, math.inf),
+        ("-1", math.inf),
+        ("-1m", math.inf),
+    ],
+)
+def test_durations(written: object, seconds: float | None) -> None:
+    assert Chat(model="m", keep_alive=written).kept_seconds == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize("written", ["", "soon", "5 minutes", "m5", True, [], {}, "5m!", "--1"])
+def test_no_durations(written: object) -> None:
+    with pytest.raises(ProviderInvalidRequest, match="keep_alive"):
+        _ = Chat(model="m", keep_alive=written).kept_seconds

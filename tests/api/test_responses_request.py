@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire.responses.answer import response_object
-from gateway.wire.responses.request import SEALED, CreateResponse, ToolTable, chat_fields, seal
+from gateway.wire.responses.request import SEALED, CreateResponse, Server, ToolTable, chat_fields, seal
 
 Json = dict[str, Any]
 
@@ -50,6 +50,12 @@ MESSAGES: dict[str, tuple[Json, list[Json]]] = {
         {"input": [HI, {"role": "assistant", "content": [{"type": "output_text", "text": "Yes. "},
                                                          {"type": "refusal", "refusal": "No."}]}]},
         [HI, {"role": "assistant", "content": "Yes. No."}],
+    ),
+    "texts beside pictures": (
+        {"input": [{"role": role, "content": [{"type": "input_image", "image_url": PICTURE},
+                                              {"type": "input_text", "text": "a"}]}
+                   for role in ("system", "assistant")]},
+        [system("a"), {"role": "assistant", "content": "a"}],
     ),
     "a developer's words": ({"input": [{"role": "developer", "content": "Be brief."}, HI]}, [system("Be brief."), HI]),
     "a past call": ({"input": [HI, {**CALLED, "arguments": '{"n": 1}'}]}, [HI, call('{"n": 1}')]),
@@ -93,7 +99,8 @@ MESSAGES: dict[str, tuple[Json, list[Json]]] = {
     ),
     "reasoning whose seal is broken": (
         {"input": [HI, *({"type": "reasoning", "encrypted_content": broken} for broken in
-                         (f"{SEALED}no base64!", SEALED + base64.b64encode(b"\xff").decode(), SEALED, None)),
+                         (f"{SEALED}no base64!", f"{SEALED}SG!0u",
+                          SEALED + base64.b64encode(b"\xff").decode(), SEALED, None)),
                    {"role": "assistant", "content": "Yes."}]},
         [HI, {"role": "assistant", "content": "Yes."}],
     ),
@@ -194,6 +201,9 @@ ECHOED: Json = {
     "tool_choice": "none",
     "top_logprobs": 2,
     "top_p": 0.5,
+    "frequency_penalty": 0.25,
+    "presence_penalty": -0.5,
+    "truncation": "auto",
     "user": "u",
     "metadata": {"a": "b"},
 }
@@ -204,6 +214,10 @@ ASKED_NOTHING: Json = {
     "tool_choice": "auto",
     "top_logprobs": 0,
     "top_p": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "truncation": "disabled",
+    "conversation": None,
     "metadata": {},
 }
 SCHEMA: Json = {"type": "json_schema", "name": "n", "schema": PARAMETERS, "strict": True, "description": "D."}
@@ -228,7 +242,16 @@ SCHEMA: Json = {"type": "json_schema", "name": "n", "schema": PARAMETERS, "stric
             {"text": {"format": SCHEMA, "verbosity": "low"}},
             id="a schema",
         ),
+        pytest.param(
+            {"text": {"format": {"type": "json_schema", "schema": PARAMETERS}}},
+            {"text": {"format": {"type": "json_schema", "schema": PARAMETERS, "description": None, "strict": False}}},
+            id="a schema alone",
+        ),
+        pytest.param(
+            {"text": {"format": {"type": "json_object"}}}, {"text": {"format": {"type": "json_object"}}}, id="an object"
+        ),
         pytest.param({"text": {"format": {"type": "text"}}}, {"text": {"format": {"type": "text"}}}, id="text"),
+        pytest.param({"conversation": "c"}, {"conversation": {"id": "c"}}, id="a conversation"),
         pytest.param(
             {"tools": [F, {"type": "web_search"}, {"type": "custom", "name": "c"}]},
             {
@@ -251,6 +274,10 @@ def test_a_response_repeats_what_it_answers(fields: Json, expected: Json) -> Non
 
 REFUSED: dict[str, tuple[Json, str]] = {
     "no input": ({"input": []}, "input"),
+    "instructions alone": ({"input": [], "instructions": "Be brief."}, "input"),
+    "an empty text": ({"input": "", "instructions": "Be brief."}, "input"),
+    "no tokens": ({"max_output_tokens": 0}, "max_output_tokens"),
+    "an unknown truncation": ({"truncation": "middle"}, "truncation"),
     "nothing to read": ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
     "two conversations": ({"conversation": "c", "previous_response_id": "r"}, "conversation"),
     "a prompt of OpenAI's": ({"prompt": {"id": "p"}}, "prompt"),
@@ -258,13 +285,24 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "an unknown role": ({"input": [{"role": "robot", "content": "Hi"}]}, "input[0].role"),
     "no content": ({"input": [{"role": "user"}]}, "input[0].content"),
     "an unknown part": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
+    "a picture elsewhere": (
+        {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
+        "input[0].content[0]",
+    ),
+    "an unknown part with a picture": (
+        {"input": [{"role": "user", "content": [{"type": "computer", "image_url": PICTURE}]}]},
+        "input[0].content[0]",
+    ),
     "a part without its text": (
         {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
         "input[0].content[0].text",
     ),
     "a call without a name": ({"input": [{"type": "function_call", "call_id": "c"}]}, "input[0].name"),
     "a tool without a name": ({"tools": [{"type": "function"}]}, "tools[0].name"),
+    "a tool with an empty name": ({"tools": [{"type": "function", "name": ""}]}, "tools[0].name"),
+    "a tool whose name is no text": ({"tools": [{"type": "function", "name": 1}]}, "tools[0].name"),
     "a namespace that is no list": ({"tools": [{"type": "namespace", "tools": "x"}]}, "tools[0].tools"),
+    "a namespace of names": ({"tools": [F, {"type": "namespace", "tools": ["x"]}]}, "tools[1].tools"),
     "a format without its schema": ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
     "an unknown format": ({"text": {"format": {"type": "grammar"}}}, "text.format"),
     "an unknown choice": ({"tools": [F], "tool_choice": "some"}, "tool_choice"),
@@ -279,3 +317,154 @@ def test_refusals_name_the_field(name: str) -> None:
     with pytest.raises((ProviderInvalidRequest, ProviderUnsupportedContentBlock)) as caught:
         asked(**fields)
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("fields", [{"previous_response_id": "r"}, {"conversation": "c"}], ids=["response", "named"])
+def test_no_input_continues_a_conversation(fields: Json) -> None:
+    assert CreateResponse.parse(json.dumps(fields).encode()).items == []
+
+
+@pytest.mark.parametrize("given", ["c", {"id": "c"}])
+def test_a_conversation_by_its_id_or_as_an_object(given: Any) -> None:
+    assert CreateResponse.parse(json.dumps({"conversation": given}).encode()).conversation_id == "c"
+    assert CreateResponse.parse(b'{"input": "Hi"}').conversation_id is None
+
+
+@pytest.mark.parametrize(("fields", "limit"), [({"max_output_tokens": 1}, 1), ({"truncation": "disabled"}, None)])
+def test_the_least_that_is_accepted(fields: Json, limit: int | None) -> None:
+    assert asked(**fields).get("max_tokens") == limit
+
+
+def test_tools_by_the_names_of_their_functions() -> None:
+    """A namespace holds any kind of tool, and what a chat calls is split again for the client."""
+    inner: list[Json] = [{"type": "custom", "name": "c"}, {"type": "web_search"}]
+    table = ToolTable([F, {"type": "custom", "name": "c"}, {"type": "namespace", "name": "n", "tools": inner}])
+    assert [tool["function"]["name"] for tool in table.declared] == ["f", "c", "n__c"]
+    assert [table.is_custom(name) for name in ("f", "c", "n__c")] == [False, True, True]
+    assert [table.split(name) for name in ("f", "c", "n__c")] == [(None, "f"), (None, "c"), ("n", "c")]
+    assert (table.dropped, table.servers) == (["web_search"], [])
+    assert ToolTable([{"type": "namespace", "name": "n"}]).declared == []
+
+
+def server(**fields: Any) -> Json:
+    return {"type": "mcp", "server_label": "s", **fields}
+
+
+SERVERS: dict[str, tuple[Json, Server]] = {
+    "all": ({}, Server("s", None, False, "tools[1]")),
+    "some": ({"allowed_tools": ["a", "b"]}, Server("s", ("a", "b"), False, "tools[1]")),
+    "none": ({"allowed_tools": []}, Server("s", (), False, "tools[1]")),
+    "named": ({"allowed_tools": {"tool_names": ["a"]}}, Server("s", ("a",), False, "tools[1]")),
+    "that only read": ({"allowed_tools": {"read_only": True}}, Server("s", None, True, "tools[1]")),
+    "that also write": ({"allowed_tools": {"read_only": False}}, Server("s", None, False, "tools[1]")),
+    "without approval": ({"require_approval": "never"}, Server("s", None, False, "tools[1]")),
+    "of which none needs approval": (
+        {"require_approval": {"never": {"tool_names": ["a"]}, "always": None}},
+        Server("s", None, False, "tools[1]"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_tools_of_an_mcp_server(name: str) -> None:
+    fields, expected = SERVERS[name]
+    table = ToolTable([F, server(**fields)])
+    assert table.servers == [expected]
+    assert ([tool["function"]["name"] for tool in table.declared], table.dropped) == (["f"], [])
+
+
+NO_SERVERS: dict[str, tuple[Json, str]] = {
+    **{
+        f"a {field}": ({field: "x"}, field)
+        for field in ("server_url", "connector_id", "tunnel_id", "headers", "authorization")
+    },
+    "an approval": ({"require_approval": "always"}, "require_approval"),
+    "an approval of some": ({"require_approval": {"always": {"tool_names": ["a"]}}}, "require_approval"),
+    "an unknown approval": ({"require_approval": 1}, "require_approval"),
+    "a tool alone": ({"allowed_tools": "a"}, "allowed_tools"),
+    "tools that are no names": ({"allowed_tools": [1]}, "allowed_tools"),
+    "names that are no list": ({"allowed_tools": {"tool_names": "a"}}, "allowed_tools"),
+    "no label": ({"server_label": None}, "server_label"),
+}
+
+
+@pytest.mark.parametrize("name", NO_SERVERS)
+def test_refusals_of_an_mcp_server_name_the_field(name: str) -> None:
+    fields, param = NO_SERVERS[name]
+    with pytest.raises(ProviderInvalidRequest) as caught:
+        ToolTable([F, server(**fields)])
+    assert caught.value.param == f"tools[1].{param}"
+
+
+def test_functions_that_stand_for_tools_of_mcp_servers() -> None:
+    table = ToolTable([{"type": "function", "name": "s_a"}, server()])
+    for name in ("a", "a", "a", "b c", "x" * 70, "x" * 71):
+        table.add_remote("s", name, "D.", PARAMETERS)
+    long = f"s_{'x' * 62}"
+    names = [tool["function"]["name"] for tool in table.declared]
+    assert names == ["s_a", "s_a_2", "s_a_3", "s_a_4", "s_b_c", long, f"{long[:60]}_2"]
+    assert [table.remote(name) for name in names] == [
+        None, ("s", "a"), ("s", "a"), ("s", "a"), ("s", "b c"), ("s", "x" * 70), ("s", "x" * 71),
+    ]  # fmt: skip
+    assert table.declared[4] == function("s_b_c", description="D.", parameters=PARAMETERS)
+    assert table.split("s_b_c") == (None, "s_b_c")
+
+
+OF_SERVERS: dict[str, tuple[Json, list[str]]] = {
+    "one": ({"server_label": "s", "name": "a"}, ["s_a"]),
+    "any of a server": ({"server_label": "s"}, ["s_a", "s_b"]),
+    "of another server": ({"server_label": "t", "name": "a"}, ["t_a"]),
+}
+
+
+def chosen(choice: Json) -> Json:
+    fields = {"input": "Hi", "tools": [F, server()], "tool_choice": {"type": "mcp", **choice}}
+    request = CreateResponse.parse(json.dumps(fields).encode())
+    table = ToolTable(request.tools)
+    for label, name in ("sa", "sb", "ta"):
+        table.add_remote(label, name, "", PARAMETERS)
+    return chat_fields(request, request.items, table)
+
+
+@pytest.mark.parametrize("name", OF_SERVERS)
+def test_a_choice_of_an_mcp_server_s_tools(name: str) -> None:
+    choice, names = OF_SERVERS[name]
+    fields = chosen(choice)
+    assert ([tool["function"]["name"] for tool in fields["tools"]], fields["tool_choice"]) == (names, "required")
+
+
+@pytest.mark.parametrize("choice", [{"server_label": "u"}, {"server_label": "s", "name": "c"}, {}])
+def test_a_choice_of_no_tool_of_an_mcp_server(choice: Json) -> None:
+    with pytest.raises(ProviderInvalidRequest) as caught:
+        chosen(choice)
+    assert caught.value.param == "tool_choice"
+
+
+REMOTE: Json = {"type": "mcp_call", "id": "c", "server_label": "a b", "name": "now", "arguments": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "content"),
+    [
+        ({"output": "noon"}, "noon"),
+        ({"output": "", "error": "late"}, ""),
+        ({"output": None, "error": "late"}, "late"),
+        ({"output": None, "error": {"code": 1}}, '{"code":1}'),
+        ({"output": None, "error": None}, '"the call was cut off"'),
+        ({}, '"the call was cut off"'),
+    ],
+)
+def test_a_past_call_of_an_mcp_server_s_tool(fields: Json, content: str) -> None:
+    expected = [HI, call("{}", "a_b_now"), {"role": "tool", "tool_call_id": "c", "content": content}]
+    assert asked(input=[HI, {**REMOTE, **fields}])["messages"] == expected
+    assert asked(input=[HI, {**REMOTE, **fields, "arguments": None}])["messages"] == expected
+
+
+def test_a_summary_of_a_conversation_is_the_user_s() -> None:
+    items = [{"type": "compaction", "encrypted_content": sealed} for sealed in (seal("So far."), "gAAAA")]
+    assert asked(input=[*items, HI])["messages"] == [{"role": "user", "content": "So far.\n\nHi"}]
+
+
+def test_items_of_other_servers_tools_are_left_out() -> None:
+    ignored = [{"type": kind} for kind in ("item_reference", "mcp_list_tools", "web_search_call", "file_search_call")]
+    assert asked(input=[HI, *ignored])["messages"] == [HI]

@@ -11,7 +11,19 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.chat import (
+    DEFAULT,
+    FLEX,
+    MAX_KEPT_BYTES,
+    NOBODY,
+    PRIORITY,
+    ChatRequest,
+    compact,
+    encode,
+    rank_of,
+    tier_in,
+    with_tier,
+)
 
 MESSAGES = b'"messages":[{"role":"user","content":"Hi"}]'
 
@@ -179,7 +191,18 @@ TOOLS: dict[str, tuple[bytes, bytes | None]] = {
 
 @pytest.mark.parametrize(("field", "tools"), TOOLS.values(), ids=TOOLS.keys())
 def test_tools(field: bytes, tools: bytes | None) -> None:
-    assert ChatRequest.parse(body(field)).tools == tools
+    request = ChatRequest.parse(body(field))
+    assert request.tools == tools
+    if tools is not None:
+        assert bytes(request.fields["tools"]) == tools, "what the engine gets"
+
+
+def test_a_long_list_of_tools_is_checked_each_time() -> None:
+    long = b"x" * MAX_KEPT_BYTES
+    request = ChatRequest.parse(body(b'"tools":[{"function":{"name":"f","description":null,"x":"%b"}}]' % long))
+    assert request.tools == b'[{"function":{"name":"f","x":"%b"}}]' % long
+    with pytest.raises(ProviderInvalidRequest, match="a tool needs a function with a name"):
+        ChatRequest.parse(body(b'"tools":[{"type":"function","x":"%b"}]' % long))
 
 
 READ: dict[str, tuple[bytes, dict[str, Any]]] = {
@@ -196,6 +219,30 @@ READ: dict[str, tuple[bytes, dict[str, Any]]] = {
         {"tool_choice": {"type": "function", "function": {"name": "f"}}},
     ),
     "choice null": (b'"tool_choice":null', {"tool_choice": None}),
+    "what the API alone sets": (
+        b'"x":1',
+        {"api": "chat", "caller": NOBODY, "fallback": None, "functions": False, "recorded": False, "call_deltas": None},
+    ),
+    "deltas": (b'"call_deltas":"always"', {"call_deltas": "always"}),
+    "deltas null": (b'"call_deltas":null', {"call_deltas": None}),
+    "no tier": (b'"x":1', {"tier": None}),
+    "tier null": (b'"service_tier":null', {"tier": None}),
+    "a tier": (b'"service_tier":"flex"', {"tier": "flex"}),
+    "any tier": (b'"service_tier":"auto"', {"tier": "auto"}),
+    "a tier of another server": (b'"service_tier":"scale"', {"tier": "auto"}),
+    "words alone": (b'"x":1', {"constrained": False, "past_calls": False, "plain": True}),
+    "with tools": (b'"tools":[{"type":"function","function":{"name":"f"}}]', {"constrained": False, "plain": False}),
+    "tools to choose from": (b'"tool_choice":"auto"', {"constrained": False, "plain": True}),
+    "no tool": (b'"tool_choice":"none"', {"constrained": False, "plain": True}),
+    "a tool": (b'"tool_choice":"required"', {"constrained": True, "plain": False}),
+    "one tool": (b'"tool_choice":{"type":"function"}', {"constrained": True, "plain": False}),
+    "a format": (b'"response_format":{"type":"json_object"}', {"constrained": True, "plain": False}),
+    "format null": (b'"response_format":null', {"constrained": False, "plain": True}),
+    "past calls": (
+        b'"messages":[{"role":"assistant","tool_calls":[]}]',
+        {"constrained": False, "past_calls": True, "plain": False},
+    ),
+    "past results": (b'"messages":[{"role":"tool","tool_call_id":"c"}]', {"past_calls": True, "plain": False}),
 }
 
 
@@ -203,6 +250,73 @@ READ: dict[str, tuple[bytes, dict[str, Any]]] = {
 def test_what_is_read(field: bytes, expected: dict[str, Any]) -> None:
     request = ChatRequest.parse(body(field))
     assert {name: getattr(request, name) for name in expected} == expected
+
+
+def test_a_schema_is_the_one_of_its_format() -> None:
+    def schema(format: str) -> bytes:
+        request = ChatRequest.parse(body(b'"response_format":' + format.encode()))
+        assert request.response_format is not None
+        return request.response_format.schema
+
+    assert schema('{"type":"json_schema","json_schema":{"name":"n","schema":{"a" :1}}}') == b'{"a" :1}'
+    assert schema('{"type":"json_schema","json_schema":{"name":"n"}}') == b"null"
+    assert schema('{"type":"json_object"}') == b"null"
+
+
+def test_more_messages_go_behind_those_of_the_request() -> None:
+    """A copy: the request itself stays as it is, and the copy waits anew."""
+    request = ChatRequest.parse(body(b'"model":"m"'))
+    request.progress = lambda: "prompt tokens=7"
+    more = request.continued([{"role": "assistant", "content": "Ho"}])
+    assert json.loads(encode(more.fields)) == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}],
+    }
+    assert bytes(request.fields["messages"]) == MESSAGES.partition(b":")[2]
+    assert (request.describe_progress(), more.describe_progress()) == ("prompt tokens=7", "waiting")
+
+
+FIELD_TIERS: dict[str, tuple[dict[str, Raw], str | None]] = {
+    "none": ({}, None),
+    "null": ({"service_tier": Raw(b"null")}, None),
+    "known": ({"service_tier": Raw(b'"priority"')}, "priority"),
+    "any": ({"service_tier": Raw(b'"auto"')}, "auto"),
+    "of another server": ({"service_tier": Raw(b'"scale"')}, "auto"),
+}
+
+
+@pytest.mark.parametrize("name", FIELD_TIERS)
+def test_the_tier_that_fields_name(name: str) -> None:
+    fields, tier = FIELD_TIERS[name]
+    assert tier_in(fields) == tier
+
+
+def test_a_tier_is_a_string() -> None:
+    with pytest.raises(ProviderInvalidRequest, match="service_tier: must be a string") as refused:
+        tier_in({"service_tier": Raw(b"1")})
+    assert refused.value.param == "service_tier"
+
+
+def test_priority_goes_first_and_flex_last() -> None:
+    assert rank_of("priority") == PRIORITY < rank_of("default") == DEFAULT < rank_of("flex") == FLEX
+    assert rank_of(None) == rank_of("auto") == DEFAULT
+
+
+@pytest.mark.parametrize(
+    ("answer", "named"),
+    [
+        (b' {"id":"x"}', b'{"service_tier":"flex","id":"x"}'),
+        (b'{"service_tier":"scale","id":"x"}', b'{"service_tier":"scale","id":"x"}'),
+        (b'{"id":"x","service_tier":null}', b'{"id":"x","service_tier":"flex"}'),
+        (b'{"id":"\\"service_tier\\""}', b'{"service_tier":"flex","id":"\\"service_tier\\""}'),
+    ],
+)
+def test_an_answer_names_its_tier_unless_a_server_did(answer: bytes, named: bytes) -> None:
+    assert with_tier(answer, "flex") == named
+
+
+def test_white_space_between_tokens_is_left_out() -> None:
+    assert compact(b'{"a" : [1,\n "b  c"] }') == b'{"a":[1,"b  c"]}'
 
 
 json_values = st.recursive(

@@ -43,6 +43,11 @@ CALLS: dict[str, tuple[list[Json], list[tuple[str | None, str | None, str]]]] = 
         [fragment("{}", 5, "a", "f"), fragment("", None, "b", "g"), fragment("[]")],
         [("a", "f", "{}"), ("b", "g", "[]")],
     ),
+    "none, then an index": ([fragment("{", None, "a", "f"), fragment("}", 0)], [("a", "f", "{}")]),
+    "two without an index, then one": (
+        [fragment("{", None, "a", "f"), fragment("[", None, "b", "g"), fragment("]", 1), fragment("}", 0)],
+        [("a", "f", "{}"), ("b", "g", "[]")],
+    ),
     "neither index nor id": ([fragment("{", name="f"), fragment("}")], [(None, "f", "{}")]),
     "the name with every fragment": ([fragment("{", 0, "a", "f"), fragment("}", 0, "a", "f")], [("a", "f", "{}")]),
     "a distant index": ([fragment("{}", 1_000_000_000, "a", "f")], [("a", "f", "{}")]),
@@ -96,6 +101,7 @@ MALFORMED: dict[str, Any] = {
     "an index": {"choices": [{"index": "0"}]},
     "a delta": {"choices": [{"delta": "x"}]},
     "calls": delta(tool_calls={"index": 0}),
+    "no calls": delta(tool_calls=7),
     "a call": delta(tool_calls=["x"]),
     "a function": delta(tool_calls=[{"function": "f"}]),
     "arguments": delta(tool_calls=[{"function": {"arguments": {"n": 1}}}]),
@@ -106,3 +112,42 @@ MALFORMED: dict[str, Any] = {
 def test_malformed_chunks_are_refused(chunk: Any) -> None:
     with pytest.raises(ProviderInvalidResponse, match="malformed chunk"):
         Fold([chunk])
+
+
+def test_a_choice_keeps_its_own_fields() -> None:
+    """A choice without an index is the first; a stream's parts may name fields that only some servers know."""
+    parts = [
+        {"delta": {"content": "a"}, "stop_reason": 7, "safe": {"content": [1]}, "other": None},
+        {"finish_reason": "stop", "index": 0},
+    ]
+    assert Fold({"choices": [part]} for part in parts).body()["choices"] == [
+        {
+            "index": 0,
+            "finish_reason": "stop",
+            "stop_reason": 7,
+            "safe": {"content": [1]},
+            "message": {"role": "assistant", "content": "a"},
+        }
+    ]
+
+
+def test_logprobs_add_up() -> None:
+    one, other = {"token": "a", "logprob": -1}, {"token": "b", "logprob": -2}
+    said: list[Any] = [
+        {"content": [one], "refusal": None, "of": "l"},
+        None,
+        {"content": [other], "of": None},
+        {"content": None, "refusal": [], "of": "m"},
+    ]
+    fold = Fold({"choices": [{"index": 0, "delta": {}, "logprobs": each}]} for each in said)
+    assert fold.body()["choices"][0]["logprobs"] == {"content": [one, other], "refusal": [], "of": "m"}
+    assert "logprobs" not in Fold([delta(content="a")]).body()["choices"][0]
+
+
+def test_a_call_keeps_what_an_empty_field_would_replace() -> None:
+    first = {"index": 0, "id": "a", "type": "function", "function": {"name": "f"}}
+    more = {"index": 0, "id": "", "type": None, "function": {"name": "", "arguments": "{}"}}
+    assert calls(first, more) == [("a", "f", "{}")]
+    assert calls({**first, "index": 3}) == [("a", "f", "")]
+    (call,) = Fold([delta(tool_calls=[{**first, "extra": 1}, more])]).choices[0].message()["tool_calls"]
+    assert call == {"id": "a", "type": "function", "extra": 1, "function": {"name": "f", "arguments": "{}"}}

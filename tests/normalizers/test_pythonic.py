@@ -16,6 +16,8 @@ TOOLS = [
     tool("get_weather", ["city"], city="string", unit={"type": "string", "enum": ["celsius", "fahrenheit"]}),
     tool("ping"),
     tool("set", count="integer", ratio="number", on="boolean", code="string", tags="array", options="object"),
+    tool("label", colours={"type": "array", "items": {"type": "string"}}, count="integer"),
+    tool("apply", options="object", count="integer"),
 ]
 
 Calls = list[tuple[str, dict[str, Any]]]
@@ -57,6 +59,22 @@ BODIES: dict[str, tuple[str, Calls]] = {
     "duplicate key": ("[f(a=1, a=2)]", f(a=2)),
     "trailing commas": ("[f(a=[1,], b={'x': 1,},),]", f(a=[1], b={"x": 1})),
     "unpacked dict": ("[f(**{'a': 1, 'b': [2]}, c=3)]", f(a=1, b=[2], c=3)),
+    "an unpacked dict before another dict": ("[f(**{'a': 1}, b={'x': 2})]", f(a=1, b={"x": 2})),
+    "an unpacked dict behind a keyword": ("[f(c=3, **{'a': 1})]", f(c=3, a=1)),
+    "an empty unpacked dict": ("[f(**{}, a=1)]", f(a=1)),
+    "an empty object literal": ("[f({})]", f()),
+    "colons for equals signs": ("[f(a: 1, b: [2], c: {'x': 1})]", f(a=1, b=[2], c={"x": 1})),
+    "keys in quotes": ("[f('a'=1, \"b\": 2, “c”=3)]", f(a=1, b=2, c=3)),
+    "typographic quotes": ("[f(a=“x 'y'”, b=„z“, c=‘w’)]", f(a="x 'y'", b="z", c="w")),
+    "bare words as keys of a dict": ("[f(a={x: 1, y: {z: 2}})]", f(a={"x": 1, "y": {"z": 2}})),
+    "keys that are numbers": ("[f(a={1.5: 1, -1: 2, (3): 4})]", f(a={"1.5": 1, "-1": 2, "3": 4})),
+    "tuples in tuples": ("[f(a=((1, 2), (3), (), {}, []))]", f(a=[[1, 2], 3, [], {}, []])),
+    "tuples and sets in a dict": ("[f(a={'x': (1,), 'y': {1}})]", f(a={"x": [1], "y": [1]})),
+    "space behind a sign": ("[f(a=+ 5, b=- 0.5)]", f(a=5, b=-0.5)),
+    "a raw string that is formatted": (r"[f(a=rf'\d{{}}', b=R'\d')]", f(a=r"\d{}", b=r"\d")),
+    "a continued line between arguments": ("[f(a=1, \\\n b=2)]", f(a=1, b=2)),
+    "a quote that a keyword doesn't follow": ("[f(a='one', two')]", f(a="one', two")),
+    "semicolons between calls": ("[f(a=1); g(b=2)]", [("f", {"a": 1}), ("g", {"b": 2})]),
     "object literal": ('[f({"path": "/tmp"})]', f(path="/tmp")),
     "adjacent strings": ("[f(a='x' 'y')]", f(a="xy")),
     "added strings": ("[f(a='x' + 'y' + \"z\")]", f(a="xyz")),
@@ -76,6 +94,9 @@ BODIES: dict[str, tuple[str, Calls]] = {
     "nested quotes, print": ("[f(a='print('hi')')]", f(a="print('hi')")),
     "nested quotes, list": ("[f(a='print('a', 'b')', b=1)]", f(a="print('a', 'b')", b=1)),
     "apostrophe": ("[f(a='it's fine', b=2)]", f(a="it's fine", b=2)),
+    "apostrophe in a dict": ("[f(a={'x': 'it's', 'y': 2}, b=3)]", f(a={"x": "it's", "y": 2}, b=3)),
+    "apostrophe at the end of a dict": ("[f(a={'x': 'it's', }, b=3)]", f(a={"x": "it's"}, b=3)),
+    "apostrophe in a list": ("[f(a=['it's', 'so'], b=3)]", f(a=["it's", "so"], b=3)),
     "nested double quotes": ('[f(a="say "hi" now")]', f(a='say "hi" now')),
     "brackets in strings": ("[f(a=']', b=')]', c='grep \"]\" x')]", f(a="]", b=")]", c='grep "]" x')),
     "end marker in a string": (f"[f(a='x {END} y')]", f(a=f"x {END} y")),
@@ -115,6 +136,18 @@ REFUSED: dict[str, tuple[str, str]] = {
     "f-string with a placeholder": ("f(a=f'{x}')", "f_string"),
     "positional, unknown tool": ("f('Paris')", "positional_argument"),
     "positional behind keyword": ("f(a='x', 'y')", "positional_argument"),
+    "positional behind keyword, declared tool": ("get_weather(city='x', 'celsius')", "positional_argument"),
+    "an object literal behind keyword": ("f(a=1, {'b': 2})", "positional_argument"),
+    "no number, for a string": ("set(code=1j)", "expression"),
+    "an attribute, for a string": ("set(code=a.b)", "expression"),
+    "nan for a number": ("set(count=nan)", "bare_word"),
+    "a bare word in a list of unknown type": ("set(tags=[red])", "bare_word"),
+    "a bare word in a list within a list": ("label(colours=[[red]])", "bare_word"),
+    "raw bytes": ("f(a=rb'x')", "expression"),
+    "no comma": ("f(a=[1 2])", "syntax"),
+    "a semicolon within": ("f(a=1;)", "syntax"),
+    "plus before a string": ("f(a=+'x')", "syntax"),
+    "unpacking within a dict": ("f(a={'x': 1, **{'y': 2}})", "syntax"),
     "unbalanced": ("f(a=[1)", "syntax"),
     "method on a string": ("f(a='x'.upper())", "unterminated_string"),
     "starred list": ("f(*[1])", "syntax"),
@@ -134,10 +167,25 @@ def test_refused_calls_become_content(name: str) -> None:
     assert [warning.code for warning in message.warnings] == [code]
 
 
-def test_a_bad_call_leaves_the_good_ones_beside_it() -> None:
-    message = parse("pythonic", f"{BEGIN}[f(a=1), g(a=1+2), h(b=')')]{END}")
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "g(a=1+2)",
+        "g(a=1+[2, (3)])",
+        "g(a=[, 1])",
+        "g(a={: 1})",
+        "g(a=1+')')",
+        "g(a=1+')\\')')",
+        "g(a=f'{x})')",
+        "g(a=f'''{x}''')",
+        'g(a=f"""{x}""")',
+        "g(a=[f'{x}', {'b': 1}])",
+    ],
+)
+def test_a_bad_call_leaves_the_good_ones_beside_it(bad: str) -> None:
+    message = parse("pythonic", f"{BEGIN}[f(a=1), {bad}, h(b=')')]{END}")
     assert [call.name for call in message.tool_calls] == ["f", "h"]
-    assert message.content == "g(a=1+2)"
+    assert message.content == bad
 
 
 SCHEMA: dict[str, tuple[str, str]] = {
@@ -154,6 +202,17 @@ SCHEMA: dict[str, tuple[str, str]] = {
     "not a number at all": ("set(count='many')", '{"count": "many"}'),
     "a valid value stays": ("set(code='42')", '{"code": "42"}'),
     "nan for a string": ("set(code=nan)", '{"code": "nan"}'),
+    "infinity for a string": ("set(code=-inf)", '{"code": "-inf"}'),
+    "a constant for a string": ("set(code=true)", '{"code": true}'),
+    "one behind another": ("set(count='42', code='x', tags='[1]')", '{"count": 42, "code": "x", "tags": [1]}'),
+    "unpacked": ("set(**{'count': '42', 'code': 7})", '{"count": 42, "code": "7"}'),
+    "within an array": ("set(code=[1, 'x'], count=['1'])", '{"code": [1, "x"], "count": ["1"]}'),
+    "bare words of an array": ("label(colours=[red, blue], count='1')", '{"colours": ["red", "blue"], "count": 1}'),
+    "bare words of an unpacked array": ("label({'colours': [red], 'count': 1})", '{"colours": ["red"], "count": 1}'),
+    "bare words of a set": ("label(colours={red, blue})", '{"colours": ["red", "blue"]}'),
+    "a positional array": ("label([red], 1)", '{"colours": ["red"], "count": 1}'),
+    "a positional object": ("apply({'x': 1}, 2)", '{"options": {"x": 1}, "count": 2}'),
+    "a positional tuple": ("label(('red', 'blue'))", '{"colours": ["red", "blue"]}'),
 }
 
 
@@ -190,7 +249,16 @@ MESSAGES: dict[str, tuple[str, str, str, list[str]]] = {
     "echo of the block": (f"{BEGIN}[f(a=1)]{END}[f(a=1)]{END}done", "done", "", ["f"]),
     "end marker alone": (f"a{END}b", "ab", "", []),
     "beginning of a marker at the end": ("a <|tool", "a <|tool", "", []),
+    "two lists": (f"{BEGIN}[f()]\n[g(), h()] [i()]{END}x", "x", "", ["f", "g", "h", "i"]),
+    "text behind the list": (f"{BEGIN}[f()] hello", "hello", "", ["f"]),
+    "text behind the list, and the end marker": (f"{BEGIN}[f()]\nhello{END} x", "hello x", "", ["f"]),
+    "a call behind the list": (f"{BEGIN}[f()]\ng(){END}", "g()", "", ["f"]),
+    "dotted names": (f"{BEGIN}[a.b, ping]{END}", "", "", ["a.b", "ping"]),
+    "a dotted name behind a call": (f"{BEGIN}[f(), a.b]{END}", "", "", ["f", "a.b"]),
+    "a fence between calls": (f"{BEGIN}f()```{END}", "", "", ["f"]),
     "no end marker": (f"{BEGIN}[f(a=1)]", "", "", ["f"]),
+    "no end marker behind a name": (f"{BEGIN}ping", "", "", ["ping"]),
+    "no end marker behind an unknown name": (f"{BEGIN}pong", "pong", "", []),
     "unfinished": (f"{BEGIN}[f(a=1), g(b='x", "g(b='x", "", ["f"]),
     "space alone": (" \n", " \n", "", []),
     "nothing": ("", "", "", []),

@@ -27,7 +27,6 @@ class InputReader:
         self._texts: list[str] = []
         self._at: int | None = None
         self._other_shape = False
-        self._ended = False
 
     def feed(self, json: str) -> str:
         self._arguments += json
@@ -38,8 +37,6 @@ class InputReader:
                 self._other_shape = _PARTIAL.fullmatch(self._arguments) is None
                 return ""
             self._at = opening.end()
-        if self._ended:
-            return ""
         found = _WHOLE.match(self._arguments, self._at)
         assert found is not None
         raw, end = found[0], found.end()
@@ -47,7 +44,6 @@ class InputReader:
             # Half of a surrogate pair: wait for the other escape.
             raw, end = raw[:-6], end - 6
         self._at = end
-        self._ended = self._arguments[end : end + 1] == '"'
         self._texts.append(text := _unescaped(raw))
         return text
 
