@@ -15,6 +15,7 @@ from gateway.api.responses import conversation_store
 from gateway.app import build
 from gateway.config import Config, Model, Server
 from gateway.server.keys import FILE, KeyFile
+from gateway.wire.responses import conversations
 from tests.api.asking import said
 from tests.gateway.double import Double, Script, answers, chunk, completion
 from tests.gateway.running import FAST, NO_COMMENTS
@@ -181,3 +182,13 @@ async def test_the_least_recently_used_go_first(tmp_path: Path, monkeypatch: pyt
             except NotFoundError:
                 continue
         assert len(left) == 2
+
+
+def test_items_with_one_id_get_ids_of_their_own() -> None:
+    given = [{"type": "message", "role": "user", "content": "a", "id": "msg_1"}] * 2
+    first, second = conversations.with_ids([*given], set())
+    assert first["id"] == "msg_1"
+    assert second["id"].startswith("msg_")
+    assert second["id"] != "msg_1"
+    (third,) = conversations.with_ids(given[:1], {"msg_1"})
+    assert third["id"] not in ("msg_1", second["id"])

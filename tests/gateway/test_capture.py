@@ -95,6 +95,14 @@ def test_what_the_engine_got_otherwise_is_recorded(monkeypatch: pytest.MonkeyPat
     assert sent("x" * 600) == {"user": None}
 
 
+@pytest.mark.parametrize("body", [b"Hi", b"[1]", b'{"a":"\xff"}', b'{"a":' + b"[" * 5000])
+def test_a_refused_body_that_is_no_object_is_not_recorded(body: bytes) -> None:
+    assert capture.asked(body) is None
+    found = capture.asked(b'{"seed": 1}')
+    assert found is not None
+    assert {name: bytes(value) for name, value in found.request.items()} == {"seed": b"1"}
+
+
 def fed(*chunks: Any, name: str = "hermes", **fields: Any) -> list[Any]:
     reading = Answer(request(stream=True, **fields), registry.get(name))
     out: list[bytes] = []

@@ -102,6 +102,14 @@ def test_reloads_under_load_disturb_no_request(count: int, tmp_path: Path) -> No
     assert {*figures.load.answered} == {"steady", "changing"}
 
 
+def test_a_file_that_became_shorter_is_applied(tmp_path: Path) -> None:
+    with gateway(tmp_path, ECHO + "  b: {runtime: echo}\n") as running:
+        assert running.names() == ["a", "b"]
+        running.file.write_text(ECHO)
+        running.until(lambda status: status["config"]["reloads"] == 1)
+        assert running.names() == ["a"]
+
+
 @pytest.mark.parametrize("how", ["written", "renamed"])
 def test_a_saved_file_is_applied(how: str, tmp_path: Path) -> None:
     with gateway(tmp_path, ECHO) as running:
