@@ -26,16 +26,16 @@ class CapabilityFinder:
     def __init__(self, model: Model) -> None:
         self._model = model
         self.reader: FormatSpec = model.custom_format or registry.get(model.tool_call_format)
-        self._undetected = self.reader.name == "auto"
+        undetected = self.reader.name == "auto"
         self.evidence = "the engine reads the calls" if self.reader.untouched else "config.yaml"
-        if self._undetected:
+        if undetected:
             self.evidence = ""
         self.known: dict[tuple[Backend, bool], Capabilities] = {}
         """The last answers of the backend and of the one for flex requests: without and with the part about past
         calls."""
         self._escaping: tuple[Backend | None, dict[tuple[bool, bool], Capabilities]] = (None, {})
         """The results of `escaping`, by past calls and tools."""
-        self.plain = None if self._undetected else Capabilities(self.reader, self.reader)
+        self.plain = None if undetected else Capabilities(self.reader, self.reader)
         """For plain requests (`ChatRequest.plain`): the reader alone. None until it is detected."""
 
     async def find(self, request: ChatRequest, backend: Backend) -> Capabilities:
@@ -43,7 +43,6 @@ class CapabilityFinder:
         if self.plain is None:
             self._found(await backend.about())
             # If nothing says beforehand, each answer shows it: the first known marker counts.
-            self._undetected = False
             self.plain = Capabilities(self.reader, self.reader)
         if request.plain:
             return self.plain
@@ -90,7 +89,7 @@ class CapabilityFinder:
 
     async def look(self) -> None:
         """Detects the format from the model's files; asks no engine."""
-        if self._undetected and not self.evidence:
+        if not self.evidence:
             self._found(await asyncio.to_thread(about, self._model.path))
 
     async def _ask(self, backend: Backend, *, past: bool) -> Capabilities:
@@ -103,14 +102,14 @@ class CapabilityFinder:
         if dialect.untouched:
             # We neither read nor write calls.
             return Capabilities(reader, dialect, notation=await backend.notation(), unread=backend.unread)
-        takes_tools = await backend.takes_tools() if past or way == "auto" else True
+        takes_tools = (past or way == "auto") and await backend.takes_tools()
         return Capabilities(
             reader,
             dialect,
             notation=await backend.notation(),
             tools_in_prompt=way == "system" if way != "auto" else not takes_tools,
             takes_tools=takes_tools,
-            keeps_calls=await backend.keeps_calls() if past else True,
+            keeps_calls=past and await backend.keeps_calls(),
             unread=backend.unread,
         )
 
@@ -122,7 +121,6 @@ class CapabilityFinder:
         self.reader = registry.get(found.format)
         self.plain = Capabilities(self.reader, self.reader)
         self.evidence = f"{found.source} {', '.join(found.evidence)} ({known.source})"
-        self._undetected = False
 
 
 async def _search_slowly(tokens: ControlTokens, json: bytes) -> None:
