@@ -39,6 +39,19 @@ def test_there_are_two_files_and_neither_grows(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_log_has_a_megabyte_before_another_begins(tmp_path: Path) -> None:
+    path = log_path(tmp_path, "m")
+    log = LogFile(path)
+    for _ in range(16):
+        log.write("x" * (2**16 - 1))
+    assert path.stat().st_size == 2**20
+    assert not rotated(path).exists()
+    log.write("more")
+    log.close()
+    assert rotated(path).stat().st_size == 2**20
+    assert path.read_text() == "more\n"
+
+
 def test_a_folder_that_cannot_be_written_ends_the_log_alone(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file")
     log = LogFile(tmp_path / "logs/m.log")

@@ -148,13 +148,14 @@ HOLDS = "import os, sys, time; held = os.urandom(%d << 20); print(flush=True); %
 
 
 def test_the_memory_of_descendants_counts() -> None:
-    grandchild = HOLDS % (40, "pass")
+    last = HOLDS % (20, "pass")
+    grandchild = HOLDS % (20, f"import subprocess; subprocess.Popen([sys.executable, '-c', {last!r}])")
     child = HOLDS % (20, f"import subprocess; subprocess.Popen([sys.executable, '-c', {grandchild!r}])")
     with subprocess.Popen(
         [sys.executable, "-c", child], stdout=subprocess.PIPE, start_new_session=True
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        for _ in range(2):
+        for _ in range(3):
             process.stdout.readline()
         seen = memory.usage(process.pid)
         os.killpg(process.pid, signal.SIGKILL)
@@ -262,12 +263,13 @@ def test_the_largest_peak_is_kept(tmp_path: Path, model: Model) -> None:
     path = tmp_path / "deep/engines.json"
     known = Learnt(path)
     assert known.peak(model) is None
-    for ram, seconds in ((100 * MB, 2.0), (300 * MB, 1.0), (200 * MB, None)):
+    for ram, seconds in ((100 * MB, 2.0), (300 * MB, 1.2344), (200 * MB, None)):
         known.saw(model, Footprint(ram), seconds)
     for each in (known, Learnt(path)):
         peak = each.peak(model)
         assert peak is not None
-        assert (peak.ram, peak.load_seconds) == (300 * MB, 1.0)
+        assert (peak.ram, peak.gpu, peak.load_seconds) == (300 * MB, 0, 1.234)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_another_context_is_another_peak(tmp_path: Path, model: Model) -> None:
