@@ -30,10 +30,10 @@ class Recording(msgspec.Struct):
     request: dict[str, msgspec.Raw]
     tool_call_format: str
     reasoning_open: bool
+    cut: bool
+    size: int
     raw: list[bytes] = []
     clean: list[bytes] = []
-    cut: bool = False
-    size: int = 0
     sent: dict[str, msgspec.Raw | None] = {}
     accepted: float = 0.0
     marks: list[tuple[float, int, int]] = []
@@ -111,7 +111,7 @@ class RecordedAnswer(Answer):
 def recorded(fields: Mapping[str, msgspec.Raw], format: str = "", reasoning_open: bool = False) -> Recording:
     """The recording of a request without an answer so far."""
     kept, size, cut = _kept(fields, MAX_RECORDING)
-    return Recording(kept, format, reasoning_open, cut=cut, size=size)
+    return Recording(kept, format, reasoning_open, cut, size)
 
 
 def asked(body: bytes) -> Recording | None:

@@ -409,7 +409,9 @@ class Answer:
         if (fallback := self._request.fallback) is not None:
             # Progress comments may have started the stream before the fallback was known, so a header isn't enough.
             last["ctxgate"] = {**last.get("ctxgate", {}), "fallback": fallback}
+        mended = choice.normalizer.mended
         choice.normalizer = Normalizer()  # text after the end passes unchanged
+        choice.normalizer.mended = mended
         return last
 
     # Whole
@@ -536,7 +538,6 @@ class EngineError(Exception):
     """The engine sent an error in an answer with status 200. `Backend.error` interprets the payload."""
 
     def __init__(self, payload: bytes) -> None:
-        super().__init__(payload[:200])
         self.payload = payload
 
 

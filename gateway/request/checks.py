@@ -209,8 +209,9 @@ def with_contents(chunks: list[Json], contents: Mapping[int, str], enforced: Jso
         frames = chunk.get("choices") or []
         for frame in frames:
             delta = frame.get("delta") or {}
-            if frame.get("index", 0) in contents and delta.get("content"):
-                new = left.pop(frame["index"], None)
+            index = frame.get("index", 0)
+            if index in contents and delta.get("content"):
+                new = left.pop(index, None)
                 rest = {name: value for name, value in delta.items() if name != "content"}
                 if new is None and not rest and not frame.get("finish_reason"):
                     continue

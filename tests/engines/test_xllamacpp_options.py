@@ -257,6 +257,7 @@ REFUSED = [
     ("-fa maybe", "-fa maybe: must be on, off or auto"),
     ("--fit auto", "--fit auto: must be on or off"),
     ("-np 0", "-np 0: must not be 0"),
+    ("-ncmoe 10001", "-ncmoe 10001: must be at most 10000"),
     ("--prio-batch -1", "--prio-batch -1: must be at least 0"),
     ("--sleep-idle-seconds 0", "--sleep-idle-seconds 0: must not be 0"),
     ("--spec-type fast", "--spec-type fast: 'fast' is not one of: none, draft-simple"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,34 @@ async def test_a_format_that_nothing_tells_is_looked_for_once() -> None:
         assert (await finder.find(request(), backend)).reader.name == "auto"
     assert backend.asked == {"about": 1}
     assert finder.evidence.startswith("not seen yet")
+
+
+async def test_a_format_that_the_model_s_files_tell_is_asked_of_no_engine(tmp_path: Path) -> None:
+    template = "{% for tool in tools %}<tool_call>{% endfor %}<tool_response>"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    detected = model(tool_call_format="auto", path=tmp_path)
+    finder, backend = CapabilityFinder(detected), Counted(detected)
+    await finder.look()
+    assert finder.reader.name == "hermes"
+    evidence = finder.evidence
+    assert evidence.startswith("chat template ")
+    assert evidence.endswith(f"({tmp_path.name})")
+    assert (await finder.find(request(), backend)).reader.name == "hermes"
+    (tmp_path / "tokenizer_config.json").unlink()
+    await finder.look()
+    assert (finder.reader.name, finder.evidence) == ("hermes", evidence)
+    assert not backend.asked
+
+
+@pytest.mark.parametrize("format", ["hermes", "native_json"])
+async def test_a_format_of_config_yaml_is_not_looked_for(format: str, tmp_path: Path) -> None:
+    template = {"chat_template": "[TOOL_CALLS][AVAILABLE_TOOLS]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(template))
+    finder = CapabilityFinder(model(tool_call_format=format, path=tmp_path))
+    evidence = finder.evidence
+    await finder.look()
+    assert (finder.reader.name, finder.evidence) == (format, evidence)
+    assert evidence
 
 
 class Guarding(Counted):

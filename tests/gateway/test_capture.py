@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from itertools import pairwise
+from time import monotonic
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
 from gateway.answer import capture
-from gateway.answer.capture import RecordedAnswer
+from gateway.answer.capture import RecordedAnswer, asked, model_in, recorded
 from gateway.answer.normalize import Answer
+from gateway.errors import ProviderInvalidResponse
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
 from tests.gateway.double import chunk, completion
@@ -80,27 +84,152 @@ def test_a_long_request_is_recorded_without_its_messages(monkeypatch: pytest.Mon
     assert "messages" in kept.request
 
 
-def test_what_the_engine_got_otherwise_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most half of what is left: the answer needs room, too."""
-    monkeypatch.setattr(capture, "MAX_RECORDING", 1000)
-    asked = request(seed=1, user="ann")
-
-    def sent(prompt: str) -> dict[str, Any]:
-        own = {"messages": asked.fields["messages"], "model": asked.fields["model"]}
-        got = {**own, "seed": Raw(b"2"), "prompt": Raw(json.dumps(prompt).encode())}
-        found = RecordedAnswer(asked, registry.get("hermes"), sent=got).recording.sent
-        return {name: value and bytes(value) for name, value in found.items()}
-
-    assert sent("x" * 300) == {"seed": b"2", "prompt": b'"%b"' % (b"x" * 300), "user": None}
-    assert sent("x" * 600) == {"user": None}
+def values(fields: Mapping[str, Raw | None]) -> dict[str, Any]:
+    return {name: None if value is None else json.loads(bytes(value)) for name, value in fields.items()}
 
 
-@pytest.mark.parametrize("body", [b"Hi", b"[1]", b'{"a":"\xff"}', b'{"a":' + b"[" * 5000])
-def test_a_refused_body_that_is_no_object_is_not_recorded(body: bytes) -> None:
-    assert capture.asked(body) is None
-    found = capture.asked(b'{"seed": 1}')
-    assert found is not None
-    assert {name: bytes(value) for name, value in found.request.items()} == {"seed": b"1"}
+def with_sent(given: ChatRequest, **sent: Any) -> capture.Recording:
+    fields = {name: Raw(json.dumps(value).encode()) for name, value in sent.items()}
+    return RecordedAnswer(given, registry.get("hermes"), sent=fields).recording
+
+
+def test_what_the_engine_got_otherwise_is_recorded() -> None:
+    before = monotonic()
+    given = request(seed=1, top_k=7)
+    recording = with_sent(given, model="m", messages=[{"role": "user", "content": "Ho"}], seed=1, max_tokens=9)
+    assert values(recording.sent) == {
+        **{"messages": [{"role": "user", "content": "Ho"}], "max_tokens": 9},
+        **{"top_k": None},
+    }
+    kept = [value for value in (*recording.request.values(), *recording.sent.values()) if value is not None]
+    assert recording.size == sum(len(bytes(value)) for value in kept)
+    assert before <= recording.accepted <= monotonic()
+    assert answer(given).recording.sent == {}
+
+
+def test_what_the_engine_got_leaves_the_answer_half_of_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = request()
+    monkeypatch.setattr(capture, "MAX_RECORDING", recorded(given.fields).size + 200)
+    rest = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    assert values(with_sent(given, **rest, stop="x" * 98).sent) == {"stop": "x" * 98}, "100 bytes with its quotes"
+    assert with_sent(given, **rest, stop="x" * 99).sent == {}
+
+
+def test_a_megabyte_is_recorded() -> None:
+    assert not recorded({"text": Raw(b"1" * 2**20)}).cut
+    assert recorded({"text": Raw(b"1" * (2**20 + 1))}).cut
+
+
+def test_short_fields_may_fill_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "MAX_RECORDING", 2048)
+    fields = {**{name: Raw(b"1" * 1024) for name in ("one", "two")}, "long": Raw(b"1" * 1025)}
+    assert set(recorded(fields).request) == {"one", "two"}
+
+
+def test_a_long_request_keeps_its_short_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "MAX_RECORDING", 3000)
+    fields = {"short": Raw(b"1" * 1024), "long": Raw(b"1" * 1025), "longest": Raw(b"1" * 2000)}
+    assert set(recorded(fields).request) == {"short"}
+    fits = recorded({"short": fields["short"], "rest": Raw(b"1" * 1976)})
+    assert (set(fits.request), fits.size, fits.cut) == ({"short", "rest"}, 3000, False)
+    several = recorded({f"f{number}": Raw(b"1" * 1024) for number in range(3)})
+    assert (several.request, several.size, several.cut) == ({}, 0, True), "short fields can be too many, too"
+
+
+def test_a_recording_that_is_just_full_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = recorded({"model": Raw(b"12345678")})
+    monkeypatch.setattr(capture, "MAX_RECORDING", 20)
+    recording.add([b"123456"], [b"123456"])
+    assert (recording.cut, recording.size) == (False, 20)
+    recording.add([b""], [b"1"])
+    assert recording.cut
+    recording.add([b""], [])
+    assert recording.raw == [b"123456"], "nothing follows the cut, however short it is"
+
+
+def test_a_request_that_no_engine_accepts_has_no_time() -> None:
+    recording = recorded({"model": Raw(b'"m"')})
+    assert (recording.accepted, recording.reasoning_open, recording.tool_call_format) == (0, False, "")
+    assert (recording.cut, recording.completion_id) == (False, None)
+
+
+def test_the_steps_of_an_answer_have_their_times() -> None:
+    reading = answer(request(stream=True, tools=TOOLS))
+    came = encoded(chunk("Hello"), chunk("<tool_"), chunk(reason="stop"))
+    before = monotonic()
+    for payload in came:
+        reading.feed([payload], [])
+    reading.finish(done=True)
+    marks = reading.recording.marks
+    most = 1000 * (monotonic() - reading.recording.accepted) + 0.1
+    assert before >= reading.recording.accepted
+    assert all(0 <= one[0] <= other[0] <= most for one, other in pairwise(marks))
+    assert [mark[1:] for mark in marks] == [(1, 1), (1, 0), (1, 2), (0, 0)]
+    assert reading.recording.completion_id == "chatcmpl-1"
+
+
+def test_a_time_is_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = recorded({})
+    recording.accepted = 10.0
+    monkeypatch.setattr(capture, "monotonic", lambda: 12.34567)
+    recording.add([b"{}"], [])
+    assert recording.marks == [(2345.7, 1, 0)]
+
+
+def test_what_was_held_back_when_the_engine_failed_is_recorded() -> None:
+    reading = answer(request(stream=True, tools=TOOLS))
+    out: list[bytes] = []
+    reading.feed(encoded(chunk("<tool_")), out)
+    rest = reading.remaining()
+    assert rest
+    assert (reading.recording.clean, reading.recording.raw) == ([*out, *rest], encoded(chunk("<tool_")))
+
+
+def test_a_payload_that_no_client_could_read_is_recorded() -> None:
+    reading = answer(request(stream=True))
+    with pytest.raises(ProviderInvalidResponse):
+        reading.feed([b"oops"], [])
+    assert (reading.recording.raw, reading.recording.clean) == ([b"oops"], [])
+    whole = answer(request())
+    with pytest.raises(ProviderInvalidResponse):
+        whole.whole(b"oops")
+    assert (whole.recording.raw, whole.recording.clean) == ([b"oops"], [])
+
+
+def test_a_recording_that_was_dropped_holds_nothing() -> None:
+    reading = answer(request())
+    reading.whole(json.dumps(completion()).encode())
+    recording = reading.recording
+    assert recording.kept
+    assert recorded(request().fields).kept, "a request alone"
+    recording.request = {}
+    assert recording.kept, "an answer alone"
+    recording.clear()
+    assert not recording.kept
+    assert (recording.request, recording.sent, recording.raw, recording.clean) == ({}, {}, [], [])
+    assert (recording.size, recording.marks) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [(b'{"model": "m", "messages": 7}', "m"), (b'{"model": 7}', ""), (b"{}", ""), (b"[1]", ""), (b"oops", "")],
+)
+def test_a_request_that_was_refused_unread(body: bytes, model: str) -> None:
+    recording = asked(body)
+    assert model_in(body) == model
+    if body.startswith(b"{"):
+        assert recording is not None
+        assert values(recording.request) == json.loads(body)
+        assert not recording.cut
+    else:
+        assert recording is None
+
+
+def test_an_answer_without_an_id_has_none() -> None:
+    for body in (b'{"id": 7}', b"{}"):
+        recording = recorded({})
+        recording.add([], [body])
+        assert recording.completion_id is None
 
 
 def fed(*chunks: Any, name: str = "hermes", **fields: Any) -> list[Any]:

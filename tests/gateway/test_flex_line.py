@@ -148,8 +148,9 @@ async def test_it_goes_on_at_last_and_others_are_refused() -> None:
         await held.has("person")
         flex = asyncio.create_task(answer(gateway, "one", "flex"))
         await in_line(route, 1)
-        with pytest.raises(ProviderRateLimit, match=r"1 requests are already waiting \(engines.queue_length\)"):
+        with pytest.raises(ProviderRateLimit, match=r"1 requests are already waiting \(engines.queue_length\)") as full:
             await answer(gateway, "two", "flex")
+        assert (full.value.code, full.value.retry_after) == ("queue_full", 5)
         await held.has("one")
         held.let("one")
         held.let("person")

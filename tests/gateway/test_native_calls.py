@@ -312,6 +312,10 @@ def test_progress_names_no_tool_that_the_request_does_not_declare() -> None:
     one = answer()
     fed(one, native(fn("a\nb", "{", index=0)))
     assert one.describe_held() == "calling characters=1"
+    name = "a\n" + "b" * 80
+    one = answer(tools=[{"type": "function", "function": {"name": name}}])
+    fed(one, native(fn(name, "{", index=0)))
+    assert one.describe_held() == f"calling a?{'b' * 62} characters=1", "no line of its own, and 64 characters"
 
 
 def test_a_name_that_comes_later() -> None:

@@ -274,6 +274,10 @@ NATIVE: dict[str, tuple[list[bytes], list[Call]]] = {
         [native(fn("get_weather", A.arguments, index=1, id="a")), native(fn("fs.list_dir", "{}", index=2, id="b"))],
         [A, B],
     ),
+    "an index only behind the first fragment": (
+        [native(fn("get_weather", '{"city": ')), native(fn(None, '"Paris"}', index=0))],
+        [A],
+    ),
     "in turns": (
         [
             native(fn("get_weather", '{"city": ', index=0, id="a")),
@@ -521,6 +525,8 @@ def test_choices_begin_in_order_whatever_the_engine_sends_first() -> None:
     one = answer(n=2)
     begun = fed(one, payload("a"), payload("b", index=1), json.dumps(together).encode())
     assert [json.loads(each)["choices"][0]["index"] for each in begun] == [0, 1, 2, 1]
+    beyond = fed(answer(n=2), payload("c", index=2))
+    assert [json.loads(each)["choices"][0]["index"] for each in beyond] == [2]
 
 
 def test_warnings_cover_every_choice() -> None:
@@ -534,6 +540,30 @@ def test_warnings_cover_every_choice() -> None:
 
 
 # Beside the text
+
+
+LEXICAL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome", "x": True}}</tool_call>'
+BY_THE_SCHEMA = '<tool_call>{"name": "get_weather", "arguments": {"days": "2"}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("texts", "mended"),
+    [
+        ([], "none"),
+        (["Hi", "Hi"], "none"),
+        (["Hi", LEXICAL], "lexical"),
+        ([LEXICAL, "Hi"], "lexical"),
+        ([LEXICAL, BY_THE_SCHEMA], "schema"),
+        ([BY_THE_SCHEMA, "Hi"], "schema"),
+    ],
+)
+def test_the_strongest_repair_of_all_choices_counts(texts: list[str], mended: str) -> None:
+    one = answer("hermes", n=2)
+    last = [payload(reason="stop", index=index) for index in range(len(texts))]
+    fed(one, *(payload(text, index=index) for index, text in enumerate(texts)))
+    assert one.mended == mended
+    fed(one, *last)
+    assert one.mended == mended, "the log reads it after the end"
 
 
 def test_what_stands_beside_the_text_stays_when_the_text_changes() -> None:
@@ -704,6 +734,7 @@ LAST_CHUNKS: dict[str, list[dict[str, Any]]] = {
     "beside the last choice": [{**chunk(reason="stop"), "usage": USAGE}],
     "before an end without a reason": [{**chunk(tool_calls=[]), "usage": USAGE}],
     "both": [{**chunk(reason="stop"), "usage": USAGE}, {**chunk(), "choices": [], "usage": USAGE}],
+    "without a reason": [{**chunk(tool_calls=[]), "usage": USAGE}],
     "with each chunk": [{**chunk(tool_calls=[]), "usage": USAGE}, {**chunk(reason="stop"), "usage": USAGE}],
 }
 
@@ -720,6 +751,15 @@ def test_usage_comes_once_and_last_and_with_no_choice(name: str, asked: bool) ->
     own = any(not last["choices"] for last in LAST_CHUNKS[name])
     assert usages == ([(len(chunks) - 1, [], USAGE)] if asked or own else [])
     assert one.usage == USAGE
+
+
+def test_every_payload_of_a_stream_counts() -> None:
+    """The log shows the number, and a key pays for it if the engine doesn't say how many tokens it made."""
+    one = answer("pythonic")
+    assert one.chunks == 0
+    for number, came in enumerate([payload("Hi"), payload("<|tool_call_sta"), payload(reason="stop"), b"{}"], 1):
+        fed(one, came)
+        assert one.chunks == number
 
 
 # The end of a stream

@@ -39,6 +39,15 @@ async def test_a_stream_passes_and_is_counted() -> None:
     assert row[3] <= row[5] <= row[4], "the first payload came between begin and end"
 
 
+async def test_the_first_payload_alone_sets_its_time() -> None:
+    stream, meter, _ = passthrough(TEXT, TEXT)
+    assert meter.first == 0
+    await stream.payloads()
+    meter.first = first = meter.first / 2
+    await stream.payloads()
+    assert meter.first == first > 0
+
+
 async def test_an_error_in_place_of_a_stream_is_raised() -> None:
     stream, _, _ = passthrough(ERROR)
     with pytest.raises(GatewayError, match="out of memory"):

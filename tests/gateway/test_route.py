@@ -12,7 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.backends import Backend
-from gateway.config import Config, Model
+from gateway.config import Config, Model, Residence
 from gateway.core import Gateway, Route
 from gateway.core.fallbacks import open_with_fallbacks
 from gateway.engines import Engine
@@ -22,7 +22,7 @@ from gateway.schema.pool import Pool, Threads
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest
 from tests.gateway.double import completion
-from tests.gateway.test_run import GONE, Scripted
+from tests.gateway.test_run import GONE, Scripted, good, text
 from tests.patience import PATIENCE
 
 MODEL = Model(name="m", runtime="echo")
@@ -114,12 +114,15 @@ class Lost(Counted):
         return Scripted(error=GONE)
 
 
+@pytest.mark.parametrize("tier", [None, "flex"], ids=["ordinary", "flex"])
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_an_engine_is_asked_once_more_and_no_third_time(stream: bool) -> None:
+async def test_an_engine_is_asked_once_more_and_no_third_time(stream: bool, tier: str | None) -> None:
     engine = CountedEngine()
     engine.backend = backend = Lost(MODEL, None)
     used = route(engine)
     body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+    if tier is not None:
+        body["service_tier"] = tier
     with await used.open(ChatRequest.parse(json.dumps(body).encode())) as run, pytest.raises(EngineGone):
         await (run.payloads() if stream else run.whole())
     assert (backend.opened, engine.losses) == (2, 2)
@@ -135,6 +138,36 @@ async def test_an_engine_that_goes_before_it_answers_is_lost_and_left(tier: str)
     with pytest.raises(EngineGone):
         await used.ask(ChatRequest.parse(json.dumps(body).encode()))
     assert (engine.losses, engine.in_flight) == (1, 0)
+
+
+class LostLater(Lost):
+    """Its engine goes after it has accepted the request; the next one answers."""
+
+    async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Scripted:
+        self.opened += 1
+        return good(request.stream) if self.opened == 2 else Scripted(error=GONE)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_an_engine_that_goes_after_its_head_is_asked_once_more(stream: bool) -> None:
+    engine = CountedEngine()
+    engine.backend = backend = LostLater(MODEL, None)
+    used = route(engine)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream}
+    with await used.open(ChatRequest.parse(json.dumps(body).encode())) as run:
+        assert await text(run, stream) == "Hello"
+    assert (backend.opened, engine.losses, engine.in_flight) == (2, 1, 0)
+
+
+@pytest.mark.parametrize("tier", ["default", "flex"])
+async def test_a_refused_request_says_nothing_about_its_engine(tier: str) -> None:
+    engine = CountedEngine()
+    engine.backend = Refusing(MODEL, None)
+    used = route(engine)
+    body = {"messages": [{"role": "user", "content": "Hi"}], "service_tier": tier}
+    with pytest.raises(ProviderModelNotLoaded):
+        await used.open(ChatRequest.parse(json.dumps(body).encode()))
+    assert (used.in_flight, used.waiting, engine.in_flight, engine.losses) == (0, {}, 0, 0)
 
 
 class Unclosable(Counted):
@@ -236,6 +269,39 @@ async def test_books_that_nobody_reads_stay_small() -> None:
         used.count("embeddings", stream=False).end(OK)
     assert not log.rows
     assert log.stats("m").outcomes[OK] == UNSETTLED
+
+
+class Loading(Counted):
+    """Never gets its model into memory."""
+
+    def __init__(self, model: Model, address: None) -> None:
+        super().__init__(model, address)
+        self.loading, self.stopped = asyncio.Event(), asyncio.Event()
+
+    async def load(self, keep_alive: float | None = None) -> None:
+        self.loading.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.stopped.set()
+
+
+async def test_what_still_leaves_or_loads_ends_with_the_gateway() -> None:
+    """Else a model that is preloaded could start its engine after the gateway has gone."""
+    models = {"m": MODEL, "n": replace(MODEL, name="n", residence=Residence(preload=True))}
+    config = Config(source=Path("config.yaml"), active_model="m", models=models)
+    gateway = Gateway(config)
+    gateway.routes["n"]._backend = backend = Loading(MODEL, None)
+    former = gateway.routes["m"]
+    former.hold()
+    gateway.apply(replace(config, models={**models, "m": replace(MODEL, defaults={"seed": 1})}))
+    (leaving,) = gateway.leaving
+    async with gateway:
+        await backend.loading.wait()
+    async with asyncio.timeout(PATIENCE):
+        await backend.stopped.wait()
+        await asyncio.wait({leaving})
+    assert leaving.cancelled()
 
 
 async def test_one_route_that_can_t_be_closed_keeps_no_other_open() -> None:

@@ -14,7 +14,7 @@ from gateway.config import Model
 from gateway.core.checked import CheckedRun
 from gateway.core.run import Asked, Run
 from gateway.engines import Engine
-from gateway.errors import GatewayError, ProviderUnavailable
+from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
 from gateway.request.checks import Check, Enforced
 from gateway.request.constraints import Constraint
 from gateway.schema.checker import compiled
@@ -153,6 +153,46 @@ async def test_a_client_that_has_a_part_is_told_of_the_end() -> None:
         with pytest.raises(EngineGone):
             await run.payloads()
     assert len(route.replies) == 1, "never asked again"
+
+
+async def test_a_run_ends_once() -> None:
+    route = Route(good(False))
+    with await route.run(stream=False) as run:
+        await run.whole()
+        run.close()
+    run.close()
+    assert (len(route.booked), route.fake.in_flight) == (1, 0)
+
+
+@pytest.mark.parametrize("read", [False, True], ids=["before", "after"])
+async def test_what_fails_while_an_answer_is_sent_is_its_outcome(read: bool) -> None:
+    route = Route(good(False))
+    run = await route.run(stream=False)
+
+    async def send() -> None:
+        with run:
+            if read:
+                await run.whole()
+            raise ProviderInvalidRequest("the client's own fault")
+
+    with pytest.raises(ProviderInvalidRequest):
+        await send()
+    assert run.outcome == "provider_invalid_request"
+
+
+async def test_an_outcome_that_is_an_error_stays() -> None:
+    route = Route(Scripted(error=SILENT))
+    run = await route.run(stream=False)
+
+    async def send() -> None:
+        with run:
+            with pytest.raises(ProviderUnavailable):
+                await run.whole()
+            raise ProviderInvalidRequest("something else")
+
+    with pytest.raises(ProviderInvalidRequest):
+        await send()
+    assert run.outcome == "provider_unavailable"
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["read", "begun before"])

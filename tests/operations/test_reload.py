@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,10 @@ import pytest
 from benchmarks import reloads
 from gateway.api.operations.endpoints import MAX_FILE
 from gateway.app import build
-from gateway.config import load
+from gateway.config import Config, load
+from gateway.core import Gateway as Core
+from gateway.core import reload
+from gateway.core.reload import Reloader
 from tests.cli.commands import config as written
 from tests.cli.commands import environment
 from tests.gateway.client import Client, request
@@ -250,6 +254,59 @@ def test_a_removed_engine_ends_after_its_answers(tmp_path: Path, test_model: Pat
         running.until(lambda status: not status["leaving"])
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+async def test_each_change_of_the_file_is_applied_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whether it gets longer or shorter; mistakes and bugs end no watch."""
+    monkeypatch.setattr(reload, "POLL_SECONDS", 0)
+    file = written(tmp_path, ECHO)
+    loads: list[str] = []
+
+    def read(text: str | None) -> Config:
+        loads.append("")
+        loads[-1] = file.read_text("utf-8")
+        if "bug" in loads[-1]:
+            raise ZeroDivisionError("a bug")
+        return load(file)
+
+    async def turns() -> None:
+        """Lets the watcher look a few times, and read."""
+        for _ in range(20):
+            await asyncio.to_thread(len, "")
+
+    def reloads(count: int) -> bool:
+        return reloader.reloads >= count
+
+    def read_last(text: str) -> bool:
+        return loads[-1] == text
+
+    async def until(holds: Callable[[], bool]) -> None:
+        while not holds():  # noqa: ASYNC110 - nothing tells of a reload
+            await asyncio.sleep(0)
+
+    async with asyncio.timeout(PATIENCE), Core(load(file)) as core:
+        reloader = Reloader(core, read)
+        watching = asyncio.create_task(reloader.watch())
+        await turns()
+        assert (loads, reloader.reloads) == ([], 0)
+        longer, same_length = ECHO + "  b: {runtime: echo}\n", ECHO + "  c: {runtime: echo}\n"
+        for number, text in enumerate((longer, ECHO, same_length, longer), 1):
+            began = time.time()
+            file.write_text(text, "utf-8")
+            await until(partial(reloads, number))
+            assert began <= reloader.applied_at <= time.time()
+            assert [*core.config.models] == [*load(file).models]
+            await turns()
+            assert len(loads) == number
+        file.unlink()
+        await turns()
+        for text in (ECHO + "mistake: 1\n", "bug: here\n", ECHO):
+            file.write_text(text, "utf-8")
+            await until(partial(read_last, text))
+        await until(partial(reloads, 5))
+        assert (reloader.problems, [*core.config.models]) == ((), ["a"])
+        assert len(loads) == 7, "a file that is missing isn't read"
+        watching.cancel()
 
 
 def test_a_terminal_that_closes_ends_the_gateway(tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_a_recording_is_bounded() -> None:
     assert heavy.size == sum(len(bytes(value)) for value in heavy.request.values())
     assert {*long.recording.request} == {"stream", "tools"}
     long.recording.clear()
-    assert long.recording == Recording({}, "pythonic", False, cut=True, accepted=long.recording.accepted)
+    assert long.recording == Recording({}, "pythonic", False, True, 0, accepted=long.recording.accepted)
     assert not long.recording.kept
 
 

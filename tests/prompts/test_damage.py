@@ -147,6 +147,32 @@ def test_a_kept_file_is_checked_before_it_is_used(tmp_path: Path) -> None:
         folder.file(saved)
 
 
+def test_descriptions_that_can_t_be_read_hide_no_other_from_mlx(tmp_path: Path) -> None:
+    pytest.importorskip("mlx_lm")
+    import mlx.core as mx
+    from mlx_lm.models.cache import KVCache
+
+    from gateway.engines.mlx_prompts import SavedPromptCache
+
+    def prompts() -> Any:
+        return SavedPromptCache(
+            4, folder=tmp_path, key="k", model="m", each_turn=True, min_tokens=64, max_bytes=2**30, max_age_days=1
+        )
+
+    for name, text in {"cut": "{", "list": "[1]", "bytes": "\xff", "deep": "[" * 100_000, "gone": "{}"}.items():
+        (tmp_path / f"{name}.json").write_bytes(text.encode("latin-1"))
+        if name != "gone":
+            (tmp_path / f"{name}{PROMPT}").write_bytes(b"")
+    layer, read = KVCache(), [*range(64)]
+    layer.update_and_fetch(mx.zeros((1, 1, 64, 8)), mx.zeros((1, 1, 64, 8)))
+    prompts().insert_cache("m", read, [layer])
+    again = prompts()
+    cache, rest = again.fetch_nearest_cache("m", [*read, 99])
+    assert cache is not None
+    assert rest == [99]
+    assert dict(again.restored) == {(*read, 99): 64}
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="another process's limits can be set on Linux alone")
 async def test_the_disk_is_full_while_the_engine_writes(shop: Open, files: Path, caplog: Any) -> None:
     with caplog.at_level(logging.WARNING, "ctxgate"):

@@ -71,6 +71,18 @@ def test_a_cleaned_text_comes_once_and_nothing_else_is_lost() -> None:
     assert found[-1] == {"id": "c", "choices": [], "usage": {"total_tokens": 3}}
 
 
+def test_of_a_chunk_with_two_choices_only_the_spent_one_goes() -> None:
+    given: list[Json] = [
+        {"choices": [frame("a", index=0), frame("b", index=1)]},
+        {"choices": [frame("a", index=0), frame("b", index=1)]},
+        {"progress": 0.5},
+    ]
+    found = [json.loads(each) for each in with_contents(given, {1: "B"}, BY_ENGINE)]
+    said = [[(each["index"], each["delta"]["content"]) for each in one["choices"]] for one in found[:-1]]
+    assert said == [[(0, "a"), (1, "B")], [(0, "a")]]
+    assert found[-1] == {"progress": 0.5}
+
+
 def test_only_the_choices_that_changed_are_written_anew() -> None:
     given = chunks(frame("a", index=0), frame("b", index=1), frame("c", index=1), frame(reason="stop", index=1))
     found = [json.loads(each)["choices"][0] for each in with_contents(given, {1: "B"}, BY_ENGINE)]
@@ -84,6 +96,15 @@ def test_a_streamed_answer_loses_its_fence(content: str) -> None:
     assert isinstance(found, list)
     said = [json.loads(each)["choices"][0]["delta"].get("content") for each in found]
     assert said == ['{"a": 1}', None]
+
+
+def test_a_fence_goes_from_a_choice_without_an_index() -> None:
+    """As some servers write a stream that has one choice alone."""
+    fenced, last = frame('```json\n{"a": 1}\n```'), frame(reason="stop")
+    del fenced["index"], last["index"]
+    found = check().stream([json.dumps(each).encode() for each in chunks(fenced, last)], BY_ENGINE)
+    assert isinstance(found, list)
+    assert [json.loads(each)["choices"][0]["delta"] for each in found] == [{"content": '{"a": 1}'}, {}]
 
 
 def test_an_answer_without_a_fence_stays_as_it_came() -> None:
@@ -193,6 +214,9 @@ NAMED = {"type": "function", "function": {"name": "b"}}
         ("auto", True, None, None),
         (NAMED, False, None, None),
         (NAMED, True, ["b"], None),
+        ({"function": {"name": "b"}}, True, ["b"], None),
+        ({"type": "a", "name": "b"}, True, ["b"], None),
+        ({"type": "tool", "name": "b"}, False, None, None),
         ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}, False, ["b"], "auto"),
         ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}, False, ["b"], "required"),
         ({"type": "allowed_tools", "mode": "required", "tools": [tool("a"), tool("c")]}, False, ["a", "c"], "required"),
@@ -258,6 +282,25 @@ def test_a_stream_is_held_back_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) ->
     assert buffer.payloads == [b"12345", b"678", b"90"]
     with pytest.raises(ProviderInvalidResponse, match="exceeds 10 bytes"):
         buffer.add([b"1"])
+
+
+def test_64_megabytes_are_held_back() -> None:
+    buffer = AnswerBuffer()
+    buffer.add([bytes(2**26)])
+    with pytest.raises(ProviderInvalidResponse):
+        buffer.add([b"1"])
+
+
+def test_a_schema_of_a_megabyte_is_checked() -> None:
+    bare = {"type": "object", "description": ""}
+    long = {**bare, "description": "x" * (2**20 - len(json.dumps(bare)))}
+    assert check(long).fault({"content": "{}"}, "stop") is None
+
+
+def test_a_model_is_asked_three_times() -> None:
+    error = check().unmet("it is not JSON")
+    assert error.details == {"attempts": 3}
+    assert "in 3 attempts" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from gateway.request.prepare import (
     Prepared,
     Settings,
     TermsCache,
+    blocks,
     prepare,
     prepare_prompt,
     work_out,
@@ -244,12 +245,64 @@ def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> Non
     others = (request("later"), request("now", tool_choice="auto"), request("now", parallel_tool_calls=False))
     assert [cache.get(other, can) for other in others] == [None, None, None]
     assert cache.get(first, Capabilities(HERMES, HERMES)) is None
+    free = request("now", tool_choice=None)
+    assert cache.get(free, can) is None
+    cache.keep(free, can, decided := work_out(free, settings, can))
+    assert cache.get(request("now", *PAST, tool_choice=None), can) is decided
+    assert cache.get(request("later", tool_choice=None), can) is None
+    assert cache.get(request("now", tool_choice=None, parallel_tool_calls=False), can) is None
+    assert cache.get(first, can) is terms
     for number in range(MAX_KEPT):
         cache.keep(request(f"t{number}"), can, terms)
     assert cache.get(first, can) is None, "the oldest goes first"
     long = request("x" * MAX_KEPT_BYTES)
     cache.keep(long, can, terms)
     assert cache.get(long, can) is None
+
+
+def test_terms_of_so_many_requests_are_kept() -> None:
+    can = Capabilities(HERMES, HERMES)
+    settings = Settings.of(
+        "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
+    )
+    cache = TermsCache()
+    asked = [ChatRequest.parse(json.dumps({"messages": [USER], "tools": [tool(f"t{at}")]}).encode()) for at in range(3)]
+    terms = work_out(asked[0], settings, can)
+    for one in asked:
+        cache.keep(one, can, terms)
+    for number in range(MAX_KEPT - 2):
+        body = {"messages": [USER], "tools": [tool(f"more{number}")]}
+        cache.keep(ChatRequest.parse(json.dumps(body).encode()), can, terms)
+    assert [cache.get(one, can) for one in asked] == [None, terms, terms]
+
+
+@pytest.mark.parametrize(
+    ("notation", "fields", "expected"),
+    [
+        (None, {"tools": [tool("now")]}, False),
+        ("gbnf", {}, False),
+        ("gbnf", {"tools": [tool("now")]}, True),
+        (None, {"response_format": {"type": "json_object"}}, True),
+        (None, {"tools": [tool("now")], "tool_choice": "required"}, True),
+    ],
+)
+def test_what_may_write_a_grammar_goes_to_another_process(notation: Any, fields: Json, expected: bool) -> None:
+    asked = ChatRequest.parse(json.dumps({"messages": [USER], **fields}).encode())
+    assert blocks(asked, Capabilities(HERMES, HERMES, notation=notation)) is expected
+
+
+@pytest.mark.parametrize("kind", [["string", "null"], None, "array", [None]])
+def test_types_that_a_schema_may_have(kind: Any) -> None:
+    function = {"name": "now", "parameters": {"type": kind}}
+    prepared(Capabilities(NATIVE, NATIVE), tools=[{"type": "function", "function": function}])
+
+
+@pytest.mark.parametrize("kind", ["objekt", ["string", "nul"], 7])
+def test_types_that_no_schema_has(kind: Any) -> None:
+    function = {"name": "now", "parameters": {"type": kind}}
+    with pytest.raises(ProviderInvalidRequest, match=r"there is no type .*; allowed: object, array") as caught:
+        prepared(Capabilities(NATIVE, NATIVE), tools=[tool("now"), {"type": "function", "function": function}])
+    assert caught.value.param == "tools[1].function.parameters"
 
 
 def written(*tools: Json, **options: Any) -> str:
@@ -355,6 +408,24 @@ def of_length(size: int) -> Json:
     """A JSON Schema of so many bytes."""
     bare: Json = {"type": "object", "description": ""}
     return {**bare, "description": "x" * (size - len(json.dumps(bare, separators=(",", ":"))))}
+
+
+@pytest.mark.parametrize(("more", "taken"), [(0, True), (1, False)], ids=["at the bound", "beyond"])
+def test_the_schemas_of_tools_and_text_may_have_a_megabyte_together(more: int, taken: bool) -> None:
+    tools = [tool("now")]
+    size = 2**20 + more - len(json.dumps(tools, separators=(",", ":")))
+    schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": of_length(size)}}
+    body = {"messages": [USER], "tools": tools, "response_format": schema}
+    request = ChatRequest.parse(json.dumps(body, separators=(",", ":")).encode())
+    settings = Settings.of(
+        "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
+    )
+    can = Capabilities(HERMES, HERMES, notation="gbnf")
+    if taken:
+        assert work_out(request, settings, can).guarded
+        return
+    with pytest.raises(ProviderInvalidRequest, match="longer than 1048576 bytes"):
+        work_out(request, settings, can)
 
 
 @pytest.mark.parametrize(("more", "taken"), [(0, True), (1, False)], ids=["at the bound", "beyond"])
