@@ -237,7 +237,7 @@ class _Server(uvicorn.Server):
         finally:
             # What exists now stays for good: a garbage collection that visits it costs more than many requests.
             gc.freeze()
-            # A request leaves few cycles, so that 700 new objects, Python's figure, are too few to look for them.
+            # By Python's own figure, 700 new objects, it would run after every few requests and find next to nothing.
             gc.set_threshold(10_000)
             gc.enable()
 

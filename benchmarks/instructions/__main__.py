@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -69,15 +70,13 @@ async def _requests(port: int, upstream: int, count: int, key: str) -> None:
     await load.in_turn(port, count, key)
 
 
-async def _counted_requests(port: int, upstream: int, count: int, key: str) -> None:
+async def _counted_requests(port: int, upstream: int, count: int, key: str, tier: str | None = None) -> None:
     """With what the gateway does for its books, which it else leaves for later."""
-    await load.in_turn(port, count, key)
+    await load.in_turn(port, count, key, tier)
     await load.get(port, "/metrics", key)
 
 
-async def _tiered_requests(port: int, upstream: int, count: int, key: str) -> None:
-    await load.in_turn(port, count, key, "priority")
-    await load.get(port, "/metrics", key)
+_tiered_requests = partial(_counted_requests, tier="priority")
 
 
 async def _chunks(port: int, upstream: int, count: int, key: str) -> None:

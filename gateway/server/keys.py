@@ -209,7 +209,7 @@ class Keyring:
         self._known = self._fixed + _digests(file)
         self._wanted = always or bool(self._known)
         self._last: tuple[bytes, Principal] | None = None
-        """The key that was found last, with its caller: a comparison costs a tenth of a digest."""
+        """The key that was found last, with its caller: a comparison costs far less than a digest."""
 
     def anybody(self) -> Principal | None:
         """The caller, if no key is needed."""

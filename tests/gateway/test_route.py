@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from msgspec import Raw
@@ -71,6 +71,10 @@ class CountedEngine:
         pass
 
 
+def asking(**fields: Any) -> ChatRequest:
+    return ChatRequest.parse(json.dumps({"messages": [{"role": "user", "content": "Hi"}], **fields}).encode())
+
+
 def route(engine: CountedEngine) -> Route:
     return Route(MODEL, RequestLog(), Threads(Pool()), cast("Engine", engine))
 
@@ -120,24 +124,10 @@ async def test_an_engine_is_asked_once_more_and_no_third_time(stream: bool, tier
     engine = CountedEngine()
     engine.backend = backend = Lost(MODEL, None)
     used = route(engine)
-    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream}
-    if tier is not None:
-        body["service_tier"] = tier
-    with await used.open(ChatRequest.parse(json.dumps(body).encode())) as run, pytest.raises(EngineGone):
+    with await used.open(asking(stream=stream, service_tier=tier)) as run, pytest.raises(EngineGone):
         await (run.payloads() if stream else run.whole())
     assert (backend.opened, engine.losses) == (2, 2)
     assert (used.in_flight, engine.in_flight) == (0, 0)
-
-
-@pytest.mark.parametrize("tier", ["default", "flex"])
-async def test_an_engine_that_goes_before_it_answers_is_lost_and_left(tier: str) -> None:
-    engine = CountedEngine()
-    engine.backend = Lost(MODEL, None)
-    used = route(engine)
-    body = {"messages": [{"role": "user", "content": "Hi"}], "service_tier": tier}
-    with pytest.raises(EngineGone):
-        await used.ask(ChatRequest.parse(json.dumps(body).encode()))
-    assert (engine.losses, engine.in_flight) == (1, 0)
 
 
 class LostLater(Lost):
@@ -153,8 +143,7 @@ async def test_an_engine_that_goes_after_its_head_is_asked_once_more(stream: boo
     engine = CountedEngine()
     engine.backend = backend = LostLater(MODEL, None)
     used = route(engine)
-    body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream}
-    with await used.open(ChatRequest.parse(json.dumps(body).encode())) as run:
+    with await used.open(asking(stream=stream)) as run:
         assert await text(run, stream) == "Hello"
     assert (backend.opened, engine.losses, engine.in_flight) == (2, 1, 0)
 
@@ -164,9 +153,8 @@ async def test_a_refused_request_says_nothing_about_its_engine(tier: str) -> Non
     engine = CountedEngine()
     engine.backend = Refusing(MODEL, None)
     used = route(engine)
-    body = {"messages": [{"role": "user", "content": "Hi"}], "service_tier": tier}
     with pytest.raises(ProviderModelNotLoaded):
-        await used.open(ChatRequest.parse(json.dumps(body).encode()))
+        await used.open(asking(service_tier=tier))
     assert (used.in_flight, used.waiting, engine.in_flight, engine.losses) == (0, {}, 0, 0)
 
 
