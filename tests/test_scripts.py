@@ -6,10 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import httpx
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.cli.test_commands import answering
 from tests.llama_server import pinned
@@ -143,6 +146,22 @@ def test_locked_versions_carry_hashes_and_no_index() -> None:
         entries = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
         assert entries
         assert [line for line in entries if "==" not in line or not line.endswith("\\")] == []
+
+
+def test_locked_versions_keep_the_extras_that_others_ask_for() -> None:
+    """pip before 23.3 finds no locked version for `google-auth[requests]` if the lock says `google-auth` alone."""
+    lines = (ROOT / "requirements/test.txt").read_text("utf-8").splitlines()
+    locked = [Requirement(line.rstrip(" \\")) for line in lines if "==" in line]
+    extras = {canonicalize_name(entry.name): entry.extras for entry in locked}
+    installed = {canonicalize_name(found.name): found.requires or [] for found in distributions()}
+    missing = []
+    for name, own in extras.items():
+        for needed in map(Requirement, installed.get(name, [])):
+            applies = any(not needed.marker or needed.marker.evaluate({"extra": extra}) for extra in {"", *own})
+            lacking = needed.extras - extras.get(canonicalize_name(needed.name), set())
+            if applies and lacking:
+                missing.append(f"{name} asks for {needed.name}{sorted(lacking)}")
+    assert missing == []
 
 
 def test_serve_serves_and_ends_when_told() -> None:
