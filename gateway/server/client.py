@@ -20,9 +20,7 @@ class Client(Protocol):
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None: ...
 
-    async def start(self, headers: Headers, first: bytes = b"") -> None:
-        """Begins a stream. first: its first bytes; one write takes them to the client together with the head."""
-        ...
+    async def start(self, headers: Headers) -> None: ...
 
     async def write(self, data: bytes) -> None: ...
 
@@ -47,10 +45,8 @@ class ASGIClient:
         await self._send({"type": "http.response.start", "status": status, "headers": head})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def start(self, headers: Headers, first: bytes = b"") -> None:
+    async def start(self, headers: Headers) -> None:
         await self._send({"type": "http.response.start", "status": 200, "headers": list(headers)})
-        if first:
-            await self.write(first)
 
     async def write(self, data: bytes) -> None:
         self.wrote = True

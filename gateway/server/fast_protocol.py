@@ -652,20 +652,14 @@ class ChatCycle:
             self._protocol.transport.write(meter.answer(head, self._left, body))
         self._complete()
 
-    async def start(self, headers: Headers, first: bytes = b"") -> None:
+    async def start(self, headers: Headers) -> None:
         self.keep_alive = self.keep_alive and self._chunked
         if self._granted:
             headers = (*headers, *self._granted)
         head = _head(200, headers, self.keep_alive, self._protocol.server_state.default_headers)
         if (meter := self._meter) is not None:
             head += meter.lines(self._left)
-        begun = head + (CHUNKED if self._chunked else b"\r\n")
-        if first:
-            self.wrote = True
-            begun += b"%x\r\n%b\r\n" % (len(first), first) if self._chunked else first
-        self._protocol.transport.write(begun)
-        if self._protocol.flow.write_paused:
-            await self._protocol.flow.drain()
+        self._protocol.transport.write(head + (CHUNKED if self._chunked else b"\r\n"))
 
     async def write(self, data: bytes) -> None:
         self.wrote = True

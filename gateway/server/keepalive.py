@@ -26,7 +26,7 @@ class Stream(Protocol):
 
     wrote: bool
 
-    async def start(self, headers: Headers, first: bytes = b"") -> None: ...
+    async def start(self, headers: Headers) -> None: ...
 
     async def write(self, data: bytes) -> None: ...
 
@@ -76,17 +76,18 @@ class KeepAlive:
         self._timer = asyncio.get_running_loop().call_later(progress_after, self._beat)
 
     async def begin(self, headers: Headers = SSE_HEADERS, first: bytes = b"") -> None:
-        """Begins the answer: sends the head, unless a comment has, and the answer's first bytes with it.
+        """Begins the answer: sends the head, unless a comment has, and then the answer's first bytes.
 
-        From now on only silence causes comments.
+        The head is sent alone: it wakes the client, which is then ready when the bytes come. From now on only silence
+        causes comments.
         """
         self._answering = True
         if self._task is not None:
             await self._task
         if not self.started:
             self.started = True
-            await self._client.start(headers, first)
-        elif first:
+            await self._client.start(headers)
+        if first:
             await self._client.write(first)
 
     @property

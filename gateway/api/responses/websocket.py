@@ -238,9 +238,8 @@ class _Messages:
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
         raise NotImplementedError("streams alone are sent here")
 
-    async def start(self, headers: Headers, first: bytes = b"") -> None:
+    async def start(self, headers: Headers) -> None:
         """A message has no head."""
-        await self.write(first)
 
     async def write(self, data: bytes) -> None:
         self.wrote = True
