@@ -56,7 +56,7 @@ class Recorded:
 
 def chosen(line: int) -> list[str]:
     recording = cast(Recording, Recorded())
-    return [test.id for test in choose(recording, LINES, SOURCE, "request", line)]
+    return [test.id for test in choose(recording, LINES, SOURCE, "request", "x", line)]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def chosen(line: int) -> list[str]:
         pytest.param(4, [WHOLE, READ, SLOW], id="a field: its class"),
         pytest.param(1, [WHOLE, READ, SLOW], id="a constant: its module"),
         pytest.param(
-            17, [f"tests/{name}/test_x.py::t" for name in ("request", "gateway")], id="runs unseen: the folders"
+            17, [f"tests/{name}/test_x.py::t" for name in ("gateway", "request")], id="runs unseen: the folders"
         ),
     ],
 )

@@ -95,6 +95,6 @@ def _run(tool: str, *arguments: str) -> str | None:
         done = subprocess.run(  # noqa: S603
             [program, *arguments], capture_output=True, text=True, timeout=TOOL_SECONDS, check=False, env=inherited()
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None

@@ -20,13 +20,13 @@ from scripts.mutation.tools import ROOT
 from scripts.mutation.tools import cache as cache_folder
 from scripts.mutation.trees import Tree
 
-# Where no test ran a fault's lines in a process that coverage sees: the folders to try, the likeliest first.
+# Where no test ran a fault's lines in a process that coverage sees: the folders to try.
 FOLDERS = {
     "core": ("request", "gateway", "operations", "engines"),
     "request": ("request", "gateway", "formats"),
     "answer": ("gateway", "backends", "formats"),
     "wire": ("gateway", "api", "backends"),
-    "engines": ("engines", "operations", "cli"),
+    "engines": ("engines", "prompts", "operations", "cli"),
     "normalizers": ("normalizers", "formats"),
 }
 # They test what no mutant touches, start a whole gateway for it, and take longer than all the rest.
@@ -187,11 +187,14 @@ def moved(before: str, after: str) -> dict[int, range]:
     return found
 
 
-def choose(recording: Recording, lines: dict[int, set[str]], source: str, package: str, line: int) -> list[Timed]:
+def choose(
+    recording: Recording, lines: dict[int, set[str]], source: str, package: str, name: str, line: int
+) -> list[Timed]:
     """The tests that ran the code at this line, the likeliest first; none if tests ran the code around it alone.
 
     What runs at import (a table, a default, a decorator, a class's fields) counts as run by those that run its
-    function, class or module. Code that ran in no process that coverage sees falls to the folders of its package.
+    function, class or module. Code that ran in no process that coverage sees falls to the folders of its package, first
+    to the files that have the module's name.
     """
     tree = ast.parse(source)
     first, last = statement(source, line)
@@ -203,13 +206,11 @@ def choose(recording: Recording, lines: dict[int, set[str]], source: str, packag
             break
         if scope is None and any(lines.get(line) for line in _body(_function(tree, first, last))):
             return []
+    words = _words(source.splitlines()[line - 1])
     if not found:
-        folders = FOLDERS[package]
-        return sorted(
-            (test for test in recording.tests.values() if test.id.split("/")[1] in folders),
-            key=lambda test: (folders.index(test.id.split("/")[1]), test.seconds),
-        )
-    kinship = recording.kinship(_words(source.splitlines()[line - 1]))
+        words.add(name)
+        found = {test for test in recording.tests if test.split("/")[1] in FOLDERS[package]}
+    kinship = recording.kinship(words)
     return _likeliest([recording.tests[test] for test in sorted(found)], lines, kinship)
 
 

@@ -61,7 +61,7 @@ class Trials:
             )
         )
         lines = self._recording.lines(spec.module_path.as_posix())
-        tests = choose(self._recording, lines, source, package_of(spec), spec.start_pos[0])
+        tests = choose(self._recording, lines, source, package_of(spec), path.stem, spec.start_pos[0])
         outcome, output = self._judge(tests, lambda: _planted(path, code))
         return WorkResult(WorkerOutcome.NORMAL, output, outcome, diff)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -490,3 +491,39 @@ def test_prompts_that_adapters_shape_are_not_saved() -> None:
     assert "--slot-save-path" in recipe(fixed, machine, 1).argv
     assert "--slot-save-path" not in recipe(chosen, machine, 1).argv
     assert (cache_ram(fixed), cache_ram(chosen)) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("printed", "status"), [(r"\377 --ctx-size", 0), ("", 0), ("--other", 0)], ids=["no text", "nothing", "another"]
+)
+def test_a_program_without_readable_help_knows_no_option(tmp_path: Path, printed: str, status: int) -> None:
+    program = tmp_path / "llama-server"
+    program.write_text(f"#!/bin/sh\nprintf '{printed}'\nexit {status}\n")
+    program.chmod(0o755)
+    assert not this_machine().knows(str(program), "--ctx-size")
+
+
+@pytest.mark.parametrize(("physical", "logical", "cores"), [(3, 8, 3), (None, 8, 8), (None, None, 1)])
+def test_cores_where_the_system_says_nothing_of_affinity(
+    physical: int | None, logical: int | None, cores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on macOS."""
+    import psutil
+
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: logical)
+    monkeypatch.setattr(psutil, "cpu_count", lambda *, logical: 99 if logical else physical)
+    assert this_machine().cores == cores
+
+
+def test_a_program_that_is_on_the_path_is_found_by_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin/llama-server"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "bin")
+    assert this_machine().which("llama-server") == str(program)
+    assert this_machine().which("no-such-program") is None

@@ -16,7 +16,7 @@ from gateway.config import Model, Residence
 from gateway.engines import memory, supervisor
 from gateway.engines.memory import Usage
 from gateway.engines.process import Process
-from gateway.engines.supervisor import MEASURE_GPU_TICKS, MEASURE_TICKS, PAUSED_TICKS, PROGRESS_SECONDS, Supervisor
+from gateway.engines.supervisor import PROGRESS_SECONDS, Supervisor
 from gateway.errors import ProviderUnavailable
 
 STALL, PATIENCE = 20.0, 100.0
@@ -197,9 +197,13 @@ async def test_after_a_pause_of_the_gateway_silence_begins_anew(monkeypatch: pyt
     assert scene.killed_at == 1010 + STALL
     # A tick that only came late is no pause.
     scene = Scene(in_flight=1)
-    scene.pauses = {10.0: PAUSED_TICKS * supervisor.TICK_SECONDS}
+    scene.pauses = {10.0: 3.0}
     await watched(scene, monkeypatch)
     assert scene.killed_at == STALL
+    scene = Scene(in_flight=1)
+    scene.pauses = {10.0: 4.0}
+    await watched(scene, monkeypatch)
+    assert scene.killed_at == 14 + STALL
 
 
 @pytest.mark.parametrize("missing", ["current_backend", "pid"])
@@ -210,10 +214,9 @@ async def test_an_engine_that_can_t_be_asked_is_left_alone(missing: str, monkeyp
 
 
 async def test_the_memory_is_measured_more_often_than_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(ticks=2 * MEASURE_GPU_TICKS)
+    scene = Scene(ticks=120)
     await watched(scene, monkeypatch)
-    times = range(0, 2 * MEASURE_GPU_TICKS, MEASURE_TICKS)
-    assert scene.measured == [(now, now in (0, MEASURE_GPU_TICKS)) for now in times]
+    assert scene.measured == [(now, now in (0, 60)) for now in range(0, 120, 5)]
 
 
 async def test_a_bug_of_a_backend_is_logged_once_and_ends_nothing(

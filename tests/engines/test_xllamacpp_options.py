@@ -203,6 +203,8 @@ WRITES: list[tuple[str, str, Any]] = [
     ("--sampler-seq kt", "sampling.samplers", "top_k;temperature"),
     ("--spec-type ngram-mod --spec-ngram-mod-n-match 8", "speculative.ngram_mod.n_match", 8),
     ("--spec-draft-model a.gguf", "speculative.draft.mparams.path", "a.gguf"),
+    ("--mmproj-device no-such-device", "", OptionError),
+    ("--mmproj-device none", "mmproj_use_gpu", False),
     ("--alias a,b --alias c", "model_alias", {"a", "b", "c"}),
     ('--host a,"b,c"', "hostnames", ["a", "b,c"]),
     ("--api-key a,,b --api-key c", "api_keys", ["a", "b", "c"]),
