@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import httpx
+import msgspec
 import openai
 import pytest
 from openai import OpenAI
 
-from gateway.wire.rare import old_answer, old_chunk
+from gateway.wire.rare import old_answer, old_chunk, with_tools
 from tests.patience import PATIENCE
 
 HELLO: Any = [{"role": "user", "content": "Hello"}]
@@ -189,3 +190,38 @@ def test_a_last_message_that_never_fits_is_refused_all_the_same(client: Any) -> 
     items: Any = [*turns(2), {"role": "user", "content": "word " * 20_000}]
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         client.responses.create(model="tiny", input=items, truncation="auto", store=False)
+
+
+def test_past_calls_of_functions_become_calls_of_tools_with_their_results() -> None:
+    def call(name: str, arguments: str | None) -> Any:
+        return {"role": "assistant", "function_call": {"name": name, "arguments": arguments}}
+
+    messages = [
+        {"role": "function", "name": "f", "content": "before any call"},
+        call("f", '{"a":1}'),
+        {"role": "function", "name": "f", "content": "1"},
+        {**call("g", None), "content": "so"},
+        {"role": "function", "name": "g", "content": "2"},
+        {"role": "function", "name": "f", "content": "3"},
+    ]
+    fields = {"messages": messages, "functions": [FUNCTION], "temperature": 0}
+    raw = {name: msgspec.Raw(json.dumps(value).encode()) for name, value in fields.items()}
+    made = json.loads(with_tools(raw))
+    assert set(made) == {"messages", "tools", "parallel_tool_calls", "temperature"}
+    assert made["tools"] == [TOOL]
+    assert made["parallel_tool_calls"] is False
+
+    def called(id: str, name: str, arguments: str) -> Any:
+        return [{"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}]
+
+    def result(id: str, name: str, content: str) -> Any:
+        return {"role": "tool", "name": name, "content": content, "tool_call_id": id}
+
+    assert made["messages"] == [
+        result("call_0", "f", "before any call"),
+        {"role": "assistant", "content": None, "tool_calls": called("call_1", "f", '{"a":1}')},
+        result("call_1", "f", "1"),
+        {"role": "assistant", "content": "so", "tool_calls": called("call_3", "g", "{}")},
+        result("call_3", "g", "2"),
+        result("call_1", "f", "3"),
+    ]

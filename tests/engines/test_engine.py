@@ -22,7 +22,12 @@ from gateway.backends import Address
 from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.config import Model, PullSource, Rope, Runtime
 from gateway.engines import Engine
-from gateway.engines.recipe import Machine
+from gateway.engines.launch import launched
+from gateway.engines.logfile import last_lines, log_path
+from gateway.engines.machine import this_machine
+from gateway.engines.process import Process
+from gateway.engines.recipe import Machine, Recipe
+from gateway.engines.spawn import spawn
 from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 from gateway.wire.chat import ChatRequest
 from tests.engines.conftest import WINDOW, alive, gone
@@ -263,6 +268,24 @@ async def test_an_engine_that_never_gets_ready(model: Model) -> None:
     engine = Engine(replace(model, engine=replace(SILENT, startup_timeout_seconds=3.0)))
     message = await refused(engine)
     assert "was not ready within 3 s (startup_timeout_seconds); its last lines:\nloading…" in message
+
+
+async def test_one_that_never_gets_ready_is_ended(model: Model, tmp_path: Path) -> None:
+    began: list[Process] = []
+
+    async def started(plan: Recipe) -> Process:
+        began.append(process := await spawn("m", plan, state_dir=tmp_path, pid_files=None, grace=PATIENCE))
+        return process
+
+    silent = replace(model, engine=replace(SILENT, startup_timeout_seconds=0.5))
+    with pytest.raises(ProviderModelNotLoaded, match=r"was not ready within 0\.5 s"):
+        await launched(silent, this_machine, None, started)
+    (process,) = began
+    assert process.ending() == "was killed by SIGTERM"
+    # Its log is closed, and says so.
+    (last,) = last_lines(log_path(tmp_path, "m"), 1)
+    assert last.endswith("was killed by SIGTERM")
+    assert str(log_path(tmp_path, "m")) not in [file.path for file in psutil.Process().open_files()]
 
 
 async def test_a_failure_reaches_every_caller(model: Model) -> None:

@@ -152,6 +152,54 @@ def test_another_process_with_the_pid_is_left_alone(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def left_behind(folder: Path) -> subprocess.Popen[bytes]:
+    """An engine whose gateway is gone, and its pid file."""
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    entry = {"model": "m", "pid": process.pid, "started": pidfile.start_time(process.pid)}
+    gone = {"gateway_pid": 2**22 + 1, "gateway_started": "then"}
+    (folder / f"{process.pid}.json").write_text(json.dumps(entry | gone))
+    return process
+
+
+def test_an_engine_left_behind_is_gone_when_its_entry_is_returned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with left_behind(tmp_path) as process:
+        (ended,) = PidFiles(tmp_path).reap()
+        assert (ended.model, ended.pid) == ("m", process.pid)
+        assert pidfile.start_time(process.pid) is None
+    assert process.returncode == -signal.SIGKILL
+    assert f"ends the engine of m (pid {process.pid}), left behind by a killed gateway" in caplog.text
+    assert not [*tmp_path.iterdir()]
+
+
+def test_an_engine_that_survives_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(group: int, number: int) -> None:
+        raise PermissionError
+
+    with left_behind(tmp_path) as process:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "killpg", refused)
+            patch.setattr(pidfile, "KILLED_WITHIN", 0.05)
+            PidFiles(tmp_path).reap()
+        assert f"process {process.pid} does not end after SIGKILL" in caplog.text
+        assert process.poll() is None
+        process.kill()
+
+
+def test_the_entries_of_living_gateways_stay_while_others_go(tmp_path: Path) -> None:
+    mine = PidFiles(tmp_path).write("m", os.getpid())
+    assert mine is not None
+    (tmp_path / "0.json").write_text("{")
+    (tmp_path / "zz.json").write_text("{")
+    assert PidFiles(tmp_path).reap() == []
+    assert [*tmp_path.iterdir()] == [mine]
+    assert mine.stat().st_mode & 0o077 == 0 or tmp_path.stat().st_mode & 0o077 == 0
+    assert PidFiles(tmp_path).write("m", 2**22 + 1) is None
+
+
 def test_start_times_tell_processes_apart() -> None:
     """Also on systems without /proc."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:

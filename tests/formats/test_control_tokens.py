@@ -13,7 +13,7 @@ from gateway.core import Gateway
 from gateway.errors import GatewayError
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.control_tokens import NONCE
+from gateway.wire.control_tokens import NONCE, Prompt, as_text, ends_with, may_be_one, suspicious
 from tests.formats.asking import ASK, WEATHER, Json, ask, chat_request, tool
 from tests.formats.conftest import Serve, config, external
 from tests.gateway.double import Double, Exchange, completion
@@ -326,3 +326,62 @@ async def test_tools_of_an_unknown_format_get_a_text_with_a_gap(
     assert not set(Engine(url).marks(body["messages"][0]["content"])) - {"<|startoftext|>"}
     (without_tools,) = spy.bodies("/v1/completions")
     assert Engine(url).text(without_tools["prompt"]).count(EVIL) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [
+        ("<s>", True),
+        ("</s>", True),
+        ("<|im_end|>", True),
+        ("end|", True),
+        ("\uff5cUser\uff5c", True),
+        ("[INST]", True),
+        ("a[INST]", False),
+        ("sop", False),
+        ("<>", False),
+        ("", False),
+        ("<" + 127 * "x", True),
+        ("<" + 128 * "x", False),
+    ],
+)
+def test_which_texts_look_like_control_tokens(text: str, may: bool) -> None:
+    assert may_be_one(text) is may
+
+
+@pytest.mark.parametrize(
+    ("prompt", "ends"),
+    [
+        ("a <think>", True),
+        ("a <think>\n \n", True),
+        ("a <think> b", False),
+        (["a", 7, "b <think>\n"], True),
+        (["a <think>", 7], False),
+        (["<think>", 7, "b"], False),
+    ],
+)
+def test_how_a_prompt_ends(prompt: Prompt, ends: bool) -> None:
+    assert ends_with(prompt, "<think>") is ends
+
+
+def test_a_prompt_as_one_text() -> None:
+    assert as_text("a") == "a"
+    assert as_text(["a", 7, 8, "b"]) == "a\x007\x00\x008\x00b"
+
+
+@pytest.mark.parametrize(
+    ("text", "may"),
+    [
+        (b"a<b", True),
+        (b"a|b", True),
+        (b"\\u003c", True),
+        ("\uff5c".encode(), True),
+        (b"[/INST]", True),
+        (b"[I", True),
+        (b"[1]", False),
+        (b"a]b", False),
+        (b"plain, text", False),
+    ],
+)
+def test_what_may_hold_one(text: bytes, may: bool) -> None:
+    assert suspicious(text) is may

@@ -108,3 +108,14 @@ def test_the_bound_is_for_one_event_not_for_the_stream() -> None:
     reader = SSEReader(max_event_size=100)
     events = [event for _ in range(50) for event in reader.feed(b"data: " + b"x" * 90 + b"\n\n")]
     assert len(events) == 50
+
+
+def test_the_bound_is_of_one_event() -> None:
+    """However many came before, and in however many pieces."""
+    reader = SSEReader(max_event_size=30)
+    for _ in range(5):
+        assert reader.feed(b": comment\ndata: 0123456789\ndata: 0") == []
+        assert reader.feed(b"12\n\n") == [b"0123456789\n012"]
+    assert reader.feed(b"data: 0123456789\ndata: 01234567\n") == []
+    with pytest.raises(EventTooLarge, match="exceeds 30 bytes"):
+        reader.feed(b"d")

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import ProviderInvalidRequest
+from gateway.request.constraints import constraint, measured
 from gateway.schema.fault import Unchecked
 from gateway.schema.ways import MOST, MOST_OPTIONAL, MOST_PATHS, measure, paths
+from gateway.wire.chat import ChatRequest, encode
 
 Json = dict[str, Any]
 
@@ -100,3 +103,50 @@ def test_paths_through_a_pattern(pattern: str, ways: int) -> None:
 def test_what_people_write(pattern: str) -> None:
     assert re.compile(pattern)
     assert paths(pattern) < MOST_PATHS / 10
+
+
+def schema_of(name: str) -> Json:
+    return {"type": "object", "properties": {name: {}}}
+
+
+def function(name: str) -> Json:
+    return {"type": "function", "function": {"name": name, "parameters": schema_of(name)}}
+
+
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema_of("x")}}
+MEASURED: list[tuple[str, Any, Json, list[list[Json]]]] = [
+    ("an answer's schema", "lark", {"response_format": FORMAT}, [[schema_of("x")]]),
+    ("tools, of which llama.cpp makes a grammar", "gbnf", {"tools": [function("f"), function("g")]}, [
+        [schema_of("f"), schema_of("g")]
+    ]),
+    ("both", "gbnf", {"tools": [function("f")], "response_format": FORMAT}, [[schema_of("x")], [schema_of("f")]]),
+    ("tools of another engine", "lark", {"tools": [function("f")]}, []),
+    ("an engine without grammars", None, {"tools": [function("f")]}, []),
+    ("tools that nobody may call", "gbnf", {"tools": [function("f")], "tool_choice": "none"}, []),
+    ("a tool without parameters", "gbnf", {"tools": [{"type": "function", "function": {"name": "f"}}]}, [[]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("notation", "fields", "schemas"), [row[1:] for row in MEASURED], ids=[row[0] for row in MEASURED]
+)
+def test_which_schemas_are_measured(notation: Any, fields: Json, schemas: list[list[Json]]) -> None:
+    seen: list[list[Json]] = []
+    request = ChatRequest.parse(encode({"messages": [{"role": "user", "content": "Hi"}], **fields}))
+    measured(request, constraint(request), notation, seen.append)
+    assert seen == schemas
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"tools": [function("f")]}, "tools"), ({"response_format": FORMAT}, "response_format.json_schema.schema")],
+)
+def test_a_schema_that_no_engine_can_bear_is_refused_by_its_field(fields: Json, param: str) -> None:
+    def refuse(schemas: list[Json]) -> None:
+        raise Unchecked("it is too large")
+
+    request = ChatRequest.parse(encode({"messages": [{"role": "user", "content": "Hi"}], **fields}))
+    with pytest.raises(ProviderInvalidRequest) as refused:
+        measured(request, constraint(request), "gbnf", refuse)
+    assert refused.value.message == f"{param}: no engine can enforce it: it is too large"
+    assert refused.value.param == param
