@@ -131,7 +131,7 @@ MEASURED: list[tuple[str, Any, Json, list[list[Json]]]] = [
     ("notation", "fields", "schemas"), [row[1:] for row in MEASURED], ids=[row[0] for row in MEASURED]
 )
 def test_which_schemas_are_measured(notation: Any, fields: Json, schemas: list[list[Json]]) -> None:
-    seen: list[list[Json]] = []
+    seen: list[Any] = []
     request = ChatRequest.parse(encode({"messages": [{"role": "user", "content": "Hi"}], **fields}))
     measured(request, constraint(request), notation, seen.append)
     assert seen == schemas
@@ -142,7 +142,7 @@ def test_which_schemas_are_measured(notation: Any, fields: Json, schemas: list[l
     [({"tools": [function("f")]}, "tools"), ({"response_format": FORMAT}, "response_format.json_schema.schema")],
 )
 def test_a_schema_that_no_engine_can_bear_is_refused_by_its_field(fields: Json, param: str) -> None:
-    def refuse(schemas: list[Json]) -> None:
+    def refuse(schemas: object) -> None:
         raise Unchecked("it is too large")
 
     request = ChatRequest.parse(encode({"messages": [{"role": "user", "content": "Hi"}], **fields}))
