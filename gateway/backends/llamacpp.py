@@ -516,14 +516,25 @@ class LlamaCppBackend(OpenAIBackend):
                 return ProviderModelNotLoaded(f"llama-server: {message}", retry_after=5)
             if message.endswith("not found"):
                 return ProviderInvalidModel(f"llama-server: {message}", param="model")
-        if found := re.search(r"JSON schema error at (\S+): (.*)", message):
-            return ProviderInvalidRequest(
-                f"response_format.json_schema.schema: llama.cpp can't enforce it: at {found[1]}, {found[2]}",
-                param="response_format.json_schema.schema",
-            )
+        if (refused := _refused_field(message)) is not None:
+            return refused
         if status == 501 or (status == 500 and any(words in message for words in BAD_INPUT)):
             return ProviderInvalidRequest(f"the engine rejected the request: {message}")
         return super().error(status, body)
+
+
+def _refused_field(message: str) -> ProviderInvalidRequest | None:
+    """The error for a field that llama.cpp names in its message."""
+    if found := re.fullmatch(r"Field '(\w+)': (?:\[json\.[\w.]+\] )?(.*)", message, re.DOTALL):
+        name, fault = found.groups()
+        remedy = (
+            "; each answer takes a slot, and `parallel` in config.yaml says how many there are" if name == "n" else ""
+        )
+        return ProviderInvalidRequest(f"{name}: the engine rejected it: {fault}{remedy}", param=name)
+    if found := re.search(r"JSON schema error at (\S+): (.*)", message):
+        param = "response_format.json_schema.schema"
+        return ProviderInvalidRequest(f"{param}: llama.cpp can't enforce it: at {found[1]}, {found[2]}", param=param)
+    return None
 
 
 class _NextToken(msgspec.Struct):

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from gateway.app import build
 from gateway.config import Config, Model, Runtime
@@ -44,6 +44,24 @@ def client(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=PATIENCE) as client,
     ):
         yield client
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"n": 3},
+            "n: the engine rejected it: Value must be between 1 <= value <= 2, but got 3; each answer takes a slot,",
+        ),
+        ({"repeat_last_n": -5}, "repeat_last_n: the engine rejected it: Value must be between 0"),
+        ({"top_k": "many"}, "top_k: the engine rejected it: type must be number"),
+    ],
+)
+def test_a_value_that_the_engine_refuses_is_named(client: OpenAI, fields: Json, message: str) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        client.chat.completions.create(model="tiny", messages=HELLO, extra_body=fields)
+    assert refused.value.param == next(iter(fields))
+    assert message in refused.value.message
 
 
 def test_n_of_the_real_engine(client: OpenAI) -> None:
