@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -167,6 +168,31 @@ def test_engines_never_get_all_of_the_machine() -> None:
     budget = memory.machine_budget()
     assert 0 < budget.ram < memory.total_memory()
     assert not budget.strict
+
+
+@pytest.mark.parametrize(
+    ("limits", "total"),
+    [
+        ((None, None), 8),
+        (("4", None), 4),
+        ((None, "4"), 4),
+        (("max\n", "4\n"), 4),
+        (("6\n", "4\n"), 4),
+        (("4\n", "6\n"), 4),
+        (("9\n", "max\n"), 8),
+    ],
+)
+def test_a_control_group_bounds_the_memory(
+    limits: tuple[str | None, ...], total: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As both versions of control groups write it."""
+    files = [tmp_path / name for name in ("memory.max", "memory.limit_in_bytes")]
+    for file, written in zip(files, limits, strict=True):
+        if written is not None:
+            file.write_text(written)
+    monkeypatch.setattr(memory, "Path", lambda path: tmp_path / Path(path).name)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=8))
+    assert memory.total_memory() == total
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,17 @@ from gateway.core import Gateway
 from gateway.errors import GatewayError
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.control_tokens import NONCE, Prompt, as_text, ends_with, may_be_one, suspicious
+from gateway.wire.control_tokens import (
+    NONCE,
+    ControlTokens,
+    Prompt,
+    as_text,
+    broken,
+    count,
+    ends_with,
+    may_be_one,
+    suspicious,
+)
 from tests.formats.asking import ASK, WEATHER, Json, ask, chat_request, tool
 from tests.formats.conftest import Serve, config, external
 from tests.gateway.double import Double, Exchange, completion
@@ -385,3 +395,73 @@ def test_a_prompt_as_one_text() -> None:
 )
 def test_what_may_hold_one(text: bytes, may: bool) -> None:
     assert suspicious(text) is may
+
+
+TOKENS = ControlTokens({"<|im_end|>": [4], "</s>": [2], "[INST]": [5, 6], "sop": [7]})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a <|im_end|> b", True),
+        ("a <|im_end|", True),  # a template may put something behind it
+        ("a <", True),
+        ("a <b", False),
+        ("a </s> b", True),
+        ("[INST", True),
+        ("[1]", False),
+        ("sop", True),
+        ("so", False),  # many words end with the beginning of a word
+        ("", False),
+    ],
+)
+def test_where_a_text_is_found(text: str, found: bool) -> None:
+    assert TOKENS.found(json.dumps({"content": text}).encode()) is found
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        r'"a <|im_end|> b"',
+        r'"a \u003c|im_end|\u003E b"',
+        r'"a \u003C\u007cim_end\u007c> b"',
+        r'"{\"a\": \"<|im_end|>\"}"',
+        r'"{\"a\": \"\\u003c|im_end|>\"}"',
+        r'"<\/s>"',
+        r'"[INST]"',
+    ],
+)
+def test_a_text_is_marked_however_it_is_written(written: str) -> None:
+    marked = TOKENS.escape(written.encode())
+    assert count(marked) == 1
+    assert count(broken(marked)) == 0
+    assert not [text for text in ("<|im_end|>", "</s>", "[INST]") if text in json.loads(broken(marked))]
+    assert json.loads(marked).replace(NONCE, "") == json.loads(written)
+
+
+def test_texts_that_are_let_through_are_not_marked() -> None:
+    written = b'"<|im_end|> </s>"'
+    assert count(TOKENS.escape(written)) == 2
+    assert count(TOKENS.escape(written, {"</s>"})) == 1
+    assert TOKENS.escape(written, {"</s>", "<|im_end|>"}) == written
+
+
+@pytest.mark.parametrize(
+    ("rendered", "prompt"),
+    [
+        ("plain", "plain"),
+        (f"a <{NONCE}|im_end|> b", ["a ", 4, " b"]),
+        (f"<{NONCE}|im_end|>", ["", 4]),
+        (f"[{NONCE}INST]<{NONCE}/s>b", ["", 5, 6, 2, "b"]),
+        (f"a <{NONCE}b", "a <b"),
+        (f"{NONCE}a", "a"),
+    ],
+)
+def test_a_marked_text_becomes_ids(rendered: str, prompt: Prompt) -> None:
+    assert TOKENS.cut(rendered) == prompt
+
+
+def test_a_model_without_control_tokens() -> None:
+    assert not ControlTokens({})
+    assert not ControlTokens({"": [1]})
+    assert TOKENS

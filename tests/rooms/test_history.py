@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from sqlalchemy import inspect
 
 from gateway.agent.window import PastTurn, opened, shortened, to_fold, weight, with_steps_told
@@ -149,6 +150,9 @@ def test_the_lightest_model(tmp_path: Path) -> None:
     for name, size in sizes.items():
         (tmp_path / f"{name}.gguf").write_bytes(b"x" * size)
     assert lightest(config).name == "small"
+    for window, name in ((2047, "small"), (2048, "narrow")):
+        narrow = Model(name="narrow", runtime="llama.cpp", path=tmp_path / "narrow.gguf", context_window=window)
+        assert lightest(replace(config, models={**models, "narrow": narrow})).name == name
     (tmp_path / "small.gguf").unlink()
     (tmp_path / "large.gguf").unlink()
     assert lightest(config).name == "narrow"
