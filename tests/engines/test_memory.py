@@ -24,6 +24,10 @@ from gateway.errors import WeightsMissing
 from gateway.prompts.saved import SavedPrompts
 
 GB = 1024 * MB
+PROCESS = 48 * MB
+"""A server without a model."""
+BATCH = 512
+"""Tokens computed at a time."""
 
 # The estimate
 
@@ -79,10 +83,10 @@ def test_the_cache_is_estimated_from_metadata(
     model = Model(name="m", runtime="llama.cpp", path=path, context_window=context)
     model = replace(model, engine=replace(model.engine, parallel=parallel))
     found = memory.estimate(model, on_gpu=False)
-    computing = memory.BATCH * 4 * (128_000 + 12 * 4096)
-    assert found == Footprint(memory.PROCESS + path.stat().st_size + cache + computing)
+    computing = BATCH * 4 * (128_000 + 12 * 4096)
+    assert found == Footprint(PROCESS + path.stat().st_size + cache + computing)
     on_gpu = memory.estimate(model, on_gpu=True)
-    assert on_gpu.gpu == found.ram - memory.PROCESS
+    assert on_gpu.gpu == found.ram - PROCESS
     assert on_gpu.ram < found.ram
 
 
@@ -96,7 +100,7 @@ def test_the_settings_of_the_cache_count(tmp_path: Path, kind: Any, bytes_each: 
     cache = int(4096 * CACHE * bytes_each / 2)
     assert memory.window_bytes(model) == cache
     computing = 64 * 4 * (128_000 + 12 * 4096)
-    assert memory.estimate(model, on_gpu=False).ram == memory.PROCESS + path.stat().st_size + cache + computing
+    assert memory.estimate(model, on_gpu=False).ram == PROCESS + path.stat().st_size + cache + computing
 
 
 def test_all_parts_of_a_split_model_count(tmp_path: Path) -> None:
@@ -114,21 +118,21 @@ def test_an_mlx_folder(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**heads, **shape}))
     model = Model(name="m", runtime="mlx", path=tmp_path, context_window=4096)
     model = replace(model, engine=replace(model.engine, parallel=1))
-    computing = memory.BATCH * 4 * (128_000 + 12 * 4096)
-    assert memory.estimate(model, on_gpu=False).ram == memory.PROCESS + MB + 4096 * CACHE + computing
+    computing = BATCH * 4 * (128_000 + 12 * 4096)
+    assert memory.estimate(model, on_gpu=False).ram == PROCESS + MB + 4096 * CACHE + computing
 
 
 def test_a_file_without_metadata_is_estimated_too(tmp_path: Path) -> None:
     (tmp_path / "m.gguf").write_bytes(b"no gguf")
     model = Model(name="m", runtime="llama.cpp", path=tmp_path / "m.gguf", context_window=1024)
-    assert memory.estimate(model, on_gpu=False).ram > memory.PROCESS
+    assert memory.estimate(model, on_gpu=False).ram > PROCESS
 
 
 @pytest.mark.parametrize("config", ["", "[]", "7", '{"text_config": null}', '{"text_config": 7}', "[" * 100_000])
 def test_a_folder_without_config_is_estimated_too(tmp_path: Path, config: str) -> None:
     (tmp_path / "config.json").write_text(config)
     model = Model(name="m", runtime="mlx", path=tmp_path, context_window=1024)
-    assert memory.estimate(model, on_gpu=False).ram > memory.PROCESS
+    assert memory.estimate(model, on_gpu=False).ram > PROCESS
 
 
 # The process and the machine

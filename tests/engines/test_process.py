@@ -46,6 +46,23 @@ async def test_stop_ends_the_process() -> None:
     await process.stop()
 
 
+@pytest.mark.parametrize("given", [True, False])
+async def test_where_it_works(given: bool, tmp_path: Path) -> None:
+    code = 'import os, json; print(json.dumps({"ctxgate": {"cwd": os.getcwd()}}), flush=True)'
+    process = await Process.start([*PYTHON, code], {}, cwd=tmp_path if given else None, grace=5.0)
+    assert await process.announced("cwd") == (str(tmp_path) if given else "/")
+    await process.stop()
+
+
+async def test_its_environment_is_what_it_was_given_alone() -> None:
+    code = 'import os, json; print(json.dumps({"ctxgate": {"env": dict(os.environ)}}), flush=True)'
+    process = await Process.start([*PYTHON, code], {"A": "b"}, grace=5.0)
+    found = await process.announced("env")
+    await process.stop()
+    assert found.pop("LC_CTYPE", "C.UTF-8") == "C.UTF-8"  # Python itself sets it
+    assert found == {"A": "b"}
+
+
 async def test_a_stop_at_once_is_not_swallowed_by_the_start() -> None:
     for _ in range(5):
         process = await started("import time; time.sleep(60)")

@@ -262,6 +262,7 @@ REFUSED = [
     ("--warmup=1", "--warmup: takes no value"),
     ("--threads 2x", "--threads 2x: must be a whole number"),
     ("-c 4294967296", "-c 4294967296: must be at most 2147483647"),
+    ("-c -2147483649", "-c -2147483649: must be at least -2147483648"),
     ("--top-p high", "--top-p high: must be a number"),
     ("--repeat-penalty 0", "--repeat-penalty 0: must be above 0"),
     ("--presence-penalty nan", "--presence-penalty nan: must be finite"),
