@@ -59,8 +59,8 @@ def test_each_path_exists(path: str) -> None:
     assert (ROOT / path).is_dir() if path.endswith("/") else (ROOT / path).is_file()
 
 
-NOT_IN_A_FILE = {"stream", "tool_call_format"}
-"""A field of a request and a key of config.yaml."""
+NOT_IN_A_FILE = {"base_url", "stream", "tool_call_format"}
+"""A field of a request and keys of config.yaml."""
 
 SYMBOLS = {
     code: [found for found in re.findall(r"`([\w/]+\.py)`", block) if found.startswith(("gateway/", "normalizers/"))]
