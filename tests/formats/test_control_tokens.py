@@ -446,19 +446,20 @@ def test_texts_that_are_let_through_are_not_marked() -> None:
     assert TOKENS.escape(written, {"</s>", "<|im_end|>"}) == written
 
 
+# The nonce is another one in each process, so it isn't part of a test's name.
 @pytest.mark.parametrize(
     ("rendered", "prompt"),
     [
         ("plain", "plain"),
-        (f"a <{NONCE}|im_end|> b", ["a ", 4, " b"]),
-        (f"<{NONCE}|im_end|>", ["", 4]),
-        (f"[{NONCE}INST]<{NONCE}/s>b", ["", 5, 6, 2, "b"]),
-        (f"a <{NONCE}b", "a <b"),
-        (f"{NONCE}a", "a"),
+        ("a <!|im_end|> b", ["a ", 4, " b"]),
+        ("<!|im_end|>", ["", 4]),
+        ("[!INST]<!/s>b", ["", 5, 6, 2, "b"]),
+        ("a <!b", "a <b"),
+        ("!a", "a"),
     ],
 )
 def test_a_marked_text_becomes_ids(rendered: str, prompt: Prompt) -> None:
-    assert TOKENS.cut(rendered) == prompt
+    assert TOKENS.cut(rendered.replace("!", NONCE)) == prompt
 
 
 def test_a_model_without_control_tokens() -> None:
