@@ -124,7 +124,6 @@ class Run:
         """
         if self.stream:
             self._first = await self.payloads()
-            self._handed_out = False
         else:
             self._whole = await self.whole()
 

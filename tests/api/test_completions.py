@@ -9,7 +9,8 @@ import openai
 import pytest
 from openai import OpenAI
 
-from gateway.wire.completions import MOST
+from gateway.errors import ProviderInvalidResponse
+from gateway.wire.completions import MOST, CreateCompletion, Reader
 from tests.gateway.double import Exchange, answers
 from tests.gateway.running import running
 from tests.patience import PATIENCE
@@ -185,3 +186,10 @@ async def test_a_server_that_knows_echo_gets_it() -> None:
         answer = await client.ask(body, "/v1/completions")
     (choice,) = answer.json["choices"]
     assert (choice["text"], choice["logprobs"]) == ("Hi!", own)
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"choices": [7]}', b'{"choices": 7}', b'"x"'])
+def test_an_answer_that_is_none(body: bytes) -> None:
+    (part,) = CreateCompletion.parse(b'{"prompt": "a"}').parts("openai")
+    with pytest.raises(ProviderInvalidResponse, match="the engine's answer is not a completion"):
+        Reader(part, None).read(body)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.config import Model, Prompts, Residence
+from gateway.config import Adapter, Draft, Model, Prompts, Residence
 from gateway.engines import Engine, Residency, gpu, learnt, memory
 from gateway.engines.learnt import Learnt
 from gateway.engines.memory import MB, Budget, Footprint
@@ -91,7 +91,18 @@ def test_the_cache_is_estimated_from_metadata(
 
 
 @pytest.mark.parametrize(
-    ("kind", "bytes_each"), [(None, 2), ("bf16", 2), ("f32", 4), ("q8_0", 34 / 32), ("q4_0", 18 / 32)]
+    ("kind", "bytes_each"),
+    [
+        (None, 2),
+        ("bf16", 2),
+        ("f32", 4),
+        ("q8_0", 34 / 32),
+        ("q4_0", 18 / 32),
+        ("q4_1", 20 / 32),
+        ("q5_0", 22 / 32),
+        ("q5_1", 24 / 32),
+        ("iq4_nl", 18 / 32),
+    ],
 )
 def test_the_settings_of_the_cache_count(tmp_path: Path, kind: Any, bytes_each: float) -> None:
     path = gguf(tmp_path / "m.gguf", MB, **LAYERS)
@@ -283,10 +294,42 @@ def test_gpu_memory(
 
 # What is learnt
 
+TUNED: list[dict[str, Any]] = [
+    {"gpu_layers": 3},
+    {"main_gpu": 1},
+    {"tensor_split": (1.0, 2.0)},
+    {"fit": False},
+    {"flash_attention": True},
+    {"kv_cache_type": "q8_0"},
+    {"batch": 64},
+    {"mmap": False},
+    {"draft": Draft(ngram=False)},
+    {"parallel": 3},
+    {"args": ("--swa-full",)},
+    {"adapters": (Adapter(path=Path("/a.gguf")),)},
+]
+
 
 @pytest.fixture
 def model(test_model: Path) -> Model:
     return Model(name="m", runtime="llama.cpp", path=test_model, context_window=512)
+
+
+@pytest.mark.parametrize("tuned", TUNED, ids=[next(iter(tuned)) for tuned in TUNED])
+def test_a_peak_is_of_one_setting(model: Model, tuned: dict[str, Any]) -> None:
+    known = Learnt(None)
+    known.saw(model, Footprint(100 * MB), None)
+    other = replace(model, engine=replace(model.engine, **tuned))
+    assert known.peak(model) is not None
+    assert known.peak(other) is None
+    known.saw(other, Footprint(50 * MB), None)
+    assert [peak.ram for each in (model, other) if (peak := known.peak(each))] == [100 * MB, 50 * MB]
+
+
+def test_threads_need_no_memory(model: Model) -> None:
+    known = Learnt(None)
+    known.saw(model, Footprint(100 * MB), None)
+    assert known.peak(replace(model, engine=replace(model.engine, threads=7))) is not None
 
 
 def test_the_largest_peak_is_kept(tmp_path: Path, model: Model) -> None:
