@@ -24,6 +24,7 @@ from gateway.engines.gpu_placement import MARGIN, MB
 from gateway.engines.machine import this_machine
 from gateway.engines.recipe import Machine, recipe
 from tests.cli.commands import config, ctxgate, environment, serving
+from tests.cli.test_commands import answering
 from tests.llama_server import EMBEDDED, program
 from tests.patience import PATIENCE
 from tests.ports import free_port
@@ -177,7 +178,7 @@ def test_a_model_gets_the_gpu_with_room_and_people_see_what_it_holds(
         f"active_model: tiny\nserver: {{port: {port}}}\n"
         f"models: {{tiny: {{runtime: llama.cpp, path: {test_model}, context_window: 512, threads: 1}}}}\n",
     )
-    with serving(tmp_path, PATH=gpus):
+    with serving(tmp_path, PATH=gpus), answering(port):
         assert ctxgate("load", "tiny", cwd=tmp_path).returncode == 0
         engine = measured_engine(tmp_path)
         line = " ".join(psutil.Process(engine["pid"]).cmdline())
