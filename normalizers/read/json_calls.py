@@ -12,7 +12,7 @@ from json import JSONDecodeError
 from normalizers.base import CallWriter
 from normalizers.read import ARGUMENT_KEYS, CALL_KEYS, NAME_KEYS
 from normalizers.read.region import NOT_A_CALL, Region, Search
-from normalizers.read.scan import MAX_BLANKS, Wait, partial_suffix, skip_space
+from normalizers.read.scan import MAX_BLANKS, Wait, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.loose_json import CURLY, Malformed, ObjectReader
@@ -270,16 +270,14 @@ class JsonCalls(Region):
         while True:
             found = _SKIP.search(text, pos) if self._raw_depth else None
             at = found.start() if found else len(text)
-            marker, literal = self._skip_to_marker(text[: at + 1], pos, True)
+            marker, literal = self._marker_up_to(text, pos, at)
             if literal:
                 self._refuse(text, marker)
                 return self._end_region(text, marker, marker + len(literal))
-            if found is None:
+            held = len(text) if final else self._cut_marker(text, pos, at)
+            if found is None or held < len(text):
                 self._wait = True
-                if final:
-                    return len(text)
-                held = partial_suffix(text, pos, self._close, self._longest)
-                return len(text) - (held or text.endswith("\\", pos))
+                return held if final or held < len(text) else len(text) - text.endswith("\\", pos)
             piece, pos = found.group(), found.end()
             if piece == '"':
                 self._in_string = "" if self._in_string else '"'

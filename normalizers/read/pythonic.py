@@ -15,7 +15,7 @@ from normalizers.base import CallWriter
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.push import Stack, Tables
 from normalizers.read.region import Region, Search
-from normalizers.read.scan import MAX_BLANKS, Wait, partial_suffix, skip_space
+from normalizers.read.scan import MAX_BLANKS, Wait, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.literals import json_number, json_string_body, python_escape
@@ -525,16 +525,14 @@ class Pythonic(Region):
         while True:
             found = _SKIP.search(text, pos) if self._depth >= 0 else None
             at = found.start() if found else size
-            marker, literal = self._skip_to_marker(text[: at + 1], pos, True)
+            marker, literal = self._marker_up_to(text, pos, at)
             if literal:
                 self._refuse(text, marker)
                 return self._end_region(text, marker, marker + len(literal))
-            if found is None:
+            held = size if final else self._cut_marker(text, pos, at)
+            if found is None or held < size:
                 self._wait = True
-                if final:
-                    return size
-                held = partial_suffix(text, pos, self._close, self._longest)
-                return size - (held or text.endswith("\\", pos))
+                return held if final or held < size else size - text.endswith("\\", pos)
             piece, pos = found.group(), found.end()
             if self._quote:
                 if piece == self._quote:

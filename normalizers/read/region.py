@@ -336,6 +336,21 @@ class Region:
             pos = min(pos + 1, len(text))
         return self._skip_to_marker(text, pos, final, stops)
 
+    def _marker_up_to(self, text: str, pos: int, last: int) -> tuple[int, str]:
+        """The first end marker that begins at `last` at the latest: its position, and which one it is; '' for none."""
+        found, literal = last, ""
+        for stop in self._close:
+            at = text.find(stop, pos, found + len(stop))
+            if at >= 0 and (at < found or not literal):
+                found, literal = at, stop
+        return found, literal
+
+    def _cut_marker(self, text: str, pos: int, last: int) -> int:
+        """Where an end marker may begin that the text's end cuts off, at `last` at the latest; else the text's end."""
+        size = len(text)
+        at = size - partial_suffix(text, pos, self._close, self._longest) if size - last < self._longest else size
+        return at if at <= last else size
+
     def _skip_to_marker(self, text: str, pos: int, final: bool, stops: tuple[str, ...] = ()) -> tuple[int, str]:
         """The position of the first stop or end marker, and which one it is; '' if there is none yet."""
         found, literal = len(text), ""

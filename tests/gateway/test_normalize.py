@@ -840,3 +840,36 @@ def test_reasoning_in_two_parts_of_one_chunk_stays_whole() -> None:
     for name in ("reasoning", "reasoning_content"):
         assert "".join(delta.get(name, "") for delta in deltas) == "firstsecond"
     assert "".join(delta.get("content", "") for delta in deltas) == "done"
+
+
+BRACKETS = [
+    (
+        "hermes",
+        '{"name": "get_weather", "arguments": {"days": [1, "x" ',
+        '{"name": "get_weather", "arguments": {"days": 2}}',
+    ),
+    (
+        "hermes",
+        '{"name": "get_weather", "arguments": {"city": "\\"[[" 7',
+        '{"name": "get_weather", "arguments": {"days": 2}}',
+    ),
+    ("pythonic", "[get_weather(days=) (", "[get_weather(days=2)]"),
+]
+
+
+@pytest.mark.parametrize(("like", "malformed", "call"), BRACKETS)
+def test_an_end_marker_with_brackets_ends_a_malformed_call(like: str, malformed: str, call: str) -> None:
+    """A user's own format. The call behind it is read, wherever the engine cuts its pieces."""
+    format = registry.define({"like": like, "open": "[CALL]", "close": "[/CALL]"})
+    text = f"a [CALL]{malformed}[/CALL] b [CALL]{call}[/CALL] c"
+    request = ChatRequest.parse(json.dumps(chat(tools=TOOLS)).encode())
+    whole = from_whole(Answer(request, format).whole(json.dumps(completion(text)).encode()))
+    assert [(each.name, each.arguments) for each in whole[0].calls] == [("get_weather", '{"days": 2}')]
+    assert whole[0].content.startswith("a ")
+    assert whole[0].content.endswith(" c")
+    assert "b" in whole[0].content.split()
+    for cut in range(1, len(text)):
+        batches = [[piece] for piece in stream_of([text[:cut], text[cut:]])]
+        assert from_stream(streamed(Answer(request, format), batches)) == whole, cut
+    letters = [[piece] for piece in stream_of([*text])]
+    assert from_stream(streamed(Answer(request, format), letters)) == whole
