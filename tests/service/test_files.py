@@ -6,7 +6,9 @@ import os
 import plistlib
 import re
 import shutil
+import socket
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -249,6 +251,14 @@ def test_launchd_starts_what_the_agent_says(tmp_path: Path) -> None:
     domain = f"gui/{os.getuid()}"
     assert f"launchctl bootstrap {domain} {agent}\n" in calls.read_text()
     assert calls.read_text().endswith(f"launchctl bootout {domain}/{LABEL}\n")
+    # Unlike launchctl, the program doesn't wait for the gateway's end.
+    end = time.monotonic() + PATIENCE
+    while True:
+        with socket.socket() as connection:
+            if connection.connect_ex(("127.0.0.1", port)) != 0:
+                break
+        assert time.monotonic() < end
+        time.sleep(0.05)
     linger = ctxgate("service", "install", "--linger", *arguments, cwd=tmp_path, PATH=path)
     assert linger.returncode == 2
     assert "launchd ends a user's agents at logout" in linger.stderr
