@@ -87,7 +87,7 @@ def rocm_processes(output: str) -> dict[int, int]:
 
 
 def _run(tool: str, *arguments: str) -> str | None:
-    """The tool's output; None if it isn't installed, fails or takes too long."""
+    """The tool's output; None if it isn't installed, fails, takes too long or prints no text."""
     program = shutil.which(tool)
     if program is None:
         return None

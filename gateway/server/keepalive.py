@@ -78,8 +78,8 @@ class KeepAlive:
     async def begin(self, headers: Headers = SSE_HEADERS, first: bytes = b"") -> None:
         """Begins the answer: sends the head, unless a comment has, and then the answer's first bytes.
 
-        The head is sent alone: it wakes the client, which is then ready when the bytes come. From now on only silence
-        causes comments.
+        The head has a write of its own: with the bytes in the same one, the first token came later
+        (`benchmarks/RESULTS.md`). From now on only silence causes comments.
         """
         self._answering = True
         if self._task is not None:

@@ -292,6 +292,15 @@ def test_gpu_memory(
     assert memory.machine_budget().gpu == (None if sys.platform == "darwin" else total)
 
 
+def test_a_tool_that_prints_no_text_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "nvidia-smi"
+    path.write_text("#!/bin/sh\nprintf '\\377, 1\\n'\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    assert gpu.total() is None
+    assert gpu.by_process() == {}
+
+
 # What is learnt
 
 TUNED: list[dict[str, Any]] = [
