@@ -31,12 +31,13 @@ KEY = "LLAMA_API_KEY"
 NGRAM = "ngram-simple"
 """The kind of speculation of models without `draft`, and of `draft: {ngram: true}`: the fastest one where an answer
 repeats its prompt, by `benchmarks/engine_defaults.py`."""
-NGRAM_AFTER, NGRAM_TOKENS = 8, 8
-"""Tokens that must have come before, and tokens proposed then. On some processors a step of few tokens costs nearly as
-much as these tokens one by one, so short proposals gain little even if they are right; after fewer known tokens, too
-many are wrong. With four streams a wrong one costs more, since all wait for it; see `benchmarks/RESULTS.md`.
+NGRAM_TOKENS, NGRAM_TOKENS_SHARED = 8, 24
+"""Tokens to draft, after as many that came before; SHARED: where requests share the engine. On some processors a
+step of few tokens costs nearly as much as the tokens one by one, so short drafts gain little even if they are right.
+All answers of a shared engine wait for a draft, so it must be right more often, as it is after a longer match; see
+`benchmarks/RESULTS.md`.
 
-llama.cpp makes no proposal that is shorter than what must have come before."""
+llama.cpp makes no draft that is shorter than the match."""
 
 NGRAM_OPTIONS = (f"--spec-{NGRAM}-size-n", f"--spec-{NGRAM}-size-m")
 """An older llama-server doesn't know them, and would refuse to start."""
@@ -204,22 +205,26 @@ def _tuned(model: Model) -> list[str]:
         ("--spec-draft-n-max", draft.tokens if draft.model is not None else None),
         ("--spec-draft-ngl", draft.gpu_layers),
         ("--spec-type", _speculation(model)),
-        *(_ngram(draft) if draft.ngram else ()),
+        *(_ngram(model) if draft.ngram else ()),
         *map(_adapter, engine.adapters),
         # A prompt that was computed with one adapter must not be restored for another.
         ("--cache-ram", 0 if _adapters_vary(model) else None),
     )
 
 
-def _ngram(draft: Draft) -> list[tuple[str, object]]:
-    proposed = draft.tokens or NGRAM_TOKENS
-    return [*zip(NGRAM_OPTIONS, (min(NGRAM_AFTER, proposed), proposed), strict=True)]
+def _ngram(model: Model) -> list[tuple[str, object]]:
+    tokens = model.engine.draft.tokens if model.engine.draft is not None else None
+    if tokens is None:
+        match = tokens = NGRAM_TOKENS if slots(model) == 1 else NGRAM_TOKENS_SHARED
+    else:
+        match = min(NGRAM_TOKENS, tokens)
+    return [*zip(NGRAM_OPTIONS, (match, tokens), strict=True)]
 
 
 def _ngram_by_default(model: Model) -> list[str]:
     """For a model whose file doesn't choose a kind of speculation."""
-    draft = model.engine.draft or Draft()
-    return _options(*_ngram(draft)) if draft.ngram is None and speculates(model) else []
+    chosen = model.engine.draft is not None and model.engine.draft.ngram is not None
+    return _options(*_ngram(model)) if not chosen and speculates(model) else []
 
 
 def _speculation(model: Model) -> str | None:

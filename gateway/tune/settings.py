@@ -51,7 +51,7 @@ def choices(own: Keys, cores: int, processors: int) -> dict[str, Sequence[Any]]:
     """Key → values to try, the model's own first. cores: physical; processors: hardware threads."""
     offered: dict[str, list[Any]] = {
         "threads": [cores, max(1, cores - 1), processors],
-        "draft": [{"ngram": True}, {"ngram": True, "tokens": 4}, {"ngram": True, "tokens": 16}, {"ngram": False}],
+        "draft": [{"ngram": True}, *({"ngram": True, "tokens": tokens} for tokens in (4, 8, 16)), {"ngram": False}],
         "kv_cache_type": ["f16", "q8_0"],
         "flash_attention": [True, False],
     }
