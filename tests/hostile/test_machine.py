@@ -99,10 +99,7 @@ def store(gateway: Gateway, text: str) -> Answer:
 
 
 def test_stored_responses_have_a_quota(machine: Gateway, upstream: Upstream, unharmed: Unharmed) -> None:
-    stored = store(machine, "Hi").json
-    first = stored["id"]
-    while time.time() < stored["created_at"] + 1:  # responses of the same second have no order
-        time.sleep(0.05)
+    first = store(machine, "Hi").json["id"]
     with unharmed(machine):
         ids = [store(machine, "x" * 200_000).json["id"] for _ in range(20)]
     there = [machine.ask("GET", f"/v1/responses/{id}").status for id in (first, *ids)]

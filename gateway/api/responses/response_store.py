@@ -143,7 +143,7 @@ _SIZE = text("SELECT coalesce(sum(size), 0) FROM responses WHERE tenant = :tenan
 _PRUNE_OLDEST = text(
     "DELETE FROM responses WHERE id <> :id AND id IN ("
     " SELECT id FROM ("
-    "  SELECT id, sum(size) OVER (ORDER BY CASE WHEN id = :id THEN 0 ELSE 1 END, created_at DESC, id) AS so_far"
+    "  SELECT id, sum(size) OVER (ORDER BY CASE WHEN id = :id THEN 0 ELSE 1 END, created_at DESC, id DESC) AS so_far"
     "  FROM responses WHERE tenant = :tenant AND owner = :owner) AS newest"
     " WHERE so_far > :most)"
 )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
-from uuid import uuid4
 
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
@@ -20,7 +21,8 @@ RUNNING = ("queued", "in_progress")
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}_{uuid4().hex}"
+    """A new one sorts behind the older ones, to the microsecond: where there is a quota, the oldest go first."""
+    return f"{prefix}_{time.time_ns() // 1000:014x}{secrets.token_hex(9)}"
 
 
 def response_object(
