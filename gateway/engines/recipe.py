@@ -213,18 +213,18 @@ def _tuned(model: Model) -> list[str]:
 
 
 def _ngram(model: Model) -> list[tuple[str, object]]:
-    tokens = model.engine.draft.tokens if model.engine.draft is not None else None
-    if tokens is None:
-        match = tokens = NGRAM_TOKENS if slots(model) == 1 else NGRAM_TOKENS_SHARED
+    draft = model.engine.draft or Draft()
+    if draft.tokens is not None:
+        sizes = min(NGRAM_TOKENS, draft.tokens), draft.tokens
     else:
-        match = min(NGRAM_TOKENS, tokens)
-    return [*zip(NGRAM_OPTIONS, (match, tokens), strict=True)]
+        sizes = (NGRAM_TOKENS if slots(model) == 1 else NGRAM_TOKENS_SHARED,) * 2
+    return [*zip(NGRAM_OPTIONS, sizes, strict=True)]
 
 
 def _ngram_by_default(model: Model) -> list[str]:
     """For a model whose file doesn't choose a kind of speculation."""
-    chosen = model.engine.draft is not None and model.engine.draft.ngram is not None
-    return _options(*_ngram(model)) if not chosen and speculates(model) else []
+    draft = model.engine.draft or Draft()
+    return _options(*_ngram(model)) if draft.ngram is None and speculates(model) else []
 
 
 def _speculation(model: Model) -> str | None:

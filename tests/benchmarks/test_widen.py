@@ -8,6 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+pytest.importorskip("gguf")
+
 from benchmarks.engine_defaults import EMBEDDED
 from benchmarks.harness import proc
 from benchmarks.harness.widen import Shape, widen
@@ -40,10 +42,7 @@ def test_says_the_same(test_model: Path, tmp_path: Path) -> None:
     assert said == answer(test_model, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("shape", "why"), [(Shape(width=8), "wider than"), (Shape(heads=1), "wider than"), (Shape(inner=8), "wider than")]
-)
-def test_a_shape_that_cannot_hold_the_model(test_model: Path, tmp_path: Path, shape: Shape, why: str) -> None:
-    pytest.importorskip("gguf")
-    with pytest.raises(ValueError, match=why):
+@pytest.mark.parametrize("shape", [Shape(width=8), Shape(heads=1), Shape(inner=8)])
+def test_a_shape_that_cannot_hold_the_model(test_model: Path, tmp_path: Path, shape: Shape) -> None:
+    with pytest.raises(ValueError, match="wider than"):
         widen(test_model, tmp_path / "wide.gguf", shape)
