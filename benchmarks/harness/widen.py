@@ -2,8 +2,8 @@
 
     python -m benchmarks.harness.widen _models/smollm2-135m-instruct.gguf wide.gguf      # 0.6 billion weights, Q8_0
 
-A model of 135 million weights writes a token in 5 ms, so what a server adds to each token shows as it never does on the
-models that people use. Zeros are multiplied like other numbers, so this is a larger model as far as time and memory go.
+A model of 135 million weights writes a token in 5 ms, so what a server adds to each token shows more than on the models
+that people use. Zeros are multiplied like other numbers, so this is a larger model as far as time and memory go.
 The words stay, as far as the new quantisation lets them: added heads and channels feed nothing, and each norm's weights
 and epsilon make up for the mean, which is now taken over more channels.
 """
