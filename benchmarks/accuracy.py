@@ -12,12 +12,12 @@ Each model is asked model-test's suites at temperature 0, by each way:
 - ollama: where one is installed
 
 model-test judges the answers. "Calls where due" counts the cases whose first answer must be a call and has one, of
-whichever tool; "quiet where due" those whose first answer must be words and has no call. A needless call is one of
-these that isn't quiet; they are listed below the table. Shares have 95 % intervals (Wilson). The difference from the
-bare engine pairs the cases (Newcombe), in points; seconds are the median of a case.
+whichever tool; "quiet where due" those whose first answer must be words and has no call. Calls in the latter
+are needless; they are listed below the table. Shares have 95 % intervals (Wilson). The difference from the bare engine
+pairs the cases (Newcombe), in points; seconds are the median of a case.
 
-Results stay in `--out`: the same command continues where it was cut off, and what is done is only read. `--fresh` asks
-everything again. Exit code 1 if ctxgate misses a goal on the whole of core.
+Results stay in `--out`: the same command continues where it was cut off, and what is done is only read. `--fresh` adds
+the model and asks everything again. Exit code 1 if ctxgate misses a goal on the whole of core.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import proc, report, weights
-from benchmarks.harness.ways import WAYS, Loaded, NotMeasured, Served
+from benchmarks.harness.ways import ADDED, WAYS, Loaded, NotMeasured, Served
 from gateway.engines.machine import this_machine
 from gateway.model_test import CHECKER, bfcl, commands, compare, progress, results, run, stats, target
 from gateway.model_test.cases import BadSuite, Case, Suite, choose
@@ -176,18 +176,25 @@ def reason(case: Case, calls: Sequence[tuple[str, str]]) -> str:
         for message in case.messages
         for call in message.get("tool_calls", ())
     ]
-    if any((name, _parsed(arguments)) in before for name, arguments in calls):
+    given = [(name, _parsed(arguments)) for name, arguments in calls]
+    if any(call in before for call in given):
         return "repeats a call whose result is there"
+    if not all(isinstance(arguments, dict) for _, arguments in given):
+        return "its arguments aren't an object"
     words = json.dumps([message.get("content") for message in case.messages], ensure_ascii=False).lower()
-    invented = [key for _, arguments in calls for key in _unsaid(_parsed(arguments), words)]
-    if invented:
+    if invented := [key for _, arguments in given for key in _unsaid(arguments, words)]:
         return f"invents {', '.join(dict.fromkeys(invented))}"
+    required = {
+        tool["function"]["name"]: tool["function"].get("parameters", {}).get("required", ()) for tool in case.tools
+    }
+    if absent := [key for name, arguments in given for key in required.get(name, ()) if key not in arguments]:
+        return f"leaves out {', '.join(dict.fromkeys(absent))}"
     return "goes on calling after the result" if before else "no tool does what was asked"
 
 
-def _unsaid(arguments: Any, words: str) -> Iterator[str]:
+def _unsaid(arguments: Json, words: str) -> Iterator[str]:
     """The arguments with a text or number that nobody said."""
-    for key, value in arguments.items() if isinstance(arguments, dict) else ():
+    for key, value in arguments.items():
         said = rf"(?<!\w){re.escape(str(value).lower())}(?!\w)"
         if isinstance(value, str | int | float) and not isinstance(value, bool) and not re.search(said, words):
             yield key
@@ -308,6 +315,8 @@ async def _ask(served: Served, plan: run.Plan, samples: run.Samples, options: Op
 
 def measure_all(models: Sequence[str], ways: Sequence[str], suites: Sequence[Suite], options: Options) -> list[Row]:
     rows: list[Row] = []
+    for model in models if options.fresh else ():
+        (options.out / model / ADDED).unlink(missing_ok=True)
     for suite in suites:
         for model in models:
             rows += _rows(model, ways, suite, options)
@@ -357,7 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--timeout", type=float, default=3600.0, metavar="SECONDS", help="of one answer (default: 3600)"
     )
     parser.add_argument("--out", type=Path, default=target.RUNS / "accuracy", metavar="DIR", help="where results stay")
-    parser.add_argument("--fresh", action="store_true", help="set kept answers aside")
+    parser.add_argument("--fresh", action="store_true", help="add the model and ask everything again")
     parser.add_argument("--no-smoke", action="store_true", help="`ctxgate add` doesn't try the model")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there, too")
     args = parser.parse_args(arguments)

@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = ROOT / "gateway/engines/xllamacpp_server.py"
 START_SECONDS = 300.0
 BLOB_SECONDS = 600.0
+ADDED = "added.yaml"
+"""The configuration that `ctxgate add` wrote, in a model's folder."""
 
 Json = dict[str, Any]
 
@@ -145,7 +147,7 @@ def window_of(model: Loaded) -> int:
 
 def entry_of(model: Loaded) -> Json:
     """The entry that `ctxgate add` writes, which it does once for each folder. Raises NotMeasured."""
-    file = model.folder / "added.yaml"
+    file = model.folder / ADDED
     if not file.exists():
         draft = _config(model)
         command = [sys.executable, "-m", "gateway", "add", str(model.weights), "--name", model.name]

@@ -140,7 +140,7 @@ def test_a_way_that_fails_has_no_figures(smoke: Suite, tmp_path: Path, monkeypat
     assert "500" in row.figures
 
 
-SEND = {"type": "function", "function": {"name": "email.send", "parameters": {"type": "object"}}}
+SEND = {"type": "function", "function": {"name": "email.send", "parameters": {"type": "object", "required": ["to"]}}}
 USER = {"role": "user", "content": "Send an email to Ana about room 15."}
 CALLED = {"id": "1", "type": "function", "function": {"name": "email.send", "arguments": '{"to": "Ana"}'}}
 RESULT = ({"role": "assistant", "content": "", "tool_calls": [CALLED]}, {"role": "tool", "content": "sent"})
@@ -149,8 +149,9 @@ REASONS = {
     "part of a word": ((USER,), '{"to": "ema", "room": 5}', "invents to, room"),
     "said": ((USER,), '{"to": "ana", "room": 15, "now": true}', "no tool does what was asked"),
     "the same again": ((USER, *RESULT), '{"to":"Ana"}', "repeats a call whose result is there"),
-    "another one": ((USER, *RESULT), "{}", "goes on calling after the result"),
-    "no object": ((USER,), "[", "no tool does what was asked"),
+    "too little": ((USER,), '{"room": 15}', "leaves out to"),
+    "another one": ((USER, *RESULT), '{"to": "Ana", "room": 15}', "goes on calling after the result"),
+    "no object": ((USER,), "[", "its arguments aren't an object"),
 }
 
 
