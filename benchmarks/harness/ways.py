@@ -160,11 +160,17 @@ def entry_of(model: Loaded) -> Json:
         ]
         with (model.folder / "add.log").open("wb") as log:
             done = subprocess.run(command, stdout=log, stderr=log, check=False)
-        if done.returncode:
+        # Its exit code also says what it thinks of the model's answers.
+        if model.name not in _models(draft):
             raise NotMeasured(f"ctxgate add ended with {done.returncode}: see {log.name}")
         draft.rename(file)
-    entry: Json = yaml.safe_load(file.read_text("utf-8"))["models"][model.name]
+    entry: Json = _models(file)[model.name]
     return entry
+
+
+def _models(file: Path) -> Json:
+    models: Json = yaml.safe_load(file.read_text("utf-8"))["models"]
+    return models
 
 
 def _config(model: Loaded) -> Path:
