@@ -26,7 +26,6 @@ from gateway.errors import GatewayError
 from gateway.inventory import add as inventory
 from gateway.inventory.servers import ollama_url
 from gateway.model_test import target
-from gateway.model_test.run import Unreachable
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = ROOT / "gateway/engines/xllamacpp_server.py"
@@ -185,16 +184,15 @@ def _config(model: Loaded) -> Path:
 @contextmanager
 def gateway(model: Loaded, entry: Json) -> Iterator[Served]:
     """A gateway that serves the model by this entry of config.yaml. Raises NotMeasured."""
-    file = model.folder / "serving.yaml"
+    file, port = model.folder / "serving.yaml", proc.free_port()
     models = {model.name: {**entry, "threads": model.threads}}
     made = {"active_model": model.name, "models": models, "state_dir": str(model.folder / "state")}
     file.write_text(yaml.safe_dump(made, sort_keys=False), "utf-8")
     shown = {key: value for key, value in entry.items() if key != "path"}
-    try:
-        with target.gateway(file, model.name, model.folder / "gateway.log") as url:
-            yield Served(url, model.name, shown, ours=True)
-    except Unreachable as error:
-        raise NotMeasured(str(error)) from error
+    command = [sys.executable, "-m", "gateway", "serve", "--config", str(file)]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--no-tls"]
+    with server(command, port, model.folder / "gateway.log", "/health"):
+        yield Served(f"http://127.0.0.1:{port}/v1", model.name, shown, ours=True)
 
 
 @contextmanager
