@@ -316,7 +316,7 @@ class Framing(Normalizer):
             return self._emit(text, start, at)
         if literal == FENCE:
             return self._at_fence(text, start, begin, at)
-        if literal in ("{", "["):
+        if literal == "[":
             return self._at_bracket(text, start, begin, at)
         if literal == "\n":
             self._at_line_start = True
@@ -356,7 +356,7 @@ class Framing(Normalizer):
         return None
 
     def _at_bracket(self, text: str, start: int, begin: int, at: int) -> int | None:
-        """A bracket may begin calls without marks, where models are taught to write them behind other text."""
+        """A list of calls may begin, where models are taught to write them without marks, behind other text, too."""
         quoted = self._fenced or self._before(text, begin, at).endswith("`")
         if quoted or self._was_refused(text, begin, at) or not self._unmarked_heads or self._spec.unmarked == "alone":
             return None
@@ -633,7 +633,7 @@ def _scanner(spec: FormatSpec, calls: bool, lines: bool) -> _Table:
         literals.add(FENCE)
         others = {"\n"} if lines else set()
         if calls and spec.inline:
-            others |= {"{", "["} if spec.dialect == "json" else {"["}
+            others |= {"["} if "list" in spec.bare else set()
         ordered = sorted(literals | others, key=len, reverse=True)
         scan = re.compile("|".join(map(re.escape, ordered)) or _NOTHING).search
         heads = tuple(sorted({literal[0] for literal in ordered}))
