@@ -31,10 +31,11 @@ class TagSyntax:
     """For the dialect ``tags``: each parameter is plain text between its own tags."""
 
     call: tuple[str, ...]
-    """Templates with ``{name}``."""
+    """Templates with ``{name}``, and ``{index}`` if the tag counts the calls, from 1 on."""
     parameter: tuple[str, ...]
-    """Templates with ``{key}``, and ``{string}`` if the tag says whether the value is text or JSON."""
-    parameter_end: str
+    """Templates with ``{key}``. With ``{string}`` the tag says whether the value is text or JSON, with ``{type}`` which
+    type of JSON it is."""
+    parameter_end: tuple[str, ...]
     call_end: tuple[str, ...] = ()
     """If empty, a call ends with its region."""
     empty_call: tuple[str, ...] = ()
@@ -43,6 +44,12 @@ class TagSyntax:
     """The tags are special tokens: one inside a value means that the value's closing tag is missing."""
     unquote: bool = False
     """A string may be wrapped in double quotes, which aren't part of it."""
+    entities: bool = False
+    """`&quot;` and `&amp;` in a tag stand for their characters."""
+    cdata: bool = False
+    """A value may stand in `<![CDATA[` and `]]>`, within which no tag ends it."""
+    gap: str = "\n"
+    """White space between tags, as the model writes it."""
 
 
 MAX_CALLS = 8
@@ -73,9 +80,14 @@ class FormatSpec:
     """Other special tokens that are never content."""
     call_drop: tuple[str, ...] = ()
     """Those of `drop` that stand around calls alone."""
+    content_drop: tuple[str, ...] = ()
+    """Those of `drop` that every answer of the model holds: no `Warn` tells of them."""
     bare: tuple[Bare, ...] = ()
     """Forms of a call that need no `open` if they name a declared tool: ``name(...)`` at the start of a
     line, a list ``[name(...)]``, a JSON object or a list of them, a line ``Tool: name``."""
+    keys: tuple[str, ...] = ("name", "arguments")
+    """How a JSON call is written: the keys of its name and of its arguments. If empty, the name is the key of the
+    arguments."""
     listed: bool = False
     """JSON calls are written as one array."""
     lines: bool = False

@@ -278,7 +278,8 @@ class Framing(Normalizer):
             self._brackets -= self._brackets > 0 and not self._fenced
         elif literal in self._strays:
             self._emit(text, start, at)
-            self._writer.warn("stray_marker", literal)
+            if literal not in self._spec.content_drop:
+                self._writer.warn("stray_marker", literal)
             self._switch(self._read_text)  # looks again at the white space after it
             return found.end()
         else:

@@ -10,7 +10,14 @@ MAX_TEMPLATE = 2048
 MAX_BLANKS = 256
 """How much white space is allowed where a reader must look past it to decide: more would be read again and again."""
 _SPACE = re.compile(r"\s*")
-_FIELDS = {"name": r"[^\s<>\"'`{}\[\]()\\]", "id": r"[^\s<>\"'`{}\[\]()]", "key": r"[^<>\"'\n]", "string": r"[a-z]"}
+_FIELDS = {
+    "name": r"[^\s<>\"'`{}\[\]()\\]",
+    "id": r"[^\s<>\"'`{}\[\]()]",
+    "index": "[0-9]",
+    "key": r"[^<>\"'\n]",
+    "string": "[a-z]",
+    "type": "[a-z]",
+}
 
 
 def skip_space(text: str, pos: int) -> int:

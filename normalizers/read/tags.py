@@ -13,7 +13,7 @@ from functools import cache
 from normalizers.base import CallWriter
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.region import Region, Search
-from normalizers.read.scan import Wait, match_template, skip_space, templates
+from normalizers.read.scan import MAX_BLANKS, Wait, match_template, partial_suffix, skip_space, templates
 from normalizers.spec import FormatSpec, TagSyntax
 from normalizers.values.coerce import SchemaIndex, read_json
 from normalizers.values.literals import json_string_body
@@ -26,6 +26,7 @@ def _not_plain(mark: str) -> Search:
 
 
 _STRING = frozenset({"string"})
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
 _WRAPPERS = ("arguments", "input", "parameters")
 
 
@@ -34,8 +35,11 @@ class TagCalls(Region):
         "_broken",
         "_call",
         "_call_end",
+        "_cdata",
         "_empty",
         "_end",
+        "_end_head",
+        "_entities",
         "_followers",
         "_fresh",
         "_json",
@@ -62,6 +66,7 @@ class TagCalls(Region):
         self._empty = templates(syntax.empty_call)
         self._parameter = templates(syntax.parameter)
         self._end = syntax.parameter_end
+        self._end_head = syntax.parameter_end[0][0]
         self._call_end = syntax.call_end
         leads = tuple(template.lead for template in (*self._parameter, *self._call) if template.lead)
         self._followers = (*dict.fromkeys((*leads, *syntax.call_end, *spec.close)),)
@@ -70,13 +75,17 @@ class TagCalls(Region):
         self._text: list[str] = []
         self._special = syntax.special
         self._unquote = syntax.unquote
+        self._entities = syntax.entities
+        self._cdata = syntax.cdata
         self._reader: ObjectReader | None = None
         self._streams = self._fresh = self._newline = self._json = False
         self._wrapped = self._wraps = self._broken = False
 
     def _string_stop(self) -> Search | None:
         if self._state == self._read_value:
-            return None if self._newline or self._fresh else _not_plain(self._end[0])
+            return None if self._newline or self._fresh else _not_plain(self._end_head)
+        if self._state == self._read_cdata:
+            return _not_plain(_CDATA_END[0])
         return self._reader.stop if self._reader else None
 
     # -- tags ----------------------------------------------------------------------------------
@@ -89,6 +98,8 @@ class TagCalls(Region):
             return start if self._seen else pos
         if (end := self._marker(text, pos, final)) is not None:
             return self._end_region(text, pos, end)
+        if not self._seen and (end := self._opener(text, pos, final)):
+            return end
         if text[pos] in "{[" and not self._seen:
             self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
             return pos
@@ -107,6 +118,15 @@ class TagCalls(Region):
         self._state = self._between_parameters
         return call.end()
 
+    def _opener(self, text: str, pos: int, final: bool) -> int:
+        """The end of an opener that the model repeats at `pos`; 0 if there is none. Raises `Wait`."""
+        for literal in self._spec.open:
+            if text.startswith(literal, pos):
+                return pos + len(literal)
+            if not final and literal.startswith(text[pos:]):
+                raise Wait
+        return 0
+
     def _between_parameters(self, text: str, pos: int, final: bool) -> int:
         pos = skip_space(text, pos)
         if pos == len(text):
@@ -114,7 +134,7 @@ class TagCalls(Region):
             return pos
         if parameter := match_template(self._parameter, text, pos, final=final):
             groups = parameter.groupdict()
-            self._begin_value(groups["key"].strip(), groups.get("string"))
+            self._begin_value(groups["key"].strip(), groups.get("string") or groups.get("type"))
             return parameter.end()
         for literal in self._call_end:
             if text.startswith(literal, pos):
@@ -153,9 +173,11 @@ class TagCalls(Region):
 
     def _begin_value(self, key: str, string: str | None) -> None:
         arguments = self._arguments
+        if self._entities:
+            key = key.replace("&quot;", '"').replace("&amp;", "&")
         types = self._schemas.types(arguments.name, key)
         self._key = key
-        self._json = string == "false"
+        self._json = string not in (None, "true", "string")
         self._wraps = (
             key in _WRAPPERS
             and not arguments.count
@@ -166,7 +188,64 @@ class TagCalls(Region):
         self._fresh = True
         self._newline = self._wrapped = self._broken = False
         self._text = []
+        self._state = self._open_value if self._cdata else self._read_value
+
+    def _open_value(self, text: str, pos: int, final: bool) -> int:
+        """Look whether the value stands in CDATA."""
+        at = skip_space(text, pos)
+        if text.startswith(_CDATA, at):
+            if self._streams:
+                self._arguments.argument(self._key)
+                self._arguments.begin_string()
+            self._state = self._read_cdata
+            return at + len(_CDATA)
+        if not final and at - pos <= MAX_BLANKS and _CDATA.startswith(text[at:]):
+            raise Wait
         self._state = self._read_value
+        return pos
+
+    def _read_cdata(self, text: str, pos: int, final: bool) -> int:
+        at = text.find(_CDATA_END, pos)
+        while at >= 0:
+            try:
+                end = self._cdata_ends(text, at + len(_CDATA_END), final)
+            except Wait:
+                break
+            if end:
+                self._raw_text(text[pos:at])
+                self._finish_value()
+                return end
+            at = text.find(_CDATA_END, at + 1)
+        self._wait = True
+        stop = at
+        if at < 0:
+            stop = len(text) - (0 if final else partial_suffix(text, pos, (_CDATA_END,), len(_CDATA_END)))
+        self._raw_text(text[pos:stop])
+        return stop
+
+    def _cdata_ends(self, text: str, pos: int, final: bool) -> int:
+        """The position after the value's closing tag, if it follows the end of the CDATA; else 0."""
+        after = skip_space(text, pos)
+        for mark in self._end:
+            if text.startswith(mark, after):
+                return after + len(mark)
+        tail = text[after:]
+        if not final and after - pos <= MAX_BLANKS and any(mark.startswith(tail) for mark in self._end):
+            raise Wait
+        return 0
+
+    def _raw_text(self, text: str) -> None:
+        if self._streams:
+            self._arguments.string(json_string_body(text))
+        elif text:
+            self._text.append(text)
+
+    def _finish_value(self) -> None:
+        if self._streams:
+            self._arguments.end_argument()
+        else:
+            self._typed_value("".join(self._text))
+        self._state = self._between_parameters
 
     def _read_value(self, text: str, pos: int, final: bool) -> int:
         size = len(text)
@@ -181,7 +260,7 @@ class TagCalls(Region):
             if self._streams:
                 self._arguments.argument(self._key)
                 self._arguments.begin_string()
-        mark = self._end[0]
+        mark = self._end_head
         at = text.find(mark, pos)
         while at >= 0:
             try:
@@ -205,7 +284,7 @@ class TagCalls(Region):
     def _value_ends(self, text: str, at: int, final: bool) -> int | None:
         """The position after the closing tag at `at`, or of a tag that replaces it; None if the value goes on."""
         if text.startswith(self._end, at):
-            end = at + len(self._end)
+            end = at + len(next(mark for mark in self._end if text.startswith(mark, at)))
             after = skip_space(text, end)
             tail = text[after:]
             if not tail:
@@ -218,7 +297,7 @@ class TagCalls(Region):
                 raise Wait
             return None
         tail = text[at:]
-        if not final and self._end.startswith(tail):
+        if not final and any(mark.startswith(tail) for mark in self._end):
             raise Wait
         broken = text[at - 1] == "\n" if at else self._newline or self._broken
         if (broken or self._special) and self._call_end:
@@ -239,23 +318,13 @@ class TagCalls(Region):
         self._newline = text.endswith("\n")
         if self._newline:
             text = text[:-1]
-        if self._streams:
-            self._arguments.string(json_string_body(text))
-        else:
-            self._text.append(text)
+        self._raw_text(text)
 
     def _end_value(self, *, layout: bool) -> None:
         if self._newline and not layout:
             self._newline = False
-            if self._streams:
-                self._arguments.string("\\n")
-            else:
-                self._text.append("\n")
-        if self._streams:
-            self._arguments.end_argument()
-        else:
-            self._typed_value("".join(self._text))
-        self._state = self._between_parameters
+            self._raw_text("\n")
+        self._finish_value()
 
     def _typed_value(self, text: str) -> None:
         arguments = self._arguments

@@ -99,12 +99,11 @@ def _python(value: object) -> str:
 
 def _json_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
     opening, closing = _markers(spec)
-    arguments = "parameters" if spec.name == "llama3_json" else "arguments"
-    objects = [_json({"name": name, arguments: args}) for name, args in calls]
+    objects = [_json(dict(zip(spec.keys, pair, strict=True)) if spec.keys else {pair[0]: pair[1]}) for pair in calls]
+    if spec.listed:
+        return f"{opening}[{', '.join(objects)}]{closing}"
     if closing:
         return "\n".join(f"{opening}\n{one}\n{closing}" for one in objects)
-    if opening and spec.listed:
-        return f"{opening}[{', '.join(objects)}]"
     return opening + "; ".join(objects)
 
 
@@ -147,28 +146,45 @@ def _tag_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
     opening, closing = _markers(spec)
     syntax = spec.syntax
     assert isinstance(syntax, TagSyntax)
-    written = []
-    for name, args in calls:
-        parts = [syntax.call[0].replace("{name}", name), "\n"]
-        for key, value in args.items():
-            parts += (_parameter(syntax, key, value), "\n")
-        parts += syntax.call_end[:1]
-        written.append("".join(parts))
+    gap, written = syntax.gap, []
+    for index, (name, args) in enumerate(calls, start=1):
+        head = syntax.call[0].replace("{index}", str(index)).replace("{name}", name)
+        written.append(gap.join((head, *(_parameter(syntax, *item) for item in args.items()), *_end_of_call(syntax))))
     if syntax.call_end:
-        return f"{opening}\n" + "\n".join(written) + f"\n{closing}"
-    return "\n".join(f"{opening}{one}{closing}" for one in written)
+        return gap.join(part for part in (opening, *written, closing) if part)
+    return gap.join(f"{opening}{one}{closing}" for one in written)
+
+
+def _end_of_call(syntax: TagSyntax) -> tuple[str, ...]:
+    # Without an end of its own the call ends on a line of its own.
+    return syntax.call_end[:1] or ("",)
 
 
 def _parameter(syntax: TagSyntax, key: str, value: object) -> str:
     text = value if isinstance(value, str) else _json(value)
-    if isinstance(value, str):
+    if syntax.entities:
+        key = key.replace("&", "&amp;").replace('"', "&quot;")
+    if syntax.cdata and isinstance(value, str) and re.search(r"[<&\n]", value):
+        text = f"<![CDATA[{value}]]>"
+    elif isinstance(value, str):
         if syntax.unquote and text[:1] == '"':
             text = _json(value)
         elif text[:1] == "\n":
             text = f"\n{text}\n"
-    opening = syntax.parameter[0].replace("{key}", key)
-    opening = opening.replace("{string}", "true" if isinstance(value, str) else "false")
-    return opening.replace("</arg_key> <", "</arg_key>\n<") + text + syntax.parameter_end
+    opening = syntax.parameter[0].replace("{string}", "true" if isinstance(value, str) else "false")
+    opening = opening.replace("{type}", _TYPES[type(value)]).replace("> <", f">{syntax.gap}<")
+    return opening.replace("{key}", key) + text + syntax.parameter_end[0]
+
+
+_TYPES: dict[type[object], str] = {
+    bool: "boolean",
+    dict: "object",
+    float: "number",
+    int: "number",
+    list: "array",
+    str: "string",
+    type(None): "null",
+}
 
 
 def _harmony_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
