@@ -26,6 +26,7 @@ _DEEPSEEK = "<｜tool▁calls▁begin｜>"
 
 # A row holds a format and the literals that must all be present. The first match wins: specific rows come first.
 _TOKENS: Signs = (
+    ("minimax_m3", ("]<]minimax[>[",)),
     ("cohere", ("<|START_ACTION|>",)),
     ("kimi_k3", ("<|open|>", "<|close|>", "<|sep|>")),
     ("k2_horizon", ("<ifm|tool_call>",)),
@@ -55,6 +56,7 @@ _TOKENS: Signs = (
     ("llama3_json", ("<|python_tag|>",)),
 )
 _TEMPLATE: Signs = (
+    ("minimax_m3", ("]<]minimax[>[",)),
     ("cohere", ("<|START_ACTION|>",)),
     ("kimi_k3", ("<|open|>", "<|close|>", "<|sep|>")),
     ("k2_horizon", ("<ifm|tool_call>",)),
@@ -129,6 +131,8 @@ _ARCHITECTURES = {
     "cohere2": "cohere",
     "jamba": "jamba",
     "apertus": "apertus",
+    "minimax_m3": "minimax_m3",
+    "minimax-m3": "minimax_m3",
     "hy_v3": "hy_v3",
     "mistral3": "mistral",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
+from normalizers.spec import ElementSyntax, FormatSpec, NamedSyntax, TagSyntax
 
 THINK = (("<think>", "</think>"),)
 TOOL_RESPONSE = ("<tool_response>\n", "\n</tool_response>")
@@ -22,6 +22,8 @@ _DEEPSEEK_TOKENS = (
 _COHERE_TEXT = ("<|START_TEXT|>", "<|END_TEXT|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>")
 _SOLAR_TURN = ("<|begin|>assistant", "<|content|>", "<|end|>")
 _KIMI_TURN = ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>")
+
+_M3 = "]<]minimax[>["
 
 _HY = (":opensource", "", ":6124c78e")
 """Behind the names of Hy's tags: each release has its own."""
@@ -152,18 +154,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         content_drop=("[END FINAL RESPONSE]", "<|end|>"),
     ),
     FormatSpec(
-        name="deepseek_json",
-        dialect="json",
-        open=("<｜tool▁call▁begin｜>",),
-        close=("<｜tool▁call▁end｜>",),
-        keys=("name", "parameters"),
-        think=THINK,
-        drop=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", *_DEEPSEEK_TOKENS),
-        call_drop=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-        content_drop=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-        result=("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
-    ),
-    FormatSpec(
         name="nemotron_v2",
         aliases=("nemotron_nano", "nemotron_nano_v2"),
         dialect="json",
@@ -266,6 +256,18 @@ _FORMATS: tuple[FormatSpec, ...] = (
         close=("<｜tool▁calls▁end｜>",),
         drop=("<｜tool▁call▁end｜>", "<｜tool▁sep｜>", *_DEEPSEEK_TOKENS),
         think=THINK,
+        result=("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
+    ),
+    FormatSpec(
+        name="deepseek_json",
+        dialect="json",
+        open=("<｜tool▁call▁begin｜>",),
+        close=("<｜tool▁call▁end｜>",),
+        keys=("name", "parameters"),
+        think=THINK,
+        drop=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", *_DEEPSEEK_TOKENS),
+        call_drop=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        content_drop=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
         result=("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
     ),
     FormatSpec(
@@ -579,6 +581,18 @@ _FORMATS: tuple[FormatSpec, ...] = (
         ),
         begins=("<function name=",),
         think=THINK,
+    ),
+    FormatSpec(
+        name="minimax_m3",
+        dialect="elements",
+        syntax=ElementSyntax(mark=_M3, call=('<invoke name="{name}">', "<invoke name={name}>"), call_end="</invoke>"),
+        open=(f"{_M3}<tool_call>",),
+        begins=(f"{_M3}<invoke name=",),
+        close=(f"{_M3}</tool_call>",),
+        think=(("<mm:think>", "</mm:think>"),),
+        # Ends the reasoning that the model left out.
+        drop=("</mm:think>",),
+        content_drop=("</mm:think>",),
     ),
     # -- channels
     FormatSpec(

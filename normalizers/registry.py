@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from normalizers.base import Normalizer, new_call_id
 from normalizers.formats import FORMATS
 from normalizers.read.dialects import DIALECTS, dialect_of, load
-from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
+from normalizers.spec import ElementSyntax, FormatSpec, NamedSyntax, Syntax, TagSyntax
 from normalizers.values.coerce import SchemaIndex
 
 if TYPE_CHECKING:
@@ -58,7 +58,11 @@ def _hint(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-_SYNTAXES: dict[str, type[NamedSyntax | TagSyntax]] = {"named": NamedSyntax, "tags": TagSyntax}
+_SYNTAXES: dict[str, type[Syntax]] = {
+    "elements": ElementSyntax,
+    "named": NamedSyntax,
+    "tags": TagSyntax,
+}
 
 
 def define(fields: Mapping[str, Any]) -> FormatSpec:

@@ -52,6 +52,21 @@ class TagSyntax:
     """White space between tags, as the model writes it."""
 
 
+@dataclass(frozen=True, slots=True)
+class ElementSyntax:
+    """For the dialect ``elements``: each argument, and each key within an object, has a tag of its own name."""
+
+    mark: str
+    """Stands before every tag."""
+    call: tuple[str, ...]
+    """Templates with ``{name}``."""
+    call_end: str
+    item: str = "item"
+    """The name of the tags around an array's items."""
+
+
+Syntax = NamedSyntax | TagSyntax | ElementSyntax
+
 MAX_CALLS = 8
 """That a grammar allows in one answer. A weak model would list calls without end."""
 
@@ -63,7 +78,7 @@ class FormatSpec:
     name: str
     dialect: str = ""
     """A dialect's name, or ``pkg.mod:Class``. If empty, text passes untouched."""
-    syntax: NamedSyntax | TagSyntax | None = None
+    syntax: Syntax | None = None
     aliases: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
     """Literals that begin a region of calls."""

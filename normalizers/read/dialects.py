@@ -9,6 +9,7 @@ from typing import Any
 from normalizers.spec import FormatSpec
 
 DIALECTS: dict[str, str] = {
+    "elements": "normalizers.read.elements:ElementCalls",
     "harmony": "normalizers.read.harmony:Harmony",
     "json": "normalizers.read.json_calls:JsonCalls",
     "named": "normalizers.read.named:NamedCalls",

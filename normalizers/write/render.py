@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from normalizers.events import ToolCall
-from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
+from normalizers.spec import ElementSyntax, FormatSpec, NamedSyntax, TagSyntax
 
 _BARE_KEY = re.compile(r"[\w$](?:[\w.\-/ $]*[\w$])?")
 
@@ -187,6 +187,44 @@ _TYPES: dict[type[object], str] = {
 }
 
 
+def _element_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
+    opening, closing = _markers(spec)
+    syntax = spec.syntax
+    assert isinstance(syntax, ElementSyntax)
+    mark, written = syntax.mark, []
+    for name, args in calls:
+        head = mark + syntax.call[0].replace("{name}", name)
+        inner = "".join(_element(syntax, key, value) for key, value in args.items())
+        written.append(f"{head}{inner}{mark}{syntax.call_end}\n")
+    return f"{opening}\n{''.join(written)}{closing}"
+
+
+def _element(syntax: ElementSyntax, key: str, value: object) -> str:
+    # JSON, which the reader takes, too, is in no doubt where tags would be.
+    inner = value if isinstance(value, str) else _json(value)
+    if isinstance(value, dict | list) and _fits_elements(value, syntax.item):
+        items = value.items() if isinstance(value, dict) else [(syntax.item, item) for item in value]
+        inner = "".join(_element(syntax, name, item) for name, item in items)
+    return f"{syntax.mark}<{key}>{inner}{syntax.mark}</{key}>"
+
+
+def _fits_elements(value: object, item: str) -> bool:
+    """Whether tags say all that the value holds, whatever the schema leaves open."""
+    match value:
+        case None:
+            return False
+        case str():
+            return bool(value.strip()) and not re.fullmatch(r"\s*([-\d.].*|true|false|null)\s*", value, re.S)
+        case dict():
+            keys = value.keys()
+            fit = all(_BARE_KEY.fullmatch(key) and key != item for key in keys)
+            return bool(keys) and fit and all(_fits_elements(part, item) for part in value.values())
+        case list():
+            return bool(value) and all(_fits_elements(part, item) for part in value)
+        case _:
+            return True
+
+
 def _harmony_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
     return "<|start|>assistant".join(
         f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{_json(args)}<|call|>"
@@ -198,6 +236,7 @@ _RENDERERS: dict[str, Callable[[FormatSpec, Sequence[Pair]], str]] = {
     "auto": lambda spec, calls: "\n".join(
         f"<tool_call>\n{_json({'name': name, 'arguments': args})}\n</tool_call>" for name, args in calls
     ),
+    "elements": _element_calls,
     "harmony": _harmony_calls,
     "json": _json_calls,
     "named": _named_calls,
