@@ -26,6 +26,7 @@ _DEEPSEEK = "<｜tool▁calls▁begin｜>"
 
 # A row holds a format and the literals that must all be present. The first match wins: specific rows come first.
 _TOKENS: Signs = (
+    ("inkling", ("<|content_invoke_tool_json|>",)),
     ("minimax_m3", ("]<]minimax[>[",)),
     ("cohere", ("<|START_ACTION|>",)),
     ("kimi_k3", ("<|open|>", "<|close|>", "<|sep|>")),
@@ -56,6 +57,10 @@ _TOKENS: Signs = (
     ("llama3_json", ("<|python_tag|>",)),
 )
 _TEMPLATE: Signs = (
+    ("inkling", ("<|content_invoke_tool_json|>",)),
+    ("muse_glimmer", ("<atem:function_calls>",)),
+    ("functionary_v32", (">>>all",)),
+    ("functionary_v32", (">>>", "recipient")),
     ("minimax_m3", ("]<]minimax[>[",)),
     ("cohere", ("<|START_ACTION|>",)),
     ("kimi_k3", ("<|open|>", "<|close|>", "<|sep|>")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normalizers.spec import ElementSyntax, FormatSpec, NamedSyntax, TagSyntax
+from normalizers.spec import ElementSyntax, FormatSpec, MessageSyntax, NamedSyntax, TagSyntax
 
 THINK = (("<think>", "</think>"),)
 TOOL_RESPONSE = ("<tool_response>\n", "\n</tool_response>")
@@ -336,6 +336,17 @@ _FORMATS: tuple[FormatSpec, ...] = (
         begins=("<function=",),
     ),
     FormatSpec(
+        name="functionary_v32",
+        aliases=("functionary_v3.2",),
+        dialect="named",
+        syntax=NamedSyntax(written=">>>{name}\n{arguments}", head=(">>>{name}\n", "{name}\n")),
+        begins=(">>>",),
+        # The prompt ends with the opener.
+        first=("all\n", "{name} {"),
+        drop=(">>>all\n",),
+        content_drop=(">>>all\n",),
+    ),
+    FormatSpec(
         name="solar_open",
         aliases=("solar",),
         dialect="named",
@@ -596,9 +607,64 @@ _FORMATS: tuple[FormatSpec, ...] = (
     ),
     # -- channels
     FormatSpec(
+        name="muse_glimmer",
+        aliases=("glimmer", "muse"),
+        dialect="messages",
+        syntax=MessageSyntax(
+            written=" to={name}<|message|>{call}",
+            again="<|eom|><|start|>assistant",
+            bodies=("<|message|>",),
+            ends=("<|eom|>", "<|eot|>"),
+            reasoning=("self",),
+            content=("user", "<|message|>"),
+            calls="tags",
+            call=TagSyntax(
+                call=('<atem:invoke name="{name}">', "<atem:invoke name={name}>"),
+                parameter=('<atem:parameter name="{key}">', "<atem:parameter name={key}>"),
+                parameter_end=("</atem:parameter>",),
+                call_end=("</atem:invoke>",),
+            ),
+        ),
+        begins=("<|start|>", "<atem:function_calls>"),
+        channels=("<|start|>",),
+        close=("</atem:function_calls>",),
+        first=(" to={name}<|message|>",),
+        drop=("<|eom|>", "<|eot|>", "<|message|>"),
+        content_drop=("<|eom|>", "<|eot|>"),
+    ),
+    FormatSpec(
+        name="inkling",
+        dialect="messages",
+        syntax=MessageSyntax(
+            written="{name}<|content_invoke_tool_json|>{call}<|end_message|>",
+            again="<|message_model|>",
+            bodies=("<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>"),
+            ends=("<|end_message|>", "<|content_model_end_sampling|>"),
+            reasoning=("<|content_thinking|>",),
+            content=("<|content_text|>",),
+            calls="json",
+        ),
+        begins=("<|message_model|>", "<|content_text|>", "<|content_thinking|>", "<|content_invoke_tool_json|>"),
+        channels=("<|message_model|>", "<|content_text|>", "<|content_thinking|>"),
+        close=("<|end_message|>",),
+        keys=("name", "args"),
+        first=("{name}<|content_invoke_tool_json|>",),
+        drop=("<|content_model_end_sampling|>",),
+        content_drop=("<|content_model_end_sampling|>",),
+    ),
+    FormatSpec(
         name="harmony",
         aliases=("gpt_oss",),
-        dialect="harmony",
+        dialect="messages",
+        syntax=MessageSyntax(
+            written="<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{arguments}<|call|>",
+            again="<|start|>assistant",
+            bodies=("<|message|>",),
+            ends=("<|end|>", "<|call|>", "<|return|>"),
+            reasoning=("analysis",),
+            content=("<|message|>",),
+            tools="functions.",
+        ),
         begins=("<|start|>", "<|channel|>", "to=functions."),
         channels=("<|start|>", "<|channel|>"),
         drop=("<|end|>", "<|return|>", "<|call|>", "<|message|>"),

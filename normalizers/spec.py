@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 Bare = Literal["call", "list", "object", "tool_line"]
@@ -65,7 +66,33 @@ class ElementSyntax:
     """The name of the tags around an array's items."""
 
 
-Syntax = NamedSyntax | TagSyntax | ElementSyntax
+@dataclass(frozen=True, slots=True)
+class MessageSyntax:
+    """For the dialect ``messages``: a header says what the message is. A format's `channels` begin headers, the first
+    of them in the midst of a body, too."""
+
+    written: str
+    """How to render one call: a template with ``{name}``, and ``{arguments}`` or ``{call}``."""
+    again: str
+    """What stands between two calls."""
+    bodies: tuple[str, ...]
+    """Literals that end the header and begin the body."""
+    ends: tuple[str, ...]
+    """Literals that end the body."""
+    reasoning: tuple[str, ...]
+    """Recipients, channels and `bodies` that mean reasoning."""
+    content: tuple[str, ...]
+    """Those that mean content. Any other message is a call."""
+    tools: str = ""
+    """What stands before a tool's name in the header. With another recipient, unless it is a tool, a message is
+    dropped with a `Warn`."""
+    calls: Literal["arguments", "json", "tags"] = "arguments"
+    """What a call's body holds: its arguments as one object, or a whole call as JSON or as tags."""
+    call: TagSyntax | None = None
+    """The tags, for `calls` "tags". The format's other `begins` may surround them."""
+
+
+Syntax = NamedSyntax | TagSyntax | ElementSyntax | MessageSyntax
 
 MAX_CALLS = 8
 """That a grammar allows in one answer. A weak model would list calls without end."""
@@ -88,6 +115,9 @@ class FormatSpec:
     """Literals of a call that also begin a region, for models that omit the opener."""
     channels: tuple[str, ...] = ()
     """Those of `begins` whose regions hold content and reasoning, too."""
+    first: tuple[str, ...] = ()
+    """Templates, specific ones first, of how an answer begins if the prompt has already written the beginning of its
+    first region. One without ``{name}`` is no content; one with it begins the region."""
     think: tuple[tuple[str, str], ...] = ()
     """Pairs of literals around reasoning. The first pair's end also closes reasoning that the
     prompt opened."""
@@ -149,3 +179,20 @@ class FormatSpec:
     @property
     def untouched(self) -> bool:
         return not self.dialect
+
+
+@cache
+def call_format(spec: FormatSpec) -> FormatSpec:
+    """The format of a call within a message, whose dialect is `MessageSyntax.calls`."""
+    syntax = spec.syntax
+    assert isinstance(syntax, MessageSyntax)
+    marks = tuple(mark for mark in spec.begins if mark not in spec.channels)
+    return replace(
+        spec,
+        dialect=syntax.calls,
+        syntax=syntax.call,
+        open=marks if syntax.calls == "tags" else (),
+        begins=(),
+        channels=(),
+        first=(),
+    )

@@ -10,8 +10,8 @@ from normalizers.spec import FormatSpec
 
 DIALECTS: dict[str, str] = {
     "elements": "normalizers.read.elements:ElementCalls",
-    "harmony": "normalizers.read.harmony:Harmony",
     "json": "normalizers.read.json_calls:JsonCalls",
+    "messages": "normalizers.read.messages:Messages",
     "named": "normalizers.read.named:NamedCalls",
     "pythonic": "normalizers.read.pythonic:Pythonic",
     "tags": "normalizers.read.tags:TagCalls",

@@ -182,9 +182,9 @@ class ElementCalls(Region):
         """The JSON of an element that holds others."""
         beside = "".join(element.text)
         all_items = all(name == self._item for name, _ in element.parts)
-        if all_items if types is None or "object" in types else "array" in types:
-            if (types is None or "array" in types) and not beside.strip():
-                return f"[{', '.join(value for _, value in element.parts)}]"
+        listed = "array" in types and (all_items or "object" not in types) if types is not None else all_items
+        if listed and not beside.strip():
+            return f"[{', '.join(value for _, value in element.parts)}]"
         members: dict[str, list[str]] = {}
         for name, value in element.parts:
             members.setdefault(name, []).append(value)

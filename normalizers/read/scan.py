@@ -53,7 +53,7 @@ class Template:
             if piece == " ":
                 atoms.append(r"\s*")
                 full.append(r"\s*")
-            elif piece[:1] == "{":
+            elif piece[:1] == "{" and piece[-1] == "}":
                 field = piece[1:-1]
                 chars = _FIELDS[field]
                 atoms += (r"\s*", chars + "*", r"\s*")
@@ -70,7 +70,7 @@ class Template:
         self.full = re.compile("".join(full))
         self.partial = re.compile(nested + r"\Z")
         self.open_ended = source.endswith("}")
-        self.lead = re.split(r"[{ ]", source, maxsplit=1)[0]
+        self.lead = re.split(r"\{\w|[ ]", source, maxsplit=1)[0]
 
 
 @cache

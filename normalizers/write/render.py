@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from normalizers.events import ToolCall
-from normalizers.spec import ElementSyntax, FormatSpec, NamedSyntax, TagSyntax
+from normalizers.spec import ElementSyntax, FormatSpec, MessageSyntax, NamedSyntax, TagSyntax, call_format
 
 _BARE_KEY = re.compile(r"[\w$](?:[\w.\-/ $]*[\w$])?")
 
@@ -99,12 +99,16 @@ def _python(value: object) -> str:
 
 def _json_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
     opening, closing = _markers(spec)
-    objects = [_json(dict(zip(spec.keys, pair, strict=True)) if spec.keys else {pair[0]: pair[1]}) for pair in calls]
+    objects = [_json_call(spec, pair) for pair in calls]
     if spec.listed:
         return f"{opening}[{', '.join(objects)}]{closing}"
     if closing:
         return "\n".join(f"{opening}\n{one}\n{closing}" for one in objects)
     return opening + "; ".join(objects)
+
+
+def _json_call(spec: FormatSpec, pair: Pair) -> str:
+    return _json(dict(zip(spec.keys, pair, strict=True)) if spec.keys else {pair[0]: pair[1]})
 
 
 def _named_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
@@ -114,8 +118,7 @@ def _named_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
     written = []
     for index, (name, args) in enumerate(calls):
         fields = {"name": name, "index": str(index), "arguments": _object(args, syntax)}
-        pieces = re.split(r"\{(\w+)\}", syntax.written)
-        written.append("".join(fields[piece] if at % 2 else piece for at, piece in enumerate(pieces)))
+        written.append(_filled(syntax.written, fields))
     if syntax.tail:
         return opening + "".join(written) + closing
     return ("" if opening else "\n").join(opening + one + closing for one in written)
@@ -225,11 +228,22 @@ def _fits_elements(value: object, item: str) -> bool:
             return True
 
 
-def _harmony_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
-    return "<|start|>assistant".join(
-        f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{_json(args)}<|call|>"
-        for name, args in calls
-    )
+def _message_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
+    syntax = spec.syntax
+    assert isinstance(syntax, MessageSyntax)
+    inner = call_format(spec)
+    written = []
+    for name, args in calls:
+        fields = {"name": name, "arguments": _json(args), "call": _json_call(spec, (name, args))}
+        if syntax.calls == "tags":
+            fields["call"] = _tag_calls(inner, [(name, args)])
+        written.append(_filled(syntax.written, fields))
+    return syntax.again.join(written)
+
+
+def _filled(template: str, fields: Mapping[str, str]) -> str:
+    pieces = re.split(r"\{(\w+)\}", template)
+    return "".join(fields[piece] if at % 2 else piece for at, piece in enumerate(pieces))
 
 
 _RENDERERS: dict[str, Callable[[FormatSpec, Sequence[Pair]], str]] = {
@@ -237,7 +251,7 @@ _RENDERERS: dict[str, Callable[[FormatSpec, Sequence[Pair]], str]] = {
         f"<tool_call>\n{_json({'name': name, 'arguments': args})}\n</tool_call>" for name, args in calls
     ),
     "elements": _element_calls,
-    "harmony": _harmony_calls,
+    "messages": _message_calls,
     "json": _json_calls,
     "named": _named_calls,
     "pythonic": _pythonic_calls,

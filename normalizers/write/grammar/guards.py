@@ -39,7 +39,8 @@ def guard(
     False if the format, or the name of a tool or parameter, is nothing to be sure of.
     """
     regions = _REGIONS.get(spec.dialect)
-    if regions is None or not (any_mark or all(map(_is_mark, (*spec.open, *spec.begins)))):
+    # Where the prompt writes the first mark, what follows it may be text.
+    if spec.first or regions is None or not (any_mark or all(map(_is_mark, (*spec.open, *spec.begins)))):
         return False
     rules.exact = False
     bodies = regions(rules, spec, functions, several)
