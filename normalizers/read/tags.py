@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 
 from normalizers.base import CallWriter
@@ -23,6 +24,13 @@ from normalizers.values.loose_json import Malformed, ObjectReader
 @cache
 def _not_plain(mark: str) -> Search:
     return re.compile(rf'[{re.escape(mark)}"\\\x00-\x1f]').search
+
+
+@cache
+def _json_format(spec: FormatSpec) -> FormatSpec:
+    """The format of JSON calls that stand in a call's tags each."""
+    assert isinstance(spec.syntax, TagSyntax)
+    return replace(spec, dialect="json", syntax=None, close=spec.syntax.call_end)
 
 
 _STRING = frozenset({"string"})
@@ -44,6 +52,7 @@ class TagCalls(Region):
         "_fresh",
         "_json",
         "_key",
+        "_leads",
         "_newline",
         "_parameter",
         "_reader",
@@ -68,6 +77,7 @@ class TagCalls(Region):
         self._end = syntax.parameter_end
         self._end_head = syntax.parameter_end[0][0]
         self._call_end = syntax.call_end
+        self._leads = tuple(dict.fromkeys(t.lead for t in self._call if t.lead and syntax.call_end))
         leads = tuple(template.lead for template in (*self._parameter, *self._call) if template.lead)
         self._followers = (*dict.fromkeys((*leads, *syntax.call_end, *spec.close)),)
         self._seen = False
@@ -103,6 +113,9 @@ class TagCalls(Region):
         if text[pos] in "{[" and not self._seen:
             self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
             return pos
+        if end := self._json_in_call(text, pos, final):
+            self._hand_over(JsonCalls(_json_format(self._spec), self._calls, self._schemas, bare=self._bare))
+            return end
         if empty := match_template(self._empty, text, pos, final=final):
             self._arguments.begin(empty["name"])
             self._complete(text, empty.end())
@@ -118,13 +131,15 @@ class TagCalls(Region):
         self._state = self._between_parameters
         return call.end()
 
-    def _opener(self, text: str, pos: int, final: bool) -> int:
-        """The end of an opener that the model repeats at `pos`; 0 if there is none. Raises `Wait`."""
-        for literal in self._spec.open:
-            if text.startswith(literal, pos):
-                return pos + len(literal)
-            if not final and literal.startswith(text[pos:]):
-                raise Wait
+    def _json_in_call(self, text: str, pos: int, final: bool) -> int:
+        """Where a JSON call begins that stands in a call's tags; 0 if none does. Raises `Wait`."""
+        for lead in self._leads:
+            if text.startswith(lead, pos):
+                at = skip_space(text, pos + len(lead))
+                if at == len(text) and not final:
+                    raise Wait
+                if text.startswith("{", at):
+                    return at
         return 0
 
     def _between_parameters(self, text: str, pos: int, final: bool) -> int:
@@ -370,6 +385,11 @@ class TagCalls(Region):
             self._wait = True
             return at
         if literal in self._call_end:
+            literal = next(mark for mark in self._call_end if text.startswith(mark, at))
+            tail = text[at:]
+            if not final and any(mark.startswith(tail) for mark in self._call_end if len(mark) > len(literal)):
+                self._wait = True
+                return at
             at += len(literal)
         self._refuse(text, at)
         self._seen = True
