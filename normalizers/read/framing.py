@@ -150,7 +150,8 @@ class Framing(Normalizer):
         self._brackets = 0
         self._echo = ""
         self._dialect: Dialect | None = None
-        self._think_close = spec.think[0][1] if spec.think else ""
+        # Of the reasoning that a prompt has opened, the first of the format's ends is the end.
+        self._think_close = tuple(dict.fromkeys(closing for _, closing in spec.think))
         self._plain = False
         self._switched = False
         self._read: Step = self._read_first if spec.first else self._read_text
@@ -343,7 +344,7 @@ class Framing(Normalizer):
             return self._enter(bare=False, pos=pos)
         if literal in spec.begins:
             return self._enter(bare=False, pos=pos - len(literal))
-        self._think_close = next(closing for opening, closing in spec.think if opening == literal)
+        self._think_close = tuple(closing for opening, closing in spec.think if opening == literal)[:1]
         self._gap = "reasoning"
         self._switch(self._read_reasoning)
         return pos
@@ -428,16 +429,16 @@ class Framing(Normalizer):
             if pos == len(text):
                 return pos
             self._gap = ""
-        close = self._think_close
-        at = text.find(close, pos)
-        if at >= 0:
+        found = [(at, close) for close in self._think_close if (at := text.find(close, pos)) >= 0]
+        if found:
+            at, close = min(found)
             self._writer.reasoning(text[pos:at].rstrip())
             self._gap = "reasoning"
             self._switch(self._read_text)
             return at + len(close)
         end = len(text)
         if reason is None:
-            end -= partial_close(text, pos, close)
+            end -= max(partial_close(text, pos, close) for close in self._think_close)
         end = pos + len(text[pos:end].rstrip())
         self._writer.reasoning(text[pos:end])
         return end if reason is None else len(text)
