@@ -13,7 +13,7 @@ from functools import cache
 from normalizers.base import CallWriter
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.region import Region, Search
-from normalizers.read.scan import Wait, match_template, skip_space, templates
+from normalizers.read.scan import MAX_BLANKS, Template, Wait, match_template, skip_space, templates
 from normalizers.spec import FormatSpec, TagSyntax
 from normalizers.values.coerce import SchemaIndex, read_json
 from normalizers.values.literals import json_string_body
@@ -25,26 +25,48 @@ def _not_plain(mark: str) -> Search:
     return re.compile(rf'[{re.escape(mark)}"\\\x00-\x1f]').search
 
 
+def _leads(choices: tuple[Template, ...]) -> tuple[Template, ...]:
+    return templates(tuple(dict.fromkeys(template.lead for template in choices if template.lead)), tags=True)
+
+
+def _short_space(text: str, pos: int) -> int:
+    """The end of the white space at `pos`, of the part that may be read again and again."""
+    return min(skip_space(text, pos), pos + MAX_BLANKS)
+
+
 _STRING = frozenset({"string"})
 _WRAPPERS = ("arguments", "input", "parameters")
 
 
 class TagCalls(Region):
+    """One region of calls between tags.
+
+    A value ends at its own closing tag if a tag follows that may come next; any other tag is part of it. Models also
+    leave the closing tag out. Then the value ends where a tag at the start of a line, or a special token, does its
+    work: the call's end before another call or the region's end, or the next parameter if the tool has it.
+    """
+
     __slots__ = (
-        "_broken",
         "_call",
         "_call_end",
+        "_calls_begin",
+        "_closers",
         "_empty",
         "_end",
+        "_ends",
+        "_ends_call",
         "_followers",
         "_fresh",
+        "_given",
         "_json",
         "_key",
+        "_line_start",
         "_newline",
         "_parameter",
         "_reader",
         "_seen",
         "_special",
+        "_stopped",
         "_streams",
         "_text",
         "_unquote",
@@ -58,25 +80,29 @@ class TagCalls(Region):
         super().__init__(spec, writer, schemas, bare=bare, opener=opener)
         syntax = spec.syntax
         assert isinstance(syntax, TagSyntax)
-        self._call = templates(syntax.call)
-        self._empty = templates(syntax.empty_call)
-        self._parameter = templates(syntax.parameter)
-        self._end = syntax.parameter_end
+        self._call = templates(syntax.call, tags=True)
+        self._empty = templates(syntax.empty_call, tags=True)
+        self._parameter = templates(syntax.parameter, tags=True)
+        self._end = templates((syntax.parameter_end,), tags=True)
         self._call_end = syntax.call_end
-        leads = tuple(template.lead for template in (*self._parameter, *self._call) if template.lead)
-        self._followers = (*dict.fromkeys((*leads, *syntax.call_end, *spec.close)),)
+        self._ends_call = templates(syntax.call_end, tags=True)
+        self._closers = templates(spec.close)
+        self._calls_begin = _leads(self._call)
+        self._followers = (*_leads(self._parameter), *self._calls_begin, *self._ends_call, *self._closers)
+        self._given: set[str] = set()
         self._seen = False
         self._key = ""
         self._text: list[str] = []
         self._special = syntax.special
         self._unquote = syntax.unquote
         self._reader: ObjectReader | None = None
-        self._streams = self._fresh = self._newline = self._json = False
-        self._wrapped = self._wraps = self._broken = False
+        self._streams = self._fresh = self._json = False
+        self._newline = self._line_start = False
+        self._wrapped = self._wraps = self._stopped = False
 
     def _string_stop(self) -> Search | None:
         if self._state == self._read_value:
-            return None if self._newline or self._fresh else _not_plain(self._end[0])
+            return None if self._line_start or self._fresh else _not_plain(self._end[0].lead[0])
         return self._reader.stop if self._reader else None
 
     # -- tags ----------------------------------------------------------------------------------
@@ -116,12 +142,9 @@ class TagCalls(Region):
             groups = parameter.groupdict()
             self._begin_value(groups["key"].strip(), groups.get("string"))
             return parameter.end()
-        for literal in self._call_end:
-            if text.startswith(literal, pos):
-                self._complete(text, pos + len(literal))
-                return pos + len(literal)
-            if not final and literal.startswith(text[pos:]):
-                raise Wait
+        if ended := match_template(self._ends_call, text, pos, final=final):
+            self._complete(text, ended.end())
+            return ended.end()
         if (end := self._marker(text, pos, final)) is not None:
             self._complete(text, pos)
             return self._end_region(text, pos, end)
@@ -146,6 +169,7 @@ class TagCalls(Region):
 
     def _complete(self, text: str, end: int) -> None:
         self._end_call(text, end)
+        self._given.clear()
         self._seen = True
         self._state = self._begin
 
@@ -164,8 +188,9 @@ class TagCalls(Region):
         )
         self._streams = not self._json and not self._wraps and (types is None or types == _STRING)
         self._fresh = True
-        self._newline = self._wrapped = self._broken = False
+        self._newline = self._line_start = self._wrapped = self._stopped = False
         self._text = []
+        self._given.add(key)
         self._state = self._read_value
 
     def _read_value(self, text: str, pos: int, final: bool) -> int:
@@ -174,19 +199,21 @@ class TagCalls(Region):
             self._fresh = False
             if text[pos] == "\n":
                 # One line break after the opening tag and one before the closing tag are layout.
-                self._wrapped = self._broken = True
+                self._wrapped = self._line_start = True
                 pos += 1
             elif self._unquote and text[pos] == '"':
                 self._streams = False
             if self._streams:
                 self._arguments.argument(self._key)
                 self._arguments.begin_string()
-        mark = self._end[0]
+        mark = self._end[0].lead[0]
         at = text.find(mark, pos)
         while at >= 0:
+            alone = self._special or (text[at - 1] == "\n" if at > pos else self._line_start)
             try:
-                end = self._value_ends(text, at, final)
+                end = self._value_ends(text, at, final, alone=alone)
             except Wait:
+                self._stopped = final
                 break
             if end is not None:
                 self._value_text(text[pos:at])
@@ -202,41 +229,65 @@ class TagCalls(Region):
         self._value_text(text[pos:stop])
         return stop
 
-    def _value_ends(self, text: str, at: int, final: bool) -> int | None:
-        """The position after the closing tag at `at`, or of a tag that replaces it; None if the value goes on."""
-        if text.startswith(self._end, at):
-            end = at + len(self._end)
-            after = skip_space(text, end)
-            tail = text[after:]
-            if not tail:
+    def _value_ends(self, text: str, at: int, final: bool, *, alone: bool) -> int | None:
+        """The position after the closing tag at `at`, or of a tag that replaces it; None if the value goes on.
+
+        alone: the tag is at the start of a line, or a special token. Raises `Wait`, also at the text's end: there a
+        tag that would end more than this value does so only if the model stopped by itself.
+        """
+        if closing := match_template(self._end, text, at, final=final):
+            after = skip_space(text, closing.end())
+            if after == len(text):
                 if final:
-                    return end
+                    return closing.end()
                 raise Wait
-            if tail.startswith(self._followers):
-                return end
-            if not final and any(literal.startswith(tail) for literal in self._followers):
-                raise Wait
+            return closing.end() if match_template(self._followers, text, after, final=final) else None
+        if ended := match_template(self._ends_call, text, at, final=final):
+            return at if self._ends_here(text, ended.end(), final, alone=alone) else None
+        if match_template(self._closers, text, at, final=final):
+            self._wait_for_stop(text, at, final)
             return None
-        tail = text[at:]
-        if not final and self._end.startswith(tail):
-            raise Wait
-        broken = text[at - 1] == "\n" if at else self._newline or self._broken
-        if (broken or self._special) and self._call_end:
-            if tail.startswith(self._call_end):
-                return at
-            if match_template(self._parameter, text, at, final=final):
-                return at
-            if not final and any(literal.startswith(tail) for literal in self._call_end):
-                raise Wait
+        if alone and (parameter := match_template(self._parameter, text, at, final=final)):
+            return at if self._replaces(text, parameter, final) else None
         return None
+
+    def _ends_here(self, text: str, pos: int, final: bool, *, alone: bool) -> bool:
+        """Whether the tag before `pos` ends the call, and so a value without a closing tag."""
+        after = _short_space(text, pos)
+        if after == len(text):
+            if alone or not final:
+                raise Wait
+            return False
+        if not alone:
+            self._wait_for_stop(text, after, final)
+            return False
+        return match_template((*self._closers, *self._calls_begin), text, after, final=final) is not None
+
+    def _wait_for_stop(self, text: str, pos: int, final: bool) -> None:
+        """Raise `Wait` while the region's end marker at `pos` may be the last of the answer."""
+        closed = match_template(self._closers, text, pos, final=final)
+        if closed and _short_space(text, closed.end()) == len(text):
+            raise Wait
+
+    def _replaces(self, text: str, parameter: re.Match[str], final: bool) -> bool:
+        """Whether a parameter's opening tag may stand for the closing tag of the value before it."""
+        arguments = self._arguments
+        key = parameter["key"].strip()
+        declared = self._schemas.parameters(arguments.name)
+        if key in self._given or (declared and key not in declared):
+            return False
+        # Where values stand on lines of their own, so do the tags.
+        end = parameter.end()
+        if self._wrapped and end == len(text) and not final:
+            raise Wait
+        return not self._wrapped or text[end : end + 1] in ("\n", "")
 
     def _value_text(self, text: str) -> None:
         if not text:
             return
-        self._broken = False
         if self._newline:
             text = "\n" + text
-        self._newline = text.endswith("\n")
+        self._newline = self._line_start = text.endswith("\n")
         if self._newline:
             text = text[:-1]
         if self._streams:
@@ -289,7 +340,7 @@ class TagCalls(Region):
     def _close_at_stop(self, text: str, pos: int) -> bool:
         """The model stopped after a value, or within one: only closing tags are missing."""
         if self._state == self._read_value:
-            self._end_value(layout=self._wrapped)
+            self._end_value(layout=self._wrapped or self._stopped)
         elif self._state != self._between_parameters:
             return False
         self._complete(text, pos)
