@@ -186,7 +186,8 @@ class TagCalls(Region):
             and arguments.name in self._schemas
             and key not in self._schemas.parameters(arguments.name)
         )
-        self._streams = not self._json and not self._wraps and (types is None or types == _STRING)
+        free = types is None or (types == _STRING and self._schemas.choices(arguments.name, key) is None)
+        self._streams = free and not self._json and not self._wraps
         self._fresh = True
         self._newline = self._line_start = self._wrapped = self._stopped = False
         self._text = []
