@@ -13,6 +13,7 @@ from normalizers.values.loose_json import Malformed
 _FORMATS = {spec.name: spec for spec in FORMATS}
 _TOOL_CALL = "<tool_call>"
 _FUNCTION = "<function="
+_TOOL_CALLS = "<tool_calls>"
 _DEEPSEEK = "<｜tool▁calls▁begin｜>"
 _FENCED = re.compile(r"\s*(?:<｜tool▁call▁begin｜>)?function<｜tool▁sep｜>")
 _LOOKAHEAD = 64
@@ -51,6 +52,13 @@ class Auto(Region):
             if tail[:1] in ("{", "[", "`"):
                 return "hermes"
             return "qwen3_coder" if tail == _FUNCTION else "glm45"
+        if opener == _TOOL_CALLS:
+            at = skip_space(text, pos)
+            if at == len(text) and not final:
+                raise Wait
+            return "jamba" if text[at : at + 1] in ("{", "[", "`") else "hy_v3"
+        if opener == _FUNCTION:
+            return "qwen3_coder"  # reads an object in the place of parameters, too
         return next(spec.name for spec in FORMATS if opener in spec.open or opener in spec.begins)
 
     def _skip(self, text: str, pos: int, final: bool) -> int:

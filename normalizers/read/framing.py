@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from normalizers.base import CallWriter, Normalizer
 from normalizers.events import Event, TextDelta
 from normalizers.read import CALL_KEYS
-from normalizers.read.scan import skip_space
+from normalizers.read.scan import Wait, match_template, skip_space, templates
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.loose_json import partial_close
@@ -153,7 +153,7 @@ class Framing(Normalizer):
         self._think_close = spec.think[0][1] if spec.think else ""
         self._plain = False
         self._switched = False
-        self._read: Step = self._read_text
+        self._read: Step = self._read_first if spec.first else self._read_text
         if reasoning_open and spec.think:
             self._read = self._read_reasoning
 
@@ -221,6 +221,22 @@ class Framing(Normalizer):
         self._switched = True
         self._plain = False
 
+    def _read_first(self, text: str, pos: int, reason: str | None) -> int:
+        """Look whether the answer goes on with a region that the prompt has opened."""
+        try:
+            match = match_template(templates(self._spec.first), text, pos, final=reason is not None)
+        except Wait:
+            return pos
+        self._switch(self._read_text)
+        if match is None:
+            return pos
+        if "name" not in match.re.groupindex:
+            self._gap = ""
+            return match.end()
+        if self._spec.channels or not self._writer.refuses(match["name"]):
+            return self._enter(bare=False, pos=pos)
+        return pos
+
     # -- content -------------------------------------------------------------------------------
 
     def _read_text(self, text: str, pos: int, reason: str | None) -> int:
@@ -278,7 +294,8 @@ class Framing(Normalizer):
             self._brackets -= self._brackets > 0 and not self._fenced
         elif literal in self._strays:
             self._emit(text, start, at)
-            self._writer.warn("stray_marker", literal)
+            if literal not in self._spec.content_drop:
+                self._writer.warn("stray_marker", literal)
             self._switch(self._read_text)  # looks again at the white space after it
             return found.end()
         else:

@@ -66,6 +66,9 @@ class NamedCalls(Region):
             return start if self._seen else pos
         if (end := self._marker(text, pos, final)) is not None:
             return self._end_region(text, pos, end)
+        if self._seen and self._at_drop(text, pos, final):
+            self.done = True
+            return start
         for literal in (*self._tail, *self._spec.open):
             if text.startswith(literal, pos):
                 self._armed = literal not in self._tail
@@ -102,6 +105,16 @@ class NamedCalls(Region):
         self._arguments.begin(name, groups.get("id"))
         self._state = self._read_arguments
         return head.end()
+
+    def _at_drop(self, text: str, pos: int, final: bool) -> bool:
+        """Whether text that is no call goes on with a mark that begins like an opener. Raises `Wait`."""
+        for literal in self._spec.drop:
+            if literal.startswith((*self._spec.open, *self._spec.begins)):
+                if text.startswith(literal, pos):
+                    return True
+                if not final and literal.startswith(text[pos:]):
+                    raise Wait
+        return False
 
     def _read_arguments(self, text: str, pos: int, final: bool) -> int:
         if self._reader is None:

@@ -14,7 +14,14 @@ _BLANKS = "\0"
 """In a template's source: some blanks, or none."""
 _TAG_SIGN = re.compile(r"</?|=|>")
 _WIDENED = {"<": "<\0", "</": "<\0/\0", "=": "\0=\0", ">": "\0>"}
-_FIELDS = {"name": r"[^\s<>\"'`{}\[\]()\\]", "id": r"[^\s<>\"'`{}\[\]()]", "key": r"[^<>\"'\n]", "string": r"[a-z]"}
+_FIELDS = {
+    "name": r"[^\s<>\"'`{}\[\]()\\]",
+    "id": r"[^\s<>\"'`{}\[\]()]",
+    "index": "[0-9]",
+    "key": r"[^<>\"'\n]",
+    "string": "[a-z]",
+    "type": "[a-z]",
+}
 
 
 def skip_space(text: str, pos: int) -> int:
@@ -54,7 +61,7 @@ class Template:
                 space = r"\s*" if piece == " " else r"[ \t]{0,8}"
                 atoms.append(space)
                 full.append(space)
-            elif piece[:1] == "{":
+            elif piece[:1] == "{" and piece[-1] == "}":
                 field = piece[1:-1]
                 chars = _FIELDS[field]
                 atoms += (r"\s*", chars + "*", r"\s*")
@@ -71,7 +78,7 @@ class Template:
         self.full = re.compile("".join(full))
         self.partial = re.compile(nested + r"\Z")
         self.open_ended = source.endswith("}")
-        self.lead = re.split(r"[{ ]", source, maxsplit=1)[0]
+        self.lead = re.split(r"\{\w|[ ]", source, maxsplit=1)[0]
 
 
 def _widened(source: str) -> str:

@@ -13,7 +13,15 @@ from functools import cache
 from normalizers.base import CallWriter
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.region import Region, Search
-from normalizers.read.scan import MAX_BLANKS, Template, Wait, match_template, skip_space, templates
+from normalizers.read.scan import (
+    MAX_BLANKS,
+    Template,
+    Wait,
+    match_template,
+    partial_suffix,
+    skip_space,
+    templates,
+)
 from normalizers.spec import FormatSpec, TagSyntax
 from normalizers.values.coerce import SchemaIndex, read_json
 from normalizers.values.literals import json_string_body
@@ -25,8 +33,14 @@ def _not_plain(mark: str) -> Search:
     return re.compile(rf'[{re.escape(mark)}"\\\x00-\x1f]').search
 
 
-def _leads(choices: tuple[Template, ...]) -> tuple[Template, ...]:
-    return templates(tuple(dict.fromkeys(template.lead for template in choices if template.lead)), tags=True)
+def _leads(sources: tuple[str, ...]) -> tuple[Template, ...]:
+    """The parts of templates before their first field."""
+    leads = dict.fromkeys(source.partition("{")[0] for source in sources)
+    return templates(tuple(lead for lead in leads if lead), tags=True)
+
+
+def _others(literals: tuple[str, ...], one: str) -> tuple[str, ...]:
+    return tuple(literal for literal in literals if literal != one)
 
 
 def _short_space(text: str, pos: int) -> int:
@@ -35,6 +49,7 @@ def _short_space(text: str, pos: int) -> int:
 
 
 _STRING = frozenset({"string"})
+_CDATA, _CDATA_END = "<![CDATA[", "]]>"
 _WRAPPERS = ("arguments", "input", "parameters")
 
 
@@ -50,11 +65,13 @@ class TagCalls(Region):
         "_call",
         "_call_end",
         "_calls_begin",
+        "_cdata",
         "_closers",
         "_empty",
         "_end",
-        "_ends",
+        "_end_head",
         "_ends_call",
+        "_entities",
         "_followers",
         "_fresh",
         "_given",
@@ -83,18 +100,22 @@ class TagCalls(Region):
         self._call = templates(syntax.call, tags=True)
         self._empty = templates(syntax.empty_call, tags=True)
         self._parameter = templates(syntax.parameter, tags=True)
-        self._end = templates((syntax.parameter_end,), tags=True)
-        self._call_end = syntax.call_end
+        self._end = templates(syntax.parameter_end, tags=True)
+        self._end_head = syntax.parameter_end[0][0]
+        # Only the shortest: where one begins like another, the split would decide which of them is found.
+        self._call_end = tuple(end for end in syntax.call_end if not end.startswith(_others(syntax.call_end, end)))
         self._ends_call = templates(syntax.call_end, tags=True)
         self._closers = templates(spec.close)
-        self._calls_begin = _leads(self._call)
-        self._followers = (*_leads(self._parameter), *self._calls_begin, *self._ends_call, *self._closers)
+        self._calls_begin = _leads(syntax.call)
+        self._followers = (*_leads(syntax.parameter), *self._calls_begin, *self._ends_call, *self._closers)
         self._given: set[str] = set()
         self._seen = False
         self._key = ""
         self._text: list[str] = []
         self._special = syntax.special
         self._unquote = syntax.unquote
+        self._entities = syntax.entities
+        self._cdata = syntax.cdata
         self._reader: ObjectReader | None = None
         self._streams = self._fresh = self._json = False
         self._newline = self._line_start = False
@@ -102,7 +123,9 @@ class TagCalls(Region):
 
     def _string_stop(self) -> Search | None:
         if self._state == self._read_value:
-            return None if self._line_start or self._fresh else _not_plain(self._end[0].lead[0])
+            return None if self._line_start or self._fresh else _not_plain(self._end_head)
+        if self._state == self._read_cdata:
+            return _not_plain(_CDATA_END[0])
         return self._reader.stop if self._reader else None
 
     # -- tags ----------------------------------------------------------------------------------
@@ -115,6 +138,8 @@ class TagCalls(Region):
             return start if self._seen else pos
         if (end := self._marker(text, pos, final)) is not None:
             return self._end_region(text, pos, end)
+        if not self._seen and (end := self._opener(text, pos, final)):
+            return end
         if text[pos] in "{[" and not self._seen:
             self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
             return pos
@@ -130,8 +155,18 @@ class TagCalls(Region):
             raise Malformed("syntax")
         self._pass_span(text, pos)
         self._arguments.begin(call["name"])
+        self._given.clear()
         self._state = self._between_parameters
         return call.end()
+
+    def _opener(self, text: str, pos: int, final: bool) -> int:
+        """The end of an opener that the model repeats at `pos`; 0 if there is none. Raises `Wait`."""
+        for literal in self._spec.open:
+            if text.startswith(literal, pos):
+                return pos + len(literal)
+            if not final and literal.startswith(text[pos:]):
+                raise Wait
+        return 0
 
     def _between_parameters(self, text: str, pos: int, final: bool) -> int:
         pos = skip_space(text, pos)
@@ -140,7 +175,7 @@ class TagCalls(Region):
             return pos
         if parameter := match_template(self._parameter, text, pos, final=final):
             groups = parameter.groupdict()
-            self._begin_value(groups["key"].strip(), groups.get("string"))
+            self._begin_value(self._key_in(parameter), groups.get("string") or groups.get("type"))
             return parameter.end()
         if ended := match_template(self._ends_call, text, pos, final=final):
             self._complete(text, ended.end())
@@ -169,9 +204,12 @@ class TagCalls(Region):
 
     def _complete(self, text: str, end: int) -> None:
         self._end_call(text, end)
-        self._given.clear()
         self._seen = True
         self._state = self._begin
+
+    def _key_in(self, parameter: re.Match[str]) -> str:
+        key = parameter["key"].strip()
+        return key.replace("&quot;", '"').replace("&amp;", "&") if self._entities else key
 
     # -- values --------------------------------------------------------------------------------
 
@@ -179,7 +217,7 @@ class TagCalls(Region):
         arguments = self._arguments
         types = self._schemas.types(arguments.name, key)
         self._key = key
-        self._json = string == "false"
+        self._json = string not in (None, "true", "string")
         self._wraps = (
             key in _WRAPPERS
             and not arguments.count
@@ -192,7 +230,61 @@ class TagCalls(Region):
         self._newline = self._line_start = self._wrapped = self._stopped = False
         self._text = []
         self._given.add(key)
+        self._state = self._open_value if self._cdata else self._read_value
+
+    def _open_value(self, text: str, pos: int, final: bool) -> int:
+        """Look whether the value stands in CDATA."""
+        at = skip_space(text, pos)
+        if text.startswith(_CDATA, at):
+            if self._streams:
+                self._arguments.argument(self._key)
+                self._arguments.begin_string()
+            self._state = self._read_cdata
+            return at + len(_CDATA)
+        if not final and at - pos <= MAX_BLANKS and _CDATA.startswith(text[at:]):
+            raise Wait
         self._state = self._read_value
+        return pos
+
+    def _read_cdata(self, text: str, pos: int, final: bool) -> int:
+        at = text.find(_CDATA_END, pos)
+        while at >= 0:
+            try:
+                end = self._cdata_ends(text, at + len(_CDATA_END), final)
+            except Wait:
+                break
+            if end:
+                self._raw_text(text[pos:at])
+                self._finish_value()
+                return end
+            at = text.find(_CDATA_END, at + 1)
+        self._wait = True
+        stop = at
+        if at < 0:
+            stop = len(text) - (0 if final else partial_suffix(text, pos, (_CDATA_END,), len(_CDATA_END)))
+        self._raw_text(text[pos:stop])
+        return stop
+
+    def _cdata_ends(self, text: str, pos: int, final: bool) -> int:
+        """The position after the value's closing tag, if it follows the end of the CDATA; else 0."""
+        after = _short_space(text, pos)
+        if after == len(text) and not final:
+            raise Wait
+        closing = match_template(self._end, text, after, final=final)
+        return closing.end() if closing else 0
+
+    def _raw_text(self, text: str) -> None:
+        if self._streams:
+            self._arguments.string(json_string_body(text))
+        elif text:
+            self._text.append(text)
+
+    def _finish_value(self) -> None:
+        if self._streams:
+            self._arguments.end_argument()
+        else:
+            self._typed_value("".join(self._text))
+        self._state = self._between_parameters
 
     def _read_value(self, text: str, pos: int, final: bool) -> int:
         size = len(text)
@@ -207,7 +299,7 @@ class TagCalls(Region):
             if self._streams:
                 self._arguments.argument(self._key)
                 self._arguments.begin_string()
-        mark = self._end[0].lead[0]
+        mark = self._end_head
         at = text.find(mark, pos)
         while at >= 0:
             alone = self._special or (text[at - 1] == "\n" if at > pos else self._line_start)
@@ -273,7 +365,7 @@ class TagCalls(Region):
     def _replaces(self, text: str, parameter: re.Match[str], final: bool) -> bool:
         """Whether a parameter's opening tag may stand for the closing tag of the value before it."""
         arguments = self._arguments
-        key = parameter["key"].strip()
+        key = self._key_in(parameter)
         declared = self._schemas.parameters(arguments.name)
         if key in self._given or (declared and key not in declared):
             return False
@@ -291,23 +383,13 @@ class TagCalls(Region):
         self._newline = self._line_start = text.endswith("\n")
         if self._newline:
             text = text[:-1]
-        if self._streams:
-            self._arguments.string(json_string_body(text))
-        else:
-            self._text.append(text)
+        self._raw_text(text)
 
     def _end_value(self, *, layout: bool) -> None:
         if self._newline and not layout:
             self._newline = False
-            if self._streams:
-                self._arguments.string("\\n")
-            else:
-                self._text.append("\n")
-        if self._streams:
-            self._arguments.end_argument()
-        else:
-            self._typed_value("".join(self._text))
-        self._state = self._between_parameters
+            self._raw_text("\n")
+        self._finish_value()
 
     def _typed_value(self, text: str) -> None:
         arguments = self._arguments

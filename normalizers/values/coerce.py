@@ -56,6 +56,10 @@ class SchemaIndex:
     def __contains__(self, name: str) -> bool:
         return name in self._tools
 
+    def schema(self, tool: str) -> Mapping[str, Any]:
+        """The schema of a tool's arguments; empty if it declares none."""
+        return self._tools.get(tool, {})
+
     def parameters(self, tool: str) -> Mapping[str, Any]:
         properties = self._tools.get(tool, {}).get("properties")
         return properties if isinstance(properties, Mapping) else {}
@@ -142,6 +146,33 @@ def _types(
         if found := frozenset[str]().union(*(kind for kind in kinds if kind)):
             return found
     return _implied_types(schema)
+
+
+def schema_part(schema: Mapping[str, Any], root: Mapping[str, Any], key: str | None) -> Mapping[str, Any] | None:
+    """The schema of an object's property, or of an array's items if `key` is None; None if nothing declares it."""
+    for branch in _alternatives(schema, root, 0, count()):
+        properties = branch.get("properties")
+        found = properties.get(key) if key is not None and isinstance(properties, Mapping) else None
+        if found is None:
+            found = branch.get("items" if key is None else "additionalProperties")
+        if isinstance(found, Mapping):
+            return found
+    return None
+
+
+def _alternatives(
+    schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, read: Iterator[int]
+) -> Iterator[Mapping[str, Any]]:
+    """The schema and all branches of it, with local $ref resolved."""
+    if depth > _MAX_DEPTH or next(read) >= _MAX_READ:
+        return
+    yield schema
+    if (target := _resolve(schema, root)) is not None:
+        yield from _alternatives(target, root, depth + 1, read)
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        for branch in _branches(schema, keyword):
+            if isinstance(branch, Mapping):
+                yield from _alternatives(branch, root, depth + 1, read)
 
 
 def _branches(schema: Mapping[str, Any], keyword: str) -> Sequence[object]:
