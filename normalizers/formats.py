@@ -41,7 +41,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         think=THINK,
         drop=("<|tool_list_start|>", "<|tool_list_end|>"),
         result=("<|tool_response_start|>", "<|tool_response_end|>"),
-        bare=("call", "list", "object"),
+        bare=("call", "list"),
         echo=True,
     ),
     FormatSpec(
@@ -51,6 +51,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         open=("<|python_start|>",),
         close=("<|python_end|>",),
         bare=("call", "list"),
+        inline=True,
     ),
     FormatSpec(
         name="olmo3",
@@ -78,7 +79,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         open=("<|python_tag|>",),
         keys=("name", "parameters"),
         drop=("<|eom_id|>", "<|eot_id|>"),
-        bare=("object",),
+        inline=True,
     ),
     FormatSpec(
         name="llama4_json",
@@ -88,7 +89,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         # The template writes text before a call between these two.
         drop=("<|python_start|>", "<|python_end|>"),
         content_drop=("<|python_start|>", "<|python_end|>"),
-        bare=("object",),
+        inline=True,
     ),
     FormatSpec(
         name="granite",
@@ -99,7 +100,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         think=THINK,
         drop=("</tool_call>",),
         call_drop=("</tool_call>",),
-        bare=("object",),
     ),
     FormatSpec(
         name="granite_20b_fc",
@@ -108,7 +108,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         drop=("</function_call>",),
         call_drop=("</function_call>",),
     ),
-    FormatSpec(name="phi4", aliases=("phi4_mini",), dialect="json", open=("functools",), listed=True, bare=("object",)),
+    FormatSpec(name="phi4", aliases=("phi4_mini",), dialect="json", open=("functools",), listed=True),
     FormatSpec(
         name="cohere",
         aliases=("command_a", "command_r7b", "cohere2", "north_mini_code"),
@@ -223,7 +223,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         open=("[TOOL_CALLS]",),
         think=(("[THINK]", "[/THINK]"),),
         drop=("[ARGS]", "[CALL_ID]"),
-        bare=("object",),
     ),
     FormatSpec(
         name="deepseek_v3",
@@ -699,7 +698,6 @@ def _auto() -> FormatSpec:
         call_drop=tuple(mark for mark in strays if mark in of_calls),
         content_drop=tuple(mark for spec in _FORMATS for mark in spec.content_drop if mark not in ambiguous),
         think=tuple(dict.fromkeys(pair for spec in _FORMATS for pair in spec.think if pair[0][0] in "<[")),
-        bare=("call", "list", "object"),
     )
 
 
