@@ -33,6 +33,60 @@ _ESCAPES = {
 _NAME = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|([a-zA-Z][\w-]*)')
 
 
+_SHARED = {
+    # Excludes lone surrogates.
+    "code": "[0-9a-cefA-CEF] hex{3} | [dD] [0-7] hex{2}",
+    "hex": "[0-9a-fA-F]",
+    "escape": _JSON_ESCAPE,
+    "integer": f'"-"? ("0" | [1-9] [0-9]{{0,{INT_DIGITS}}})',
+    "number": f'integer ("." [0-9]{{1,{INT_DIGITS}}})? ([eE] [-+]? [0-9]{{1,2}})?',
+    "boolean": '"true" | "false"',
+    "null": '"null"',
+    "array": '"[" (value (", " value)*)? "]"',
+    "object": '"{" (member (", " member)*)? "}"',
+    "member": 'string ": " value',
+    "value": "string | number | boolean | null | array | object",
+    "ws": r'" "{1,2} | ("\x0a" | "\x0d\x0a"){1,2} [ \t]{0,32}',
+    "comma": 'ws? "," ws?',
+    "colon": 'ws? ":" ws?',
+    "loose-escape": _ANY_ESCAPE,
+    "loose-integer": "integer",
+    "loose-number": "number",
+    "loose-string": "double | single",
+    "loose-boolean": '"true" | "false" | "True" | "False"',
+    "loose-null": '"null" | "None"',
+    "loose-array": '"[" ws? (loose-value (comma loose-value)* comma?)? ws? "]"',
+    "loose-object": '"{" ws? (loose-member (comma loose-member)* comma?)? ws? "}"',
+    "loose-member": "(double | single) colon loose-value",
+    "loose-value": "loose-string | number | loose-boolean | loose-null | loose-array | loose-object",
+}
+_QUOTED = {
+    "string": ('"', _JSON_ESCAPE),
+    "double": ('"', _ANY_ESCAPE),
+    "single": ("'", _ANY_ESCAPE),
+    "three-double": ('"' * 3, _ANY_ESCAPE),
+    "three-single": ("'" * 3, _ANY_ESCAPE),
+    "python-string": ('"', _PYTHON_ESCAPE),
+}
+_IN_PYTHON = ("escape", "string", "boolean", "null", "array", "object", "member", "value")
+_LOOSE_IN_PYTHON = ("loose-string", "loose-array", "loose-object", "loose-member", "loose-value")
+
+
+def _in_python(body: str) -> str:
+    """The same expression with the rules for Python's spelling."""
+    names = (*_LOOSE_IN_PYTHON, *_IN_PYTHON)
+    return re.sub(rf"(?<![\w\"-])({'|'.join(names)})(?![\w\"-])", r"python-\1", body)
+
+
+_SHARED |= {f"python-{name}": _in_python(_SHARED[name]) for name in (*_IN_PYTHON, *_LOOSE_IN_PYTHON) if name in _SHARED}
+_SHARED |= {
+    "python-escape": _PYTHON_ESCAPE,
+    "python-boolean": '"True" | "False"',
+    "python-null": '"None"',
+    "python-loose-string": "double | single | three-double | three-single",
+}
+
+
 class TooLarge(Exception):
     """The grammar grows beyond its bound; the message says so."""
 
@@ -40,9 +94,9 @@ class TooLarge(Exception):
 class Rules:
     """The rules written so far, by name.
 
-    python: spell values as Python literals. marks: literals that no string may hold. limit: characters of all rules;
-    one more raises TooLarge. exact: write values in one spelling, as a schema has them; otherwise in every spelling
-    that the readers take.
+    python: spell values as Python literals, not as JSON. marks: literals that no string may hold. limit: characters of
+    all rules; one more raises TooLarge. exact: write values in one spelling, as a schema has them; otherwise in every
+    spelling that the readers take. `python` and `exact` may change from one rule to the next.
     """
 
     def __init__(self, *, python: bool, marks: Iterable[str] = (), limit: int = MAX_TEXT) -> None:
@@ -51,45 +105,13 @@ class Rules:
         self.marks = tuple(dict.fromkeys(mark[:MARK_SIZE] for mark in marks))
         self._limit = self._left = limit
         self._rules: dict[str, str] = {}
+        self._by_body: dict[str, str] = {}
+        """The name of the rule that `rule` added with that body."""
         self._numbers: dict[str, int] = {}
         """The last number of each name that several rules wanted."""
         self._gbnf_alone: set[str] = set()
         self._lark_alone: dict[str, str] = {}
         self.lexemes: dict[str, Lexeme] = {}
-        self._shared = {
-            # Excludes lone surrogates.
-            "code": "[0-9a-cefA-CEF] hex{3} | [dD] [0-7] hex{2}",
-            "hex": "[0-9a-fA-F]",
-            "escape": _PYTHON_ESCAPE if python else _JSON_ESCAPE,
-            "integer": f'"-"? ("0" | [1-9] [0-9]{{0,{INT_DIGITS}}})',
-            "number": f'integer ("." [0-9]{{1,{INT_DIGITS}}})? ([eE] [-+]? [0-9]{{1,2}})?',
-            "boolean": '"True" | "False"' if python else '"true" | "false"',
-            "null": '"None"' if python else '"null"',
-            "array": '"[" (value (", " value)*)? "]"',
-            "object": '"{" (member (", " member)*)? "}"',
-            "member": 'string ": " value',
-            "value": "string | number | boolean | null | array | object",
-            "ws": r'" "{1,2} | ("\x0a" | "\x0d\x0a"){1,2} [ \t]{0,32}',
-            "comma": 'ws? "," ws?',
-            "colon": 'ws? ":" ws?',
-            "loose-escape": _ANY_ESCAPE,
-            "loose-integer": "integer",
-            "loose-number": "number",
-            "loose-string": " | ".join(("double", "single", *(("three-double", "three-single") if python else ()))),
-            "loose-boolean": '"true" | "false" | "True" | "False"',
-            "loose-null": '"null" | "None"',
-            "loose-array": '"[" ws? (loose-value (comma loose-value)* comma?)? ws? "]"',
-            "loose-object": '"{" ws? (loose-member (comma loose-member)* comma?)? ws? "}"',
-            "loose-member": "(double | single) colon loose-value",
-            "loose-value": "loose-string | number | loose-boolean | loose-null | loose-array | loose-object",
-        }
-        self._quoted = {
-            "string": ('"', _PYTHON_ESCAPE if python else _JSON_ESCAPE),
-            "double": ('"', _ANY_ESCAPE),
-            "single": ("'", _ANY_ESCAPE),
-            "three-double": ('"' * 3, _ANY_ESCAPE),
-            "three-single": ("'" * 3, _ANY_ESCAPE),
-        }
 
     def text(self, root: str) -> str:
         """All rules as GBNF."""
@@ -116,18 +138,20 @@ class Rules:
 
     def shared(self, name: str) -> str:
         """Add a rule that every grammar may use, and those that it needs."""
-        if not self.exact and f"loose-{name}" in self._shared:
+        if not self.exact and f"loose-{name}" in _SHARED:
             name = f"loose-{name}"
+        if self.python and f"python-{name}" in (*_SHARED, *_QUOTED):
+            name = f"python-{name}"
         self._need(name)
         return name
 
     def _need(self, name: str) -> None:
         if name in self._rules or name in self.lexemes:
             return
-        if name in self._quoted:
-            self._add_quoted(name, *self._quoted[name])
+        if name in _QUOTED:
+            self._add_quoted(name, *_QUOTED[name])
             return
-        body = self._shared[name]
+        body = _SHARED[name]
         self.add(name, body)
         for word in re.findall(r"[a-z][a-z-]*", re.sub(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]', " ", body)):
             self._need(word)
@@ -146,7 +170,7 @@ class Rules:
 
     def _add_quoted(self, name: str, quote: str, escape: str) -> None:
         loose = escape == _ANY_ESCAPE
-        slashed = "loose-escape" if loose else "escape"
+        slashed = "loose-escape" if loose else "python-escape" if escape == _PYTHON_ESCAPE else "escape"
         self._need(slashed)
         plain = NO_SENSE if loose else NO_CONTROL
         written = "\\x22" if quote[0] == '"' else "'"
@@ -183,9 +207,16 @@ class Rules:
         return name
 
     def rule(self, hint: str, body: str) -> str:
-        """Add a rule for `body`; returns its name."""
+        """The name of a rule for `body`: a new one with `hint` in its name, or an earlier one."""
+        if (name := self._by_body.get(body)) is None:
+            name = self._by_body[body] = self._free(hint)
+            self.add(name, body)
+        return name
+
+    def reserved(self, hint: str) -> str:
+        """The name of a new rule, to be added under it."""
         name = self._free(hint)
-        self.add(name, body)
+        self._rules[name] = ""
         return name
 
     def _free(self, hint: str) -> str:

@@ -48,7 +48,7 @@ class Values(Rules):
         super().__init__(python=python, marks=marks, limit=limit)
         self._rare = frozenset(map(_rarest, self.marks))
         self._free_order = free_order
-        self._refs: dict[tuple[int, str, bool], str] = {}
+        self._refs: dict[tuple[int, str, bool, bool], str] = {}
         self._size = 0
         self._depth = 0
 
@@ -106,9 +106,9 @@ class Values(Rules):
                 return self.shared(kind)
 
     def _reference(self, reference: str, root: Schema, hint: str) -> str:
-        key = (id(root), reference, self.exact)
+        key = (id(root), reference, self.exact, self.python)
         if key not in self._refs:
-            name = self._refs[key] = self.rule(reference, "")  # reserves the name: the schema may refer to itself
+            name = self._refs[key] = self.reserved(reference)  # the schema may refer to itself
             self.add(name, self.value(resolved(reference, root), root, hint))
         return self._refs[key]
 
