@@ -178,17 +178,12 @@ class Rules:
         regex = f"{written * len(quote)}({chars}|{_ESCAPES[escape]})*{written * len(quote)}"
         self.lexemes[name] = Lexeme(regex, holding(self.marks), lazy=len(quote) > 1)
         self.add(name, f"{literal(quote)} {name}-rest")
-        self._add_states(states(f"{name}-rest", {quote: ""}, self.marks, escape=slashed, never=plain))
-
-    def _add_states(self, found: Mapping[str, str]) -> None:
-        for name, body in found.items():
-            self.add(name, body)
-            self._gbnf_alone.add(name)
+        self.add_states(states(f"{name}-rest", {quote: ""}, self.marks, escape=slashed, never=plain))
 
     def until(self, hint: str, end: str, dead: Iterable[str]) -> str:
         """A rule for text up to and with the literal `end`, which holds none of the `dead` ones."""
         name, dead = self._free(hint), tuple(dead)
-        self._add_states(states(name, {end: ""}, dead))
+        self.add_states(states(name, {end: ""}, dead))
         self._gbnf_alone.discard(name)
         self.lexemes[name] = Lexeme(f"{ANY}*{quoted(end)}", holding(dead), lazy=True)
         return name
@@ -196,15 +191,29 @@ class Rules:
     def free(self, name: str, after: Mapping[str, str], dead: Iterable[str] = ()) -> str:
         """A rule for any text that may end anywhere, with an expression for what follows each of the literals."""
         dead = tuple(dead)
-        self._add_states(states(name, after, dead, may_end=True, never=""))
+        self.add_states(states(name, after, dead, may_end=True, never=""))
+        self.add_lark(name, self.free_lexemes(name, after, holding(dead)))
+        return name
+
+    def free_lexemes(self, name: str, after: Mapping[str, str], but: str) -> str:
+        """The same for Lark alone, as an expression. but: a regular expression of the beginnings to leave out."""
         tail = f"{name}-tail"
-        self.lexemes[tail] = Lexeme("(?s:.+)", holding(dead))
+        self.lexemes[tail] = Lexeme("(?s:.+)", but)
         choices = [f"{tail}?"]
         for number, (mark, follows) in enumerate(after.items()):
-            self.lexemes[f"{name}-to-{number}"] = Lexeme(f"(?s:.*){quoted(mark)}", holding(dead), lazy=True)
+            self.lexemes[f"{name}-to-{number}"] = Lexeme(f"(?s:.*){quoted(mark)}", but, lazy=True)
             choices.append(f"{name}-to-{number} {follows}")
-        self._lark_alone[name] = " | ".join(choices)
-        return name
+        return " | ".join(choices)
+
+    def add_states(self, found: Mapping[str, str]) -> None:
+        """Add rules for GBNF alone."""
+        for name, body in found.items():
+            self.add(name, body)
+            self._gbnf_alone.add(name)
+
+    def add_lark(self, name: str, body: str) -> None:
+        """Add a rule for Lark alone, in place of that for GBNF if there is one of that name."""
+        self._lark_alone[name] = body
 
     def rule(self, hint: str, body: str) -> str:
         """The name of a rule for `body`: a new one with `hint` in its name, or an earlier one."""

@@ -49,6 +49,7 @@ class Values(Rules):
         self._rare = frozenset(map(_rarest, self.marks))
         self._free_order = free_order
         self._refs: dict[tuple[int, str, bool, bool], str] = {}
+        self._constants: set[str] = set()
         self._size = 0
         self._depth = 0
 
@@ -58,8 +59,11 @@ class Values(Rules):
             spelled = {_spelled(value, python=True), _spelled(value, python=False)}
             if isinstance(value, str) and not any(char in "'\\" or char < " " for char in value):
                 spelled.add(f"'{value}'")
-        self._spend(sum(map(len, spelled)))
-        return either([literal(text) for text in sorted(spelled)])
+        found = either([literal(text) for text in sorted(spelled)])
+        if found not in self._constants:
+            self._constants.add(found)
+            self._spend(len(found))
+        return found
 
     def value(self, schema: object, root: Schema, hint: str) -> str:
         """An expression for the values of a schema."""
@@ -195,10 +199,7 @@ class Values(Rules):
         wanted = dict.fromkeys(key for key in items(schema, "required") if isinstance(key, str))
         required = [*(key for key in known if key in wanted), *(key for key in wanted if key not in known)]
         keys = [*required, *(key for key in known if key not in wanted)]
-        written = [
-            self.rule(f"{hint}-{key}", write(key, grouped(self.value(known.get(key, ANY), root, f"{hint}-{key}"))))
-            for key in keys
-        ]
+        written = [self.rule(key, write(key, grouped(self.value(known.get(key, ANY), root, key)))) for key in keys]
         if not written:
             return '""'
         if self.exact:
@@ -209,7 +210,7 @@ class Values(Rules):
             return self._in_any_order(written, len(required) if self.exact else 0, between, last)
         if self.exact:
             return self._in_order(written, len(required), between, hint)
-        any_member = self.rule(f"{hint}-any", either(written))
+        any_member = self.rule("any", either(written))
         more = f"({between} {any_member})*"
         return f"({any_member} {more}{f' {last}?' if last else ''})?"
 
@@ -249,6 +250,48 @@ class Values(Rules):
         if not self.exact and open_ended(schema):
             return self.shared("object")
         return self._braced(self.members(schema, schema, function["name"], self.json_member))
+
+    def all_arguments(self, function: Schema) -> str:
+        """The same, with all of the required ones even if not `exact`; others may repeat.
+
+        Many required ones come in the schema's order.
+        """
+        schema = parameters(function)
+        wanted = dict.fromkeys(key for key in items(schema, "required") if isinstance(key, str))
+        if self.exact or not wanted:
+            return self.arguments(function)
+        known = properties(schema)
+
+        def member(key: str) -> str:
+            return self.rule(key, self.json_member(key, grouped(self.value(known.get(key, ANY), schema, key))))
+
+        needed = [
+            member(key) for key in (*(key for key in known if key in wanted), *(k for k in wanted if k not in known))
+        ]
+        others = [member(key) for key in known if key not in wanted]
+        if open_ended(schema):
+            others.append(self.shared("member"))
+        return self._braced(self._with_all(needed, self.rule("o", either(others)) if others else ""))
+
+    def _with_all(self, needed: Sequence[str], other: str) -> str:
+        """The needed members, in any order if there are few, with any number of others between them."""
+        comma = self.shared("comma")
+        every = (1 << len(needed)) - 1
+        in_any_order = len(needed) <= self._free_order
+        rests = {every: f"({comma} {other})* {comma}?" if other else f"{comma}?"}
+
+        def choice(taken: int) -> str:
+            """The next needed member, and what follows it, once those with these bits are written."""
+            left = [at for at in range(len(needed)) if not taken >> at & 1]
+            return either([f"{needed[at]} {rest(taken | 1 << at)}" for at in (left if in_any_order else left[:1])])
+
+        def rest(taken: int) -> str:
+            if taken not in rests:
+                before = f"({comma} {other})* " if other else ""
+                rests[taken] = self.rule("o", f"{before}{comma} {choice(taken)}")
+            return rests[taken]
+
+        return f"({other} {comma})* {choice(0)}" if other else choice(0)
 
     def _braced(self, members: str) -> str:
         if self.exact:
