@@ -217,6 +217,7 @@ class Answer:
                 allow_calls=request.tool_choice != "none",
                 parallel=request.parallel_tool_calls,
                 guarded=self.guarded,
+                unmarked_guarded=self.unmarked_guarded,
             )
             choice = self.choices[index] = _Choice(index, text)
             self._only = choice if len(self.choices) == 1 else None

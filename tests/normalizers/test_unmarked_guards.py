@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from normalizers import registry
-from normalizers.read import ARGUMENT_KEYS
+from normalizers import Event, coalesce, fold, normalizer, registry
+from normalizers.events import ToolArgs, ToolStart
+from normalizers.read import ARGUMENT_KEYS, BEGINNING
 from normalizers.values.loose_json import read_loosely
 from normalizers.write.grammar import Notation, guarded
-from normalizers.write.grammar.unmarked import BEGINNING
 from tests.normalizers.gbnf import Machine
 from tests.normalizers.test_guards import TEXTS, TOOLS, Json, many, matcher, sampled
 
@@ -124,7 +124,7 @@ CALLS = [
     f'{{"function": {ONE}}}',
     f'{{"type": "function", {ONE[1:]}',
     f'{ONE}\n{{"temp_c": 21}}',
-    f'```json\n{ONE}\n{{"temp_c": 21, "in": ["Rome"]}}\n```',
+    f'```json\n{ONE}\n```\n{{"temp_c": 21, "in": ["Rome"]}}',
     call(days=3, city='é 漢 \U0001f600 "quoted" \\ </x> [y]', unit="celsius"),
     call("save.all", items=[1, 2.5, None], options={"a": [1]}, flag=True, either="x", any=None),
 ]
@@ -174,6 +174,9 @@ REFUSED = [
     f'{ONE}\n{{"temp_c": 21}} degrees',
     f"{ONE}\n[1]",
     f"[{ONE}, 1]",
+    f'{ONE}, {{"temp_c": 21}}',
+    f'{ONE}\n{{"id": 1, "name": "Bob"}}',
+    f'```json\n{ONE}\n{{"temp_c": 21}}\n```',
 ]
 
 
@@ -285,7 +288,7 @@ def test_every_text_that_begins_a_call_is_calls(format: str, notation: Notation)
     text = grammar(format, notation)
     machine = Machine(text) if notation == "gbnf" else None
     begin = matcher(text) if notation == "lark" else None
-    for seed in range(4 * TEXTS):
+    for seed in range(TEXTS):
         random = Random(f"{format}{seed}")
         start, size = random.choice(STARTS), random.choice([5, 40, 150])
         assert BEGINNING.match(start)
@@ -324,3 +327,62 @@ def test_long_names_make_no_deep_expressions() -> None:
         assert accepts(beginning + ', "arguments": {}}')
         assert accepts(beginning[:-1])
         assert not accepts(beginning)
+
+
+SPLITS = 2
+
+
+def heard(format: str, pieces: list[str], reason: str = "stop", *, guard: bool = True) -> list[Event]:
+    """The events of an answer that comes in these pieces; ids are left out."""
+    reader = normalizer(registry.get(format), TOOLS, ids=lambda: "id", unmarked_guarded=guard)
+    events = [event for piece in pieces for event in reader.feed(piece)]
+    return coalesce([*events, *reader.finish(reason)])
+
+
+def cut_up(text: str, random: Random) -> list[str]:
+    at = sorted({random.randint(0, len(text)) for _ in range(random.randint(1, 12))})
+    return [text[low:high] for low, high in zip([0, *at], [*at, len(text)], strict=True)]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_answer_of_the_grammar_is_the_same_whole_and_streamed(format: str) -> None:
+    machine = Machine(grammar(format, "gbnf"))
+    for seed in range(TEXTS):
+        random = Random(f"{format}{seed}")
+        text = machine.made_up(random, random.choice([*STARTS, "", "{", "["]), random.choice([5, 40, 150]))
+        whole = heard(format, [text])
+        assert heard(format, list(text)) == whole, text
+        for _ in range(SPLITS):
+            assert heard(format, cut_up(text, random)) == whole, text
+        said = fold(whole)
+        if text.startswith(tuple(STARTS)):
+            assert len(said.tool_calls) == check_calls(text), text
+            assert {call.name for call in said.tool_calls} <= NAMES
+            assert not said.warnings
+            assert not said.content or "name" not in json.loads(read_loosely(said.content) or "")
+        # Cut anywhere, it keeps what was sent.
+        cut = text[: random.randint(0, len(text))]
+        assert heard(format, list(cut), "length") == heard(format, [cut], "length"), cut
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("text", [*CALLS, *SEVERAL])
+def test_a_guarded_call_leaves_from_its_name_on(format: str, text: str) -> None:
+    events = heard(format, list(text))
+    assert events == heard(format, list(text), guard=False)
+    reader = normalizer(registry.get(format), TOOLS, unmarked_guarded=True)
+    sent = 0
+    for at, char in enumerate(text):
+        kinds = [type(event) for event in reader.feed(char)]
+        sent += ToolArgs in kinds
+        if ToolStart in kinds and not sent:
+            assert re.search(r'"(get_weather|now|save.all|book)"', text[: at + 1])
+    assert reader.unmarked
+    assert sent > 1 or "now" in text or "{}" in text
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_free_text_is_read_as_without_a_guard(format: str) -> None:
+    for text in FREE:
+        for reason in ("stop", "length"):
+            assert heard(format, list(text), reason) == heard(format, [text], reason, guard=False), text

@@ -62,7 +62,7 @@ def guard(
     """
     rules.exact = False
     bodies = _bodies(rules, spec, functions, several, any_mark)
-    unmarked = unmarked and spec.dialect not in _NEVER_UNMARKED
+    unmarked = unmarked and spec.unmarked != "never" and spec.dialect not in _NEVER_UNMARKED
     if not bodies and not unmarked:
         return Guarded(False, False)
     rest = _FREE
@@ -79,7 +79,10 @@ def guard(
         rules.free(rest, _reasoning(rules, spec, "thought-rest", rest), dead)
     if unmarked:
         thoughts = _reasoning(rules, spec, "thought-first", START)
-        unmarked = begin_unmarked(rules, START, _FREE, functions, after=marks, reasoning=thoughts, several=several)
+        results = spec.unmarked == "last"
+        unmarked = begin_unmarked(
+            rules, START, _FREE, functions, after=marks, reasoning=thoughts, several=several, results=results
+        )
     if not unmarked:
         rules.add(START, _FREE)
     if spec.think:

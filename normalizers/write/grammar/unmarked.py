@@ -1,18 +1,17 @@
 """Calls without marks: an answer that begins as one can only go on as nothing but complete calls.
 
 Such an answer begins, after white space, with a fence or none, a list's bracket or none, and an object whose first key
-names a declared tool: see BEGINNING. Any other text is free, JSON that is no call, for example.
+names a declared tool: see `normalizers.read.BEGINNING`. Any other text is free, JSON that is no call, for example.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from normalizers.read import ARGUMENT_KEYS, NAME_KEYS
+from normalizers.read import ARGUMENT_KEYS, CALL_KEYS, NAME_KEYS, OF_FENCE, OF_FUNCTION, OF_LIST, OF_NAME, OF_OBJECT
 from normalizers.write.grammar.automaton import Moves, moves, quoted, state_names
 from normalizers.write.grammar.gbnf import either, literal, none_of, one_of
 from normalizers.write.grammar.lark import Lexeme
@@ -27,16 +26,6 @@ _INFO = string.ascii_letters + string.digits + "_+-. \t"
 """Characters of what may stand behind a fence: `json`, `tool_call`."""
 
 _WS = r"[ \t\r\n]*"
-_FENCED = rf"{_FENCE}[a-zA-Z0-9_+\-. \t]*\r?\n{_WS}"
-_LISTED = rf"\[{_WS}"
-_OBJECT = rf'\{{{_WS}("type"{_WS}:{_WS}"function"{_WS},{_WS})*'
-_NAMED = rf'"({"|".join(_NAME_KEYS)})"{_WS}:{_WS}"'
-_NESTED = rf'"function"{_WS}:{_WS}\{{{_WS}'
-
-BEGINNING = re.compile(rf"{_WS}({_FENCED})?({_LISTED})?{_OBJECT}({_NESTED})?{_NAMED}")
-"""An answer up to the name of its first call. If a declared tool's name follows, as JSON spells it and with its closing
-quote, nothing but complete calls may follow."""
-
 _MAX_DEPTH = 32
 """Brackets of an expression within each other."""
 
@@ -53,19 +42,20 @@ def begin_unmarked(
     after: Mapping[str, str],
     reasoning: Mapping[str, str],
     several: bool,
+    results: bool,
 ) -> bool:
     """Adds the rule `start` of an answer: nothing but calls without marks, or any other text.
 
     free: the rule of free text; each mark in it is followed by what `after` has. reasoning: what follows a mark of
-    `after` if only white space stands before it. several: more than one call may come. False if all names of tools
-    hold marks.
+    `after` if only white space stands before it. several: more than one call may come. results: another object may
+    follow the calls. False if all names of tools hold marks.
     """
     known = {function["name"]: function for function in functions}
     tools = {_inside(name): tool for name, tool in known.items() if not any(mark in name for mark in after)}
     if not tools:
         return False
     python, rules.python = rules.python, False
-    calls = _Calls(rules, tools, several=several)
+    calls = _Calls(rules, tools, several=several, results=results)
     rules.python = python
     beginnings = _beginnings(tools, reasoning)
     rules.add_states(beginnings.states(start, free, after, reasoning, also=calls.answers()))
@@ -86,7 +76,7 @@ def _quoted(text: str) -> str:
 class _Calls:
     """Rules for answers that are nothing but calls. tools: by name, as it is spelled within its quotes."""
 
-    def __init__(self, rules: Values, tools: Mapping[str, Schema], *, several: bool) -> None:
+    def __init__(self, rules: Values, tools: Mapping[str, Schema], *, several: bool, results: bool) -> None:
         self._rules = rules
         self._several = several
         self._ws, self._comma = rules.shared("ws"), rules.shared("comma")
@@ -106,24 +96,23 @@ class _Calls:
         self._more = f" ({between} {call})*" if several else ""
         self._more_in_list = f" ({self._comma} {call})*" if several else ""
         # Some models go on with what they take for the call's result.
-        self._last = f"({between} {self._result()})? {self._ws}?"
+        self._last = f"({self._ws}? {self._result()})? {self._ws}?" if results else f"{self._ws}?"
 
     def answers(self) -> str:
         """All of these answers, for GBNF."""
         blanks, body = self._rules.reserved("blanks"), self._rules.reserved("calls")
         call = self._call(blanks)
         listed = f'"[" {blanks} {call}{self._more_in_list} {self._ws}? "]"'
-        calls = f"({call}{self._more} | {listed}) {self._last}"
-        self._rules.add_states({blanks: f"{one_of(_BLANKS)}*", body: calls})
+        self._rules.add_states({blanks: f"{one_of(_BLANKS)}*", body: f"({call}{self._more} | {listed})"})
         fence = rf'{literal(_FENCE)} {one_of(_INFO)}* "\x0d"? "\x0a"'
-        return f"{blanks} ({body} | {fence} {blanks} {body} {literal(_FENCE)} {self._ws}?)"
+        return f"{blanks} ({body} | {fence} {blanks} {body} {self._ws}? {literal(_FENCE)}) {self._last}"
 
     def after_name(self, *, nested: bool, listed: bool, fenced: bool) -> str:
         """The rest of an answer behind `named`, by what stands before the name."""
         closing = f'"}}" {self._ws}? "}}"' if nested else '"}"'
         more = f'{self._more_in_list} {self._ws}? "]"' if listed else self._more
-        fence = f" {literal(_FENCE)} {self._ws}?" if fenced else ""
-        return f"{closing}{more} {self._last}{fence}"
+        fence = f" {self._ws}? {literal(_FENCE)}" if fenced else ""
+        return f"{closing}{more}{fence} {self._last}"
 
     def _call(self, ws: str) -> str:
         """A call's object. ws: the white space up to the name."""
@@ -134,8 +123,8 @@ class _Calls:
         return f'"{{" {ws} {kind} ({named} | {nested})'
 
     def _result(self) -> str:
-        """An object whose first key is none of a call's first keys."""
-        rules, words = self._rules, (*_NAME_KEYS, "type", "function")
+        """An object whose first key is none of a call's."""
+        rules, words = self._rules, sorted(CALL_KEYS)
         key, inner, rest = (rules.reserved(hint) for hint in ("key", "other", "rest"))
         others = _Automaton()
         for word in words:
@@ -167,7 +156,7 @@ def _in_lark(
     rules.add_lark(unnamed, rules.free_lexemes(unnamed, after, f'({names})"(?s:.*)'))
     for at in range(8):
         nested, listed, fenced = bool(at & 1), bool(at & 2), bool(at & 4)
-        beginning = f"{_WS}{_FENCED * fenced}{_LISTED * listed}{_OBJECT}{_NESTED * nested}{_NAMED}"
+        beginning = f"{_WS}{OF_FENCE * fenced}{OF_LIST * listed}{OF_OBJECT}{OF_FUNCTION * nested}{OF_NAME}"
         rules.lexemes[f"{start}-call-{at}"] = Lexeme(beginning, lazy=True)
         rest = calls.after_name(nested=nested, listed=listed, fenced=fenced)
         choices.append(f"{start}-call-{at} ({unnamed} | {calls.named} {rest})")
@@ -175,7 +164,7 @@ def _in_lark(
 
 
 def _beginnings(names: Iterable[str], reasoning: Iterable[str]) -> _Automaton:
-    """Of an answer up to the end of the first call's name, as BEGINNING has them, or up to reasoning."""
+    """An answer up to the end of its first call's name, as `normalizers.read.BEGINNING` has it, or up to reasoning."""
     found = _Automaton()
     line, item, outer, inner, key, name = (found.node() for _ in range(6))
     for mark in reasoning:
