@@ -146,7 +146,7 @@ async def test_every_call_that_mlx_begins_can_be_read(mlx: str, record_property:
 
 def calls_alone(guard: str) -> str:
     """The grammar of a guard without the way from a call's beginning to free text, and without results."""
-    lines = guard.replace("(ws? ([,;] ws?)? x-result)?", "").splitlines(keepends=True)
+    lines = guard.replace("(ws? x-result)?", "").splitlines(keepends=True)
     leave = re.compile(r"\[\^(?:\\.|[^\]\\])*\]f(\|f0)?\|?")
     return "".join(leave.sub("", line).replace("()?", "") if line.startswith("start") else line for line in lines)
 

@@ -86,7 +86,7 @@ class _Calls:
         each = []
         for name, tool in tools.items():
             rules.exact = tool.get("strict") is True
-            arguments = rules.rule("arguments", rules.all_arguments(tool))
+            arguments = rules.rule("arguments", rules.arguments(tool, all_required=True))
             rules.exact = False
             each.append(f"{literal(name + chr(34))} {given} {arguments}")
         self.named = rules.rule("named", f"{either(each)} {self._ws}?")

@@ -189,9 +189,16 @@ class Values(Rules):
         return f"{self.constant(key)} {self.shared('colon')} {value}"
 
     def members(
-        self, schema: Schema, root: Schema, hint: str, write: Callable[[str, str], str], separator: str = ", "
+        self,
+        schema: Schema,
+        root: Schema,
+        hint: str,
+        write: Callable[[str, str], str],
+        separator: str = ", ",
+        *,
+        all_required: bool = False,
     ) -> str:
-        """The members of an object, each at most once; with `exact` all of the required ones.
+        """The members of an object, each at most once; with `exact` or `all_required` all of the required ones.
 
         Many exact members come in the schema's order, the required ones first. Many others may repeat.
         """
@@ -207,9 +214,12 @@ class Values(Rules):
         else:
             between, last = (self.shared("comma"),) * 2 if separator else (f"{self.shared('ws')}?", "")
         if len(written) <= self._free_order:
-            return self._in_any_order(written, len(required) if self.exact else 0, between, last)
+            return self._in_any_order(written, len(required) if self.exact or all_required else 0, between, last)
         if self.exact:
             return self._in_order(written, len(required), between, hint)
+        if all_required and required:
+            others = written[len(required) :]
+            return self._with_all(written[: len(required)], self.rule("any", either(others)) if others else "")
         any_member = self.rule("any", either(written))
         more = f"({between} {any_member})*"
         return f"({any_member} {more}{f' {last}?' if last else ''})?"
@@ -244,34 +254,16 @@ class Values(Rules):
             return f"{f' {between} '.join(first)} {rest}".strip()
         return f"({' | '.join(reversed(alternatives))})?"
 
-    def arguments(self, function: Schema) -> str:
-        """A tool's arguments as one JSON object."""
+    def arguments(self, function: Schema, *, all_required: bool = False) -> str:
+        """A tool's arguments as one JSON object. all_required: see `members`."""
         schema = parameters(function)
         if not self.exact and open_ended(schema):
-            return self.shared("object")
-        return self._braced(self.members(schema, schema, function["name"], self.json_member))
-
-    def all_arguments(self, function: Schema) -> str:
-        """The same, with all of the required ones even if not `exact`; others may repeat.
-
-        Many required ones come in the schema's order.
-        """
-        schema = parameters(function)
-        wanted = dict.fromkeys(key for key in items(schema, "required") if isinstance(key, str))
-        if self.exact or not wanted:
-            return self.arguments(function)
-        known = properties(schema)
-
-        def member(key: str) -> str:
-            return self.rule(key, self.json_member(key, grouped(self.value(known.get(key, ANY), schema, key))))
-
-        needed = [
-            member(key) for key in (*(key for key in known if key in wanted), *(k for k in wanted if k not in known))
-        ]
-        others = [member(key) for key in known if key not in wanted]
-        if open_ended(schema):
-            others.append(self.shared("member"))
-        return self._braced(self._with_all(needed, self.rule("o", either(others)) if others else ""))
+            needed = dict.fromkeys(key for key in items(schema, "required") if isinstance(key, str))
+            if not (all_required and needed):
+                return self.shared("object")
+            written = [self.rule(key, self.json_member(key, self.shared("value"))) for key in needed]
+            return self._braced(self._with_all(written, self.shared("member")))
+        return self._braced(self.members(schema, schema, function["name"], self.json_member, all_required=all_required))
 
     def _with_all(self, needed: Sequence[str], other: str) -> str:
         """The needed members, in any order if there are few, with any number of others between them."""
