@@ -83,7 +83,7 @@ class FormatSpec:
     calls followed by JSON that is no call."""
     inline: bool = False
     """The models are taught to write calls without marks, so that one also counts at the start of an answer that goes
-    on, and at the end of any answer. JSON in the dialect ``json``, else the forms of `bare`."""
+    on in words, and a list (see `bare`) at the end of a line that begins with words."""
     calls_in_reasoning: Literal["last", "never"] = "last"
     """Where a call within reasoning counts. ``last``: where the answer ends right after it."""
     listed: bool = False

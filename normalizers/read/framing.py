@@ -318,7 +318,7 @@ class Framing(Normalizer):
             return self._emit(text, start, at)
         if literal == FENCE:
             return self._at_fence(text, start, begin, at)
-        if literal in ("{", "["):
+        if literal == "[":
             return self._at_bracket(text, start, begin, at)
         if literal == "\n":
             self._at_line_start = True
@@ -326,7 +326,7 @@ class Framing(Normalizer):
         if self._fenced or self._before(text, begin, at).endswith("`"):
             return None  # quoted
         if literal in self._strays:
-            return self._at_stray(text, start, found, reason)
+            return self._at_stray(text, start, begin, found, reason)
         begins_line = self._is_first(text, start, at) or bool(_LINE_START.search(self._before(text, begin, at)))
         if literal in self._thinks and not begins_line:
             return None  # a word of a sentence
@@ -358,29 +358,32 @@ class Framing(Normalizer):
         return None
 
     def _at_bracket(self, text: str, start: int, begin: int, at: int) -> int | None:
-        """A bracket may begin calls without marks, where models are taught to write them behind other text."""
+        """A list of calls may begin, where models are taught to write them without marks, behind other text, too."""
         quoted = self._fenced or self._before(text, begin, at).endswith("`")
         if quoted or self._was_refused(text, begin, at) or not self._unmarked_heads or self._spec.unmarked == "alone":
             return None
         return self._try_unmarked(self._emit(text, start, at), follows_text=True)
 
-    def _at_stray(self, text: str, start: int, found: re.Match[str], reason: str | None) -> int | None:
-        """Drop a mark that begins nothing: at the end of a line or of the answer, beside other marks or a call."""
+    def _at_stray(self, text: str, start: int, begin: int, found: re.Match[str], reason: str | None) -> int | None:
+        """Drop a mark that begins nothing, unless it is a word of a sentence."""
         literal, at, end = found.group(), found.start(), found.end()
         if literal in self._spec.close and self._open_in_text:
             self._open_in_text = False
             return None
         owed = literal in self._spec.close and self._owes_close
         self._owes_close = self._owes_close and not owed
-        if not (owed or (literal in self._spec.drop and is_token(literal)) or self._is_first(text, start, at)):
+        if not (owed or (self._gap == "call" and self._is_first(text, start, at))):
+            before = self._before(text, begin, at)[-1:]
             blanks = _INDENT.match(text, end, end + MAX_BLANKS)
             after = blanks.end() if blanks else end
             tail = text[after : after + self._longest]
             if reason is None and (not tail or any(mark.startswith(tail) for mark in self._literals)):
                 return self._emit(text, start, at)
-            if not (not tail or tail[0] == "\n" or tail.startswith(tuple(self._literals))):
+            beside_mark = tail.startswith(tuple(self._literals))
+            if not beside_mark and _is_word(literal, before, tail[:1], spaced=after > end):
                 return None
         self._emit(text, start, at)
+        self._last = _DROPPED
         self._writer.warn("stray_marker", literal)
         self._switch(self._read_text)  # looks again at the white space after it
         return end
@@ -592,6 +595,21 @@ _Table = tuple[frozenset[str], int, Search, Search, tuple[str, ...], frozenset[s
 _TABLES: dict[tuple[FormatSpec, bool, bool], _Table] = {}
 
 
+_DROPPED = "\0"
+"""Stands for a mark that was dropped, in the text before another."""
+_OPENS_WORD = "\"'([|“‘*"
+_ENDS_WORD = "\"').,:;?!]|”’*"
+
+
+def _is_word(mark: str, before: str, after: str, *, spaced: bool) -> bool:
+    """Whether a mark between these characters ("" at an end of the answer) is a word. spaced: white space follows."""
+    ends_line = after in ("", "\n")
+    apart = before.isspace() or before in _OPENS_WORD
+    if not is_token(mark):
+        return apart and before not in ("", "\n") if ends_line else True
+    return apart and not ends_line and (spaced or after in _ENDS_WORD)
+
+
 def _begins_mark(spec: FormatSpec, text: str) -> bool:
     """Whether the text is the beginning of a mark that ends calls."""
     return len(text) > 1 and any(
@@ -624,7 +642,7 @@ def _scanner(spec: FormatSpec, calls: bool, lines: bool) -> _Table:
         literals.add(FENCE)
         others = {"\n"} if lines else set()
         if calls and spec.inline:
-            others |= {"{", "["} if spec.dialect == "json" else {"["}
+            others |= {"["} if "list" in spec.bare else set()
         ordered = sorted(literals | others, key=len, reverse=True)
         scan = re.compile("|".join(map(re.escape, ordered)) or _NOTHING).search
         heads = tuple(sorted({literal[0] for literal in ordered}))

@@ -16,7 +16,7 @@ from normalizers.values.loose_json import Malformed
 
 Search = Callable[..., "re.Match[str] | None"]
 NOT_A_CALL = "not_a_call"
-_PROSE = frozenset({"syntax", "arguments_not_an_object"})
+_PROSE = frozenset({NOT_A_CALL, "syntax", "arguments_not_an_object"})
 """How a call fails that is none: prose about the mark before it, say."""
 
 MAX_HELD = 1 << 20

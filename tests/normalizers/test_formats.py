@@ -163,7 +163,13 @@ LLAMA3: dict[str, Case] = {
         TWO,
         (),
     ),
-    "behind prose": ('Here: {"name": "ping", "parameters": {}}', "Here: ", "", [("ping", {})], ()),
+    "behind prose": (
+        'Here: {"name": "ping", "parameters": {}}',
+        'Here: {"name": "ping", "parameters": {}}',
+        "",
+        [],
+        (),
+    ),
     "within prose": (
         'Here: {"name": "ping", "parameters": {}} ok',
         'Here: {"name": "ping", "parameters": {}} ok',
