@@ -133,8 +133,9 @@ class Answer:
     reasoning_open: the text starts within the model's reasoning. healed: the repairs to the request's history,
     counted by kind. The answer's `ctxgate` field reports them, and the fallback that answers.
 
-    guarded: every call that the model begins is certain to be readable, so it can be sent piece by piece. Any other is
-    held back until it is complete. Set it before the first payload.
+    guarded, unmarked_guarded: every call that a mark begins is certain to be readable, so it can be sent piece by
+    piece, and so is every call without marks that begins the answer. Any other is held back until it is complete. Set
+    both before the first payload.
     """
 
     __slots__ = (
@@ -150,6 +151,7 @@ class Answer:
         "chunks",
         "guarded",
         "healed",
+        "unmarked_guarded",
         "usage",
     )
 
@@ -165,7 +167,7 @@ class Answer:
         reasoning_open: bool = False,
         healed: Mapping[str, int] = _NOTHING,
     ) -> None:
-        self.guarded = False
+        self.guarded = self.unmarked_guarded = False
         self.healed = healed
         self._request = request
         self._spec = spec
@@ -215,6 +217,7 @@ class Answer:
                 allow_calls=request.tool_choice != "none",
                 parallel=request.parallel_tool_calls,
                 guarded=self.guarded,
+                unmarked_guarded=self.unmarked_guarded,
             )
             choice = self.choices[index] = _Choice(index, text)
             self._only = choice if len(self.choices) == 1 else None

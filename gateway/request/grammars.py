@@ -47,7 +47,10 @@ def raw_text(
         guard = _guard(write, spec, tools, calls, notation)
         if guard is None:
             return free
-        return replace(free, grammar=guard.text, in_reasoning=guard.in_reasoning, starts=(*spec.open, *spec.begins))
+        starts = (*spec.open, *spec.begins) if guard.marked else ()
+        return replace(
+            free, grammar=guard.text, in_reasoning=guard.in_reasoning, starts=starts, unmarked=guard.unmarked
+        )
     if names is not None:
         # The model calls a named tool once.
         calls, answer = 1 if len(names) == 1 else calls, None
