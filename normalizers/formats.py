@@ -129,9 +129,11 @@ _FORMATS: tuple[FormatSpec, ...] = (
         close=("</tool_calls>",),
         listed=True,
         think=THINK,
-        drop=("<answer>", "</answer>"),
-        content_drop=("<answer>", "</answer>"),
-        result=("<tool_responses>", "</tool_responses>"),
+        # The prompt asks for answers that begin so.
+        first=("助手：",),
+        drop=("<answer>\n助手：", "<answer>", "</answer>"),
+        content_drop=("<answer>\n助手：", "<answer>", "</answer>"),
+        result=("<tool_response>", "</tool_response>"),
     ),
     FormatSpec(
         name="jamba",
@@ -164,7 +166,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         # The template writes text beside calls as a turn of its own.
         drop=("<SPECIAL_11>Assistant", "<SPECIAL_12>"),
         content_drop=("<SPECIAL_11>Assistant", "<SPECIAL_12>"),
-        result=("<TOOL_RESPONSE>", "</TOOL_RESPONSE>"),
+        result=("<TOOL_RESPONSE>[", "]</TOOL_RESPONSE>"),
     ),
     FormatSpec(
         name="internlm2",
@@ -225,6 +227,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
     ),
     FormatSpec(
         name="deepseek_v3",
+        aliases=("deepseek_r1",),
         dialect="named",
         syntax=NamedSyntax(
             written="<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>",
@@ -261,13 +264,12 @@ _FORMATS: tuple[FormatSpec, ...] = (
     FormatSpec(
         name="deepseek_json",
         dialect="json",
-        open=("<｜tool▁call▁begin｜>",),
-        close=("<｜tool▁call▁end｜>",),
+        open=("<｜tool▁call▁begin｜>", "<｜tool▁calls▁begin｜>"),
+        close=("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
         keys=("name", "parameters"),
         think=THINK,
-        drop=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", *_DEEPSEEK_TOKENS),
-        call_drop=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
-        content_drop=("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
+        drop=_DEEPSEEK_TOKENS,
+        content_drop=("<｜tool▁calls▁end｜>",),
         result=("<｜tool▁output▁begin｜>", "<｜tool▁output▁end｜>"),
     ),
     FormatSpec(
@@ -431,7 +433,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
     ),
     FormatSpec(
         name="glm45",
-        aliases=("glm46", "glm47"),
+        aliases=("glm46", "glm47", "spark25"),
         dialect="tags",
         syntax=TagSyntax(
             call=("{name}",),
@@ -499,6 +501,10 @@ _FORMATS: tuple[FormatSpec, ...] = (
         think=tuple((f"<think{suffix}>", f"</think{suffix}>") for suffix in _HY),
         drop=_HY_TURN,
         content_drop=_HY_TURN,
+        result=(
+            "<tool_responses:opensource>\n<tool_response:opensource>\n",
+            "\n</tool_response:opensource>\n</tool_responses:opensource>",
+        ),
     ),
     FormatSpec(
         name="longcat",
@@ -517,20 +523,19 @@ _FORMATS: tuple[FormatSpec, ...] = (
         aliases=("k2_v3",),
         dialect="tags",
         syntax=TagSyntax(
-            call=("{name}",),
+            call=("<ifm|tool_call>{name}",),
             parameter=(
                 "<ifm|arg_key>{key}</ifm|arg_key> <ifm|arg_value>",
                 "<ifm|arg_key>{key}</ifm|arg_key> <ifm|arg_type>{type}</ifm|arg_type> <ifm|arg_value>",
             ),
             parameter_end=("</ifm|arg_value>",),
+            call_end=("</ifm|tool_call>",),
             gap="",
         ),
-        open=("<ifm|tool_call>",),
-        close=("</ifm|tool_call>",),
+        open=("<ifm|tool_calls>",),
+        begins=("<ifm|tool_call>",),
+        close=("</ifm|tool_calls>",),
         think=tuple((f"<ifm|{think}>", f"</ifm|{think}>") for think in ("think", "think_fast", "think_faster")),
-        drop=("<ifm|tool_calls>", "</ifm|tool_calls>"),
-        call_drop=("<ifm|tool_calls>", "</ifm|tool_calls>"),
-        content_drop=("<ifm|tool_calls>", "</ifm|tool_calls>"),
     ),
     FormatSpec(
         name="solar_open2",
@@ -592,6 +597,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         ),
         begins=("<function name=",),
         think=THINK,
+        result=TOOL_RESPONSE,
     ),
     FormatSpec(
         name="minimax_m3",
@@ -604,6 +610,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         # Ends the reasoning that the model left out.
         drop=("</mm:think>",),
         content_drop=("</mm:think>",),
+        result=("<response>", "</response>"),
     ),
     # -- channels
     FormatSpec(

@@ -117,7 +117,7 @@ class FormatSpec:
     """Those of `begins` whose regions hold content and reasoning, too."""
     first: tuple[str, ...] = ()
     """Templates, specific ones first, of how an answer begins if the prompt has already written the beginning of its
-    first region. One without ``{name}`` is no content; one with it begins the region."""
+    first region. One without ``{name}`` is no content; one with it is the beginning of the region."""
     think: tuple[tuple[str, str], ...] = ()
     """Pairs of literals around reasoning. The first pair's end also closes reasoning that the
     prompt opened."""
@@ -126,7 +126,8 @@ class FormatSpec:
     call_drop: tuple[str, ...] = ()
     """Those of `drop` that stand around calls alone."""
     content_drop: tuple[str, ...] = ()
-    """Those of `drop` that every answer of the model holds: no `Warn` tells of them."""
+    """Those of `drop` and `close` that a well-formed answer holds beside its calls: no `Warn` tells of them, and white
+    space behind one is layout."""
     bare: tuple[Bare, ...] = ()
     """Forms of a call that need no `open` if they name a declared tool: ``name(...)`` at the start of a
     line, a list ``[name(...)]``, a JSON object or a list of them, a line ``Tool: name``."""
@@ -175,6 +176,11 @@ class FormatSpec:
         for marker in self.markers:
             text = text.replace(marker, "")
         return text.strip()
+
+    @property
+    def begun(self) -> bool:
+        """Whether the prompt writes the beginning of the answer's first region."""
+        return any("{name}" in template for template in self.first)
 
     @property
     def untouched(self) -> bool:

@@ -15,6 +15,8 @@ _TOOL_CALL = "<tool_call>"
 _FUNCTION = "<function="
 _TOOL_CALLS = "<tool_calls>"
 _DEEPSEEK = "<｜tool▁calls▁begin｜>"
+_DEEPSEEK_CALL = "<｜tool▁call▁begin｜>"
+_IN_JSON = re.compile(r"\s*(?:<｜tool▁call▁begin｜>)?\s*\{")
 _FENCED = re.compile(r"\s*(?:<｜tool▁call▁begin｜>)?function<｜tool▁sep｜>")
 _LOOKAHEAD = 64
 
@@ -40,9 +42,11 @@ class Auto(Region):
 
     def _sniff(self, text: str, pos: int, opener: str, final: bool) -> str:
         """The format's name; for a shared opener, the text after it decides. Raises `Wait`."""
-        if opener == _DEEPSEEK:
+        if opener in (_DEEPSEEK, _DEEPSEEK_CALL):
             if not final and len(text) - pos < _LOOKAHEAD and "{" not in text[pos:]:
                 raise Wait
+            if _IN_JSON.match(text, pos):
+                return "deepseek_json"
             return "deepseek_v3" if _FENCED.match(text, pos) else "deepseek_v31"
         if opener == _TOOL_CALL:
             at = skip_space(text, pos)

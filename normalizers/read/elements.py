@@ -134,16 +134,24 @@ class ElementCalls(Region):
             return end
         element.text.append(text[pos:at])
         try:
-            tag = self._tag(text, at, final)
+            return self._read_tag(text, at, final)
         except Wait:
             self._wait = True
             return at
+        except Malformed as exc:
+            exc.pos = at  # in every split the same
+            raise
+
+    def _read_tag(self, text: str, at: int, final: bool) -> int:
+        """Read the tag that ends a text, or the format's mark as part of the text."""
+        sign, element = self._sign, self._open[-1]
+        tag = self._tag(text, at, final)
         if tag is not None:
             if tag[1] and tag[2] == element.name:
                 self._leave()
                 return tag.end()
             if len(self._open) == 1 and text.startswith((self._call_end, *self._close), at):
-                self._leave()  # only the argument's own end is missing
+                self._leave_unclosed()
                 return at
             if tag[1] and not self._raw:
                 raise Malformed("syntax")
@@ -162,6 +170,12 @@ class ElementCalls(Region):
             listed = bool(self._open) and name == self._item and "array" in (schema_types(outer, self._root) or ())
             schema = schema_part(outer, self._root, None if listed else name)
         self._open.append(_Element(name, schema))
+
+    def _leave_unclosed(self) -> None:
+        """End an argument whose closing tag is missing. Raises `Malformed` if another tag may stand for it."""
+        if self._sign in "".join(self._open[-1].text):
+            raise Malformed("syntax")
+        self._leave()
 
     def _leave(self) -> None:
         element = self._open.pop()
@@ -200,7 +214,7 @@ class ElementCalls(Region):
     def _close_at_stop(self, text: str, pos: int) -> bool:
         """The model stopped after an argument, or within one: only closing tags are missing."""
         if self._state == self._read_value and len(self._open) == 1:
-            self._leave()
+            self._leave_unclosed()
         if self._state != self._between_arguments:
             return False
         self._complete(text, pos)

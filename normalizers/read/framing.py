@@ -233,7 +233,7 @@ class Framing(Normalizer):
         if "name" not in match.re.groupindex:
             self._gap = ""
             return match.end()
-        if self._spec.channels or not self._writer.refuses(match["name"]):
+        if self._spec.channels or match["name"] in self._schemas:
             return self._enter(bare=False, pos=pos)
         return pos
 
@@ -294,7 +294,9 @@ class Framing(Normalizer):
             self._brackets -= self._brackets > 0 and not self._fenced
         elif literal in self._strays:
             self._emit(text, start, at)
-            if literal not in self._spec.content_drop:
+            if literal in self._spec.content_drop:
+                self._gap = "reasoning"
+            else:
                 self._writer.warn("stray_marker", literal)
             self._switch(self._read_text)  # looks again at the white space after it
             return found.end()

@@ -73,6 +73,8 @@ class JsonCalls(Region):
         if char == "{":
             self._state = self._read_key
             return pos + 1
+        if not self._seen and (end := self._opener(text, pos, final)):
+            return end
         if char == "[" or char == "]":
             self._depth += 1 if char == "[" else -1
             self.done = self._depth <= 0 and not self._close

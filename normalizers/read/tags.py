@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 
 from normalizers.base import CallWriter
@@ -39,13 +40,16 @@ def _leads(sources: tuple[str, ...]) -> tuple[Template, ...]:
     return templates(tuple(lead for lead in leads if lead), tags=True)
 
 
-def _others(literals: tuple[str, ...], one: str) -> tuple[str, ...]:
-    return tuple(literal for literal in literals if literal != one)
-
-
 def _short_space(text: str, pos: int) -> int:
     """The end of the white space at `pos`, of the part that may be read again and again."""
     return min(skip_space(text, pos), pos + MAX_BLANKS)
+
+
+@cache
+def _json_format(spec: FormatSpec) -> FormatSpec:
+    """The format of JSON calls that stand in a call's tags each."""
+    assert isinstance(spec.syntax, TagSyntax)
+    return replace(spec, dialect="json", syntax=None, close=spec.syntax.call_end)
 
 
 _STRING = frozenset({"string"})
@@ -77,6 +81,7 @@ class TagCalls(Region):
         "_given",
         "_json",
         "_key",
+        "_leads",
         "_line_start",
         "_newline",
         "_parameter",
@@ -102,8 +107,8 @@ class TagCalls(Region):
         self._parameter = templates(syntax.parameter, tags=True)
         self._end = templates(syntax.parameter_end, tags=True)
         self._end_head = syntax.parameter_end[0][0]
-        # Only the shortest: where one begins like another, the split would decide which of them is found.
-        self._call_end = tuple(end for end in syntax.call_end if not end.startswith(_others(syntax.call_end, end)))
+        self._call_end = syntax.call_end
+        self._leads = tuple(dict.fromkeys(t.lead for t in self._call if t.lead and syntax.call_end))
         self._ends_call = templates(syntax.call_end, tags=True)
         self._closers = templates(spec.close)
         self._calls_begin = _leads(syntax.call)
@@ -143,6 +148,9 @@ class TagCalls(Region):
         if text[pos] in "{[" and not self._seen:
             self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
             return pos
+        if end := self._json_in_call(text, pos, final):
+            self._hand_over(JsonCalls(_json_format(self._spec), self._calls, self._schemas, bare=self._bare))
+            return end
         if empty := match_template(self._empty, text, pos, final=final):
             self._arguments.begin(empty["name"])
             self._complete(text, empty.end())
@@ -159,13 +167,15 @@ class TagCalls(Region):
         self._state = self._between_parameters
         return call.end()
 
-    def _opener(self, text: str, pos: int, final: bool) -> int:
-        """The end of an opener that the model repeats at `pos`; 0 if there is none. Raises `Wait`."""
-        for literal in self._spec.open:
-            if text.startswith(literal, pos):
-                return pos + len(literal)
-            if not final and literal.startswith(text[pos:]):
-                raise Wait
+    def _json_in_call(self, text: str, pos: int, final: bool) -> int:
+        """Where a JSON call begins that stands in a call's tags; 0 if none does. Raises `Wait`."""
+        for lead in self._leads:
+            if text.startswith(lead, pos):
+                at = skip_space(text, pos + len(lead))
+                if at == len(text) and not final:
+                    raise Wait
+                if text.startswith("{", at):
+                    return at
         return 0
 
     def _between_parameters(self, text: str, pos: int, final: bool) -> int:
@@ -435,6 +445,11 @@ class TagCalls(Region):
             self._wait = True
             return at
         if literal in self._call_end:
+            literal = next(mark for mark in self._call_end if text.startswith(mark, at))
+            tail = text[at:]
+            if not final and any(mark.startswith(tail) for mark in self._call_end if len(mark) > len(literal)):
+                self._wait = True
+                return at
             at += len(literal)
         self._refuse(text, at)
         self._seen = True

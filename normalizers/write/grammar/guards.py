@@ -40,7 +40,7 @@ def guard(
     """
     regions = _REGIONS.get(spec.dialect)
     # Where the prompt writes the first mark, what follows it may be text.
-    if spec.first or regions is None or not (any_mark or all(map(_is_mark, (*spec.open, *spec.begins)))):
+    if spec.begun or regions is None or not (any_mark or all(map(_is_mark, (*spec.open, *spec.begins)))):
         return False
     rules.exact = False
     bodies = regions(rules, spec, functions, several)
