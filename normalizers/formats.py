@@ -108,7 +108,16 @@ _FORMATS: tuple[FormatSpec, ...] = (
         drop=("</function_call>",),
         call_drop=("</function_call>",),
     ),
-    FormatSpec(name="phi4", aliases=("phi4_mini",), dialect="json", open=("functools",), listed=True, bare=("object",)),
+    FormatSpec(
+        name="phi4",
+        aliases=("phi4_mini",),
+        dialect="json",
+        open=("functools", "<|tool_call|>"),
+        listed=True,
+        drop=("<|/tool_call|>",),
+        call_drop=("<|/tool_call|>",),
+        bare=("object",),
+    ),
     FormatSpec(
         name="cohere",
         aliases=("command_a", "command_r7b", "cohere2", "north_mini_code"),
