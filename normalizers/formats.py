@@ -315,6 +315,8 @@ _FORMATS: tuple[FormatSpec, ...] = (
         ),
         open=("<|tool_call>",),
         close=("<tool_call|>",),
+        # Some models leave the opener out, behind their reasoning above all.
+        first=(" call:{name} {", " call:{name} ("),
         drop=("<turn|>",),
         think=(("<|channel>thought", "<channel|>"),),
     ),

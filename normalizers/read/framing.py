@@ -433,7 +433,7 @@ class Framing(Normalizer):
         if at >= 0:
             self._writer.reasoning(text[pos:at].rstrip())
             self._gap = "reasoning"
-            self._switch(self._read_text)
+            self._switch(self._read_first if self._spec.first else self._read_text)
             return at + len(close)
         end = len(text)
         if reason is None:

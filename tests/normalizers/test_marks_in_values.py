@@ -25,6 +25,23 @@ PARAMETERS = {"text": {"type": "string"}, "object": {"type": "object"}, "list": 
 TOOLS = SchemaIndex([{"name": "put", "parameters": {"type": "object", "properties": PARAMETERS}}])
 FORMATS = [name for name in names() if not get(name).untouched]
 TAGS = [name for name in FORMATS if get(name).dialect == "tags"]
+CODER = ("qwen3_coder", "seed_oss")
+AMBIGUOUS: list[tuple[tuple[str, ...], str, str]] = [
+    (CODER, "one </parameter></function> two", "ends like the call itself"),
+    (CODER, "one</parameter>\n</function>\ntwo", "the same on lines"),
+    (CODER, "one </parameter><parameter=more> two", "goes on like the call itself"),
+    (CODER, "one\n<parameter=more>\ntwo", "a closing tag is missing, or the tag is part of the value"),
+    (CODER, "one\n</function>\n<function=put>\ntwo", "the same at the end of the call"),
+    (("qwen3_coder",), "one\n</function>\n</tool_call>\ntwo", "the same at the end of the region"),
+    (("minimax_m2",), "one </parameter></invoke> two", "ends like the call itself"),
+    (("minimax_m2",), 'one\n<parameter name="more">two', "a closing tag is missing, or the tag is part of the value"),
+    (("minimax_m2",), "one\n</invoke>\n</minimax:tool_call>\ntwo", "the same at the end of the call"),
+    (("glm45",), "one </arg_value></tool_call> two", "ends like the call itself"),
+    (("glm45",), "one </arg_value><arg_key>more</arg_key><arg_value> two", "goes on like the call itself"),
+    (("deepseek_v32",), "one </｜DSML｜parameter></｜DSML｜invoke> two", "ends like the call itself"),
+    (("deepseek_v32",), "one </｜DSML｜invoke></｜DSML｜function_calls> two", "a closing tag is missing, or not"),
+]
+"""Formats, a value that looks like something else to them, and how."""
 FOREIGN = {"minimax_m3": "whatever stands behind its special token is a tag"}
 """Formats that no value with a mark can be written in."""
 AROUND = 3
@@ -130,6 +147,25 @@ def near_the_mark(spec: FormatSpec, text: str, mark: str) -> None:
     for one, two in itertools.combinations(cuts, 2):
         pieces = [text[:one], text[one:two], text[two:]]
         assert read(spec, pieces) == whole, pieces
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for formats, value, _ in AMBIGUOUS for name in formats], ids=repr
+)
+def test_what_a_format_cannot_tell_apart_is_the_same_in_every_split(name: str, value: str) -> None:
+    spec = get(name)
+    text = written(spec, {"text": value})
+    whole = read(spec, [text])
+    for cuts in (1, 2):
+        for places in itertools.combinations(range(1, len(text)), cuts):
+            pieces = [text[one:two] for one, two in itertools.pairwise((0, *places, len(text)))]
+            if cuts == 1 or places[1] - places[0] < 16:
+                assert read(spec, pieces) == whole, pieces
+    assert read(spec, tokens(text)) == whole
+    message = fold(whole)
+    said = message.content + "".join(call.arguments for call in message.tool_calls)
+    assert "one" in said
+    assert "two" in said
 
 
 @pytest.mark.slow

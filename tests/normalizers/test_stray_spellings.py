@@ -142,6 +142,19 @@ def test_what_gemma_leaves_open_is_text(written: str) -> None:
     assert written in content
 
 
+@pytest.mark.parametrize("before", ["", "\n", "<|channel>thought\nhm<channel|>", "<|channel>thought\nhm<channel|>\n"])
+@pytest.mark.parametrize("after", ["", "<tool_call|>", "<tool_call|><turn|>", "\n<tool_call|>"])
+@pytest.mark.parametrize("written", ['call:f{city:<|"|>Rome<|"|>}', 'call:f(city="Rome")'])
+def test_gemma_without_its_opener(written: str, before: str, after: str) -> None:
+    assert calls("gemma4", before + written + after) == ([("f", ROME)], "")
+
+
+@pytest.mark.parametrize("text", ["call:g{city:1}", "call:", "call:f is a tool", "Write call:f{days:1} here."])
+def test_what_is_no_call_of_gemma_is_text(text: str) -> None:
+    assert calls("gemma4", text) == ([], text)
+    assert calls("gemma4", f"<|channel>thought\nhm<channel|>{text}") == ([], text)
+
+
 LIST = '[{"name": "f", "arguments": {"city": "Rome"}}]'
 
 
