@@ -1,4 +1,4 @@
-"""Values take the one type that the tool's schema leaves them; what the schema doesn't decide stays as it was written."""
+"""Values take the one type that the tool's schema leaves them; what it doesn't decide stays as it was written."""
 
 from __future__ import annotations
 
