@@ -560,7 +560,7 @@ class Framing(Normalizer):
             self._writer.reasoning(text[pos:at].rstrip())
             self._refused = False
             self._gap = "reasoning"
-            self._switch(self._read_text)
+            self._switch(self._read_first if self._spec.first else self._read_text)
             return at + len(close)
         if reason is None:
             marks = (*self._think_close, *self._call_openers)

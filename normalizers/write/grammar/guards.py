@@ -27,7 +27,7 @@ REASONING = "reasoning"
 _FREE = "f"
 """The rule of free text. Its name is short, since it stands in nearly every state of START."""
 
-_NEVER_UNMARKED = ("", "harmony")
+_NEVER_UNMARKED = ("", "messages")
 """Dialects of whose answers none begins with a call's object: the engine reads it, or a channel's mark comes first."""
 
 _WORD = re.compile(r"[^\W\d][\w.\-]*")
