@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -55,6 +56,12 @@ def _kept_tools(raw: bytes) -> SchemaIndex:
 def _tools(raw: bytes) -> SchemaIndex:
     """Cached, because agents send the same list with every turn."""
     return _kept_tools(raw) if len(raw) <= MAX_KEPT_BYTES else SchemaIndex(decode(raw))
+
+
+@lru_cache(maxsize=64)
+def _refusing(spec: FormatSpec) -> FormatSpec:
+    """The format without calls of undeclared tools. Cached, because `passes` keeps an entry for each format."""
+    return spec if spec.unknown_tools == "refuse" else replace(spec, unknown_tools="refuse")
 
 
 class _Choice:
@@ -157,7 +164,7 @@ class Answer:
         self.guarded = False
         self.healed = healed
         self._request = request
-        self._spec = spec
+        self._spec = _refusing(spec) if request.limited else spec
         self._reasoning_open = reasoning_open
         self._fixup = fixup
         self._every_chunk = fixup is not None and fixup.every_chunk
