@@ -39,13 +39,15 @@ class Normalizer:
     forward the original bytes.
     """
 
-    __slots__ = ("called", "mended")
+    __slots__ = ("called", "mended", "unmarked")
 
     def __init__(self) -> None:
         self.called = False
         """A call is complete: the answer's finish_reason is ``tool_calls``, unless it was cut."""
         self.mended: Mended = "none"
         """The strongest repair so far: of a literal's spelling, or of a value that its schema refused."""
+        self.unmarked = False
+        """A call of this answer had no marks."""
 
     @property
     def held(self) -> tuple[str, int] | None:

@@ -457,6 +457,9 @@ class Chunk(Struct, gc=False):
     error: Any = None
 
 
+MENDED = ("none", "lexical", "schema", "unmarked", "unmarked, lexical", "unmarked, schema")
+"""What an answer's `ctxgate.mended` says: that a call had no marks, and the strongest repair of the calls."""
+
 decode_chunk = msgspec.json.Decoder(Chunk).decode
 
 
