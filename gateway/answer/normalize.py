@@ -7,7 +7,7 @@ differ. A payload that needs no change passes byte for byte.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count
@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.answer.native_calls import NativeCalls
+from gateway.answer.native_calls import CONTENT, NativeCalls
 from gateway.answer.unread import Watch, may_be_unread, may_hold_call
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import (
@@ -92,6 +92,12 @@ class _Choice:
     def all_warnings(self) -> list[dict[str, str]]:
         """The warnings of the text and of the native calls."""
         return self.warnings if self.native is None else self.warnings + self.native.warnings()
+
+    def unread(self, tools: Collection[str]) -> bool:
+        """Whether its text, which has ended, is or looks like a call of a tool."""
+        if self.watch is None:
+            return False
+        return any(warning["code"] in CONTENT for warning in self.all_warnings()) or self.watch.holds_call(tools)
 
     def deltas(self, events: Iterable[Event]) -> list[dict[str, Any]]:
         """Turns events into OpenAI deltas; joins adjacent ones of one kind."""
@@ -202,7 +208,7 @@ class Answer:
         if tools is None or any(choice.called for choice in self.choices.values()):
             return False
         names = _tools(tools).names
-        return any(choice.watch is not None and choice.watch.holds_call(names) for choice in self.choices.values())
+        return any(choice.unread(names) for choice in self.choices.values())
 
     def describe_held(self) -> str:
         """The progress of the call that is held back; "" if none is. Names only tools that the request declares."""
@@ -491,7 +497,7 @@ class Answer:
                 or message.tool_calls
                 or message.reasoning_content != message.reasoning
                 or not passes(self._spec, message.content)
-                or (watched and may_hold_call(message.content))
+                or (watched and (not message.content or may_hold_call(message.content)))
             ):
                 return False
         self.usage = answer.usage or _NOTHING

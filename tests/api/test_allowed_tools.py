@@ -48,7 +48,8 @@ def says(*answers: tuple[str, list[tuple[str, str]]]) -> Script:
             for at, (name, arguments) in enumerate(calls)
         ]
         if not exchange.json.get("stream"):
-            await exchange.whole(completion(text, **({"tool_calls": made} if made else {})))
+            message: Json = {"tool_calls": made} if made else {}
+            await exchange.whole(completion(text, **message))
             return
         await exchange.start()
         await exchange.event(chunk("", role="assistant"))
