@@ -30,7 +30,18 @@ from gateway.wire.chat import (
     encode,
 )
 from gateway.wire.engine import Fixup
-from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
+from normalizers import (
+    Event,
+    FormatSpec,
+    Normalizer,
+    ReasoningDelta,
+    TextDelta,
+    ToolArgs,
+    ToolStart,
+    Warn,
+    coalesce,
+    fold,
+)
 from normalizers.registry import normalizer, passes
 from normalizers.values.coerce import SchemaIndex
 
@@ -496,7 +507,7 @@ class Answer:
                 or message.content is None
                 or message.tool_calls
                 or message.reasoning_content != message.reasoning
-                or not passes(self._spec, message.content)
+                or not passes(self._spec, message.content, tools=self._request.tools is not None)
                 or (watched and (not message.content or may_hold_call(message.content)))
             ):
                 return False
@@ -517,7 +528,7 @@ class Answer:
             if refused:
                 events.append(TextDelta(refused))
                 message["content"] = text or ""
-        if not (len(events) == 1 and isinstance(events[0], TextDelta) and events[0].text is text):
+        if not isinstance(text, str) or coalesce(events) != [TextDelta(text)]:
             changed = changed or bool(text)
             self._fold(message, calls, choice, events)
         if calls:

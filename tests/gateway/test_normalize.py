@@ -569,7 +569,7 @@ def test_the_strongest_repair_of_all_choices_counts(texts: list[str], mended: st
     assert one.mended == mended, "the log reads it after the end"
 
 
-@pytest.mark.parametrize(("unmarked", "level"), product((False, True), ("none", "lexical", "schema")))
+@pytest.mark.parametrize(("unmarked", "level"), [*product((False, True), ("none", "lexical", "schema"))])
 def test_a_call_without_marks_is_told_beside_the_strongest_repair(unmarked: bool, level: Mended) -> None:
     told = ", ".join((["unmarked"] if unmarked else []) + ([level] if level != "none" else [])) or "none"
     assert told in MENDED
