@@ -58,7 +58,10 @@ def _cures(found: Sequence[Json], cases: Mapping[str, Case], now: str | None) ->
             (f"tool_call_format: {each}", f"reads {count} of {len(tried)} of these texts{instead}")
             for each, count in best
         ),
-        (f"tool_call_format: {{like: {like}, unmarked: last}}", "also reads calls that stand without marks"),
+        (
+            f"tool_call_format: {{like: {like}, unmarked: last}}",
+            "if yours says alone or never: reads calls without marks",
+        ),
         ("tool_prompt: system", "ctxgate lists the tools itself, and says how to call them"),
     ]
 

@@ -96,3 +96,20 @@ async def test_the_log_and_the_metrics_say_so_and_the_answer_stays(stream: bool)
     if not stream:
         assert first.json["choices"][0]["message"]["content"] == LOST
         assert "ctxgate" not in first.json
+
+
+UNMARKED = '{"name": "get_weather", "arguments": {"city": "Paris"}}'
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("format", ["native_json", "hermes", "auto"])
+async def test_a_call_without_marks_is_told_in_the_answer_and_in_the_log(format: str, stream: bool) -> None:
+    async with running(says((UNMARKED, [])), tool_call_format=format) as gateway:
+        answer = await gateway.ask(chat(stream=stream, tools=TOOLS))
+        async with await gateway.connect() as client:
+            await client.send(b"GET /-/requests HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            (entry,) = (await client.answer()).json["requests"]
+    told = [json.loads(each) for each in answer.events[:-1]] if stream else [answer.json]
+    assert [each["ctxgate"]["mended"] for each in told if "ctxgate" in each] == ["unmarked"]
+    assert stream or answer.headers["x-ctxgate-mended"] == "unmarked"
+    assert (entry["mended"], entry["warnings"]) == ("unmarked", [])
