@@ -265,7 +265,7 @@ class Route:
         self.runs.discard(run)
         answer = run.answer
         # An answer whose normaliser saw nothing has no repairs.
-        mended = repairs(answer) if answer.choices or answer.healed else None
+        mended = repairs(answer, run.outcome) if answer.choices or answer.healed else None
         recording = None
         if answer.recording is not None and (self._request_log.bodies or run.request.recorded):
             recording = self._request_log.keep(answer.recording)  # any other is for a trace

@@ -13,10 +13,10 @@ from gateway.request.constraints import (
     NEED_WORDS,
     Constraint,
     Method,
-    allowed_tools,
     check_tools,
     constraint,
     measured,
+    named_tool,
     refused,
 )
 from gateway.request.escaped import escape_messages
@@ -218,7 +218,7 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
 
 def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) -> dict[str, Raw]:
     """The fields that make the request's prompt, for counting its tokens. Constraints add nothing here."""
-    fields = {**settings.defaults, **request.fields}
+    fields = {**settings.defaults, **request.fields, **request.limit()}
     if can.control_tokens is not None:
         fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
     messages, repairs = repair_history(decode(fields["messages"]))
@@ -286,11 +286,11 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     raw = _raw_text(request, wanted, method, settings, can, reader)
     if method == "grammar" and raw is None and settings.runtime in NEED_WORDS:
         method, reader = "checked", can.reader
-    replace: dict[str, Raw] = {}
+    replace = request.limit()
     system: list[str] = []
     drop: list[str] = []
-    if request.constrained:
-        replace = allowed_tools(request, named=method == "checked")
+    if method == "checked":
+        replace |= named_tool(request)
     if wanted is not None and method == "checked" and settings.runtime in NEED_WORDS and wanted.kind != "call":
         # Models that have tools mostly call one; one that doesn't gets the words when we ask again.
         system.append(wanted.words())
