@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from normalizers.base import CallWriter, Normalizer
 from normalizers.events import Event, TextDelta
 from normalizers.read.dialects import DIALECTS, load
-from normalizers.read.reasoning_calls import ReasoningCalls, openers
+from normalizers.read.reasoning_calls import ReasoningCalls
 from normalizers.read.scan import MAX_BLANKS, Wait, is_token, match_template, partial_suffix, skip_space, templates
 from normalizers.read.trial import Attempt
 from normalizers.read.unmarked import FENCE, PYTHON_FORMS, Unmarked
@@ -168,7 +168,7 @@ class Framing(Normalizer):
         # Of the reasoning that a prompt has opened, the first of the format's ends is the end.
         self._think_close = tuple(dict.fromkeys(closing for _, closing in spec.think))
         may_call = names and allow_calls and spec.calls_in_reasoning == "last"
-        self._call_openers = openers(spec) if may_call else ()
+        self._call_openers = spec.openers if may_call else ()
         self._thinks = tuple(opening for opening, _ in spec.think)
         self._plain = False
         self._switched = False
