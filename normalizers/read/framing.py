@@ -22,6 +22,7 @@ from normalizers.values.coerce import SchemaIndex
 
 _NAME = re.compile(r"\w[\w.\-:/]*")
 _TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
+_FIRST_NAME = re.compile(r"\s*(?:to=)?([\w.\-]+)\Z")
 _LINE_START = re.compile(r"\n[ \t]{0,62}\Z")
 _LONG = 64
 _NOTHING = r"(?!)"
@@ -253,7 +254,9 @@ class Framing(Normalizer):
         try:
             match = match_template(templates(self._spec.first), text, pos, final=reason is not None)
         except Wait:
-            return pos
+            if self._may_begin(text[pos:]):
+                return pos
+            match = None
         self._switch(self._read_text)
         if match is None:
             return pos
@@ -265,6 +268,15 @@ class Framing(Normalizer):
         if name in self._schemas or name in roles or self._spec.unknown_tools == "forward":
             return self._enter(bare=False, pos=pos)
         return pos
+
+    def _may_begin(self, text: str) -> bool:
+        """Whether the answer's beginning may still become that of a region that the prompt has opened."""
+        word = _FIRST_NAME.match(text)
+        if word is None or self._spec.unknown_tools == "forward":
+            return True
+        syntax = self._spec.syntax
+        roles = (*syntax.reasoning, *syntax.content) if isinstance(syntax, MessageSyntax) else ()
+        return any(name.startswith(word[1]) for name in (*self._schemas.names, *roles))
 
     # -- content -------------------------------------------------------------------------------
 
