@@ -259,7 +259,8 @@ class ModelEntry(RuntimeEntry):
     )
     tool_prompt: ToolPrompt | None = Field(
         default=None,
-        description="Where the prompt lists the tools: in the template, the system message, or auto: whichever works.",
+        description="Where the prompt lists the tools: in the template, in the system message, or both: in the "
+        "template, with the gateway's instructions in the system message. auto: whichever works.",
     )
     enforcement: Enforcement | None = Field(
         default=None,

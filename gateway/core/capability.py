@@ -107,7 +107,7 @@ class CapabilityFinder:
             reader,
             dialect,
             notation=await backend.notation(),
-            tools_in_prompt=way == "system" if way != "auto" else not takes_tools,
+            tools_in=way if way != "auto" else "template" if takes_tools else "system",
             takes_tools=takes_tools,
             keeps_calls=await backend.keeps_calls() if past else True,
             unread=backend.unread,

@@ -8,13 +8,13 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import decode, encode
 from normalizers import FormatSpec
 from normalizers.events import ToolCall
-from normalizers.write.render import render_calls, render_result, render_tools
+from normalizers.write.render import render_calls, render_instructions, render_result, render_tools
 
 Json = dict[str, Any]
 
 
 def tools_prompt(tools: bytes, spec: FormatSpec, must: tuple[str, ...] | None = None) -> str:
-    """The instructions that introduce `tools`, a JSON array, in the words of the format `spec`.
+    """The list of `tools`, a JSON array, and how to call them in the format `spec`.
 
     must: the tools of which the model has to call one; () allows any, None leaves it free.
     Raises ProviderInvalidRequest for a tool without a name, which no call could name.
@@ -24,10 +24,18 @@ def tools_prompt(tools: bytes, spec: FormatSpec, must: tuple[str, ...] | None = 
         function = tool.get("function", tool)
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise _malformed(f"tools[{index}]", "declare a function with a name; no other tools work")
-    prompt = render_tools(spec, declared)
-    if must is not None:
-        prompt += f"\nThis time call {' or '.join(must) or 'one of the tools'}, whatever is said."
-    return prompt
+    return render_tools(spec, declared) + _forced(must)
+
+
+def instructions_prompt(spec: FormatSpec, must: tuple[str, ...] | None = None) -> str:
+    """How and when to call the tools that the chat template lists. must: as for `tools_prompt`."""
+    return render_instructions(spec) + _forced(must)
+
+
+def _forced(must: tuple[str, ...] | None) -> str:
+    if must is None:
+        return ""
+    return f"\nThis time call {' or '.join(must) or 'one of the tools'}, whatever is said."
 
 
 def calls_as_text(messages: list[Json], spec: FormatSpec, *, results: bool) -> list[Json]:

@@ -26,13 +26,17 @@ def render_calls(spec: FormatSpec, calls: Sequence[ToolCall | Mapping[str, Any]]
 
 
 def render_tools(spec: FormatSpec, tools: Sequence[Mapping[str, Any]]) -> str:
-    """The part of a system message that lists the tools and explains how to call them."""
+    """The part of a system message that lists the tools and explains how and when to call them."""
     if not tools:
         return ""
-    example = render_calls(spec, [ToolCall("", "tool_name", '{"parameter": "value"}')])
     listed = ", ".join(_json(tool.get("function", tool)) for tool in tools)
+    return f"List of tools: [{listed}]\n\n{render_instructions(spec)}"
+
+
+def render_instructions(spec: FormatSpec) -> str:
+    """The part of a system message that explains how and when to call tools that are listed elsewhere."""
+    example = render_calls(spec, [ToolCall("", "tool_name", '{"parameter": "value"}')])
     return (
-        f"List of tools: [{listed}]\n\n"
         f"To call a tool, answer with nothing but the call, in exactly this form:\n{example}\n"
         "Use only the tools and parameters listed. If no tool is needed, answer in plain text."
     )
