@@ -39,7 +39,7 @@ QUICK_SECONDS = 3.0
 @click.option(
     "--try-tools",
     is_flag=True,
-    help="Ask them once for each way of showing tools, three times in all, and keep the best way.",
+    help="Ask them once for each way of showing tools, four times in all, and keep the best way.",
 )
 @click.option("--out", type=FILE, metavar="DIR", help="Folder for the suite's results (default: below runs/add).")
 @click.argument("source", metavar="SOURCE", help="A path, hf:org/repo[:quant], ollama:name, or a server's URL.")
@@ -166,7 +166,7 @@ def _show_tools(config: Config, model: Model, own: Path, seconds: float, *, trie
         if tries:
             print(f"\n{refusal}")
         return 0
-    first, *others = ways(model.tool_prompt)
+    first, *others = ways(model.tool_prompt, model.tool_wording)
     if not tries:
         minutes = math.ceil(len(others) * seconds / 60)
         print(f"\nctxgate tune {model.name} --tools --apply finds the best way to show it tools ({minutes} min)")

@@ -50,7 +50,11 @@ MOST_RECORDED = 4
 @click.option("--apply", "applies", is_flag=True, help="Write the best setting into config.yaml.")
 @click.option("--smoke/--no-smoke", default=True, help="Whether a better setting must pass model-test's smoke suite.")
 @click.option("--explain", is_flag=True, help="Show the effect of each setting in the last run, without measuring.")
-@click.option("--tools", is_flag=True, help="Try the ways of showing tools (tool_prompt) instead of engine settings.")
+@click.option(
+    "--tools",
+    is_flag=True,
+    help="Try the ways of showing tools, instead of engine settings.",
+)
 @click.option("--suite", default="smoke", help="--tools: the questions of model-test, smoke or core (default: smoke).")
 @click.argument("name", required=False, metavar="[MODEL]", help="A model of config.yaml (default: the active one).")
 def tune(
@@ -72,8 +76,8 @@ def tune(
     recorded (log: {bodies: true}), else on built-in texts. A setting can win only if its answers have the same words at
     temperature 0, and --apply writes it only if it does no worse in the smoke suite.
 
-    --tools asks the questions of the smoke suite three times: with the tools in the chat template, in the system
-    message, and in the template with instructions in the system message.
+    --tools asks the questions of the smoke suite once for each way of showing tools: in the chat template, in the
+    system message with brief words or with examples, and in the template with examples in the system message.
     """
     from gateway.tune import kept
 

@@ -15,7 +15,7 @@ from gateway.backends.about import about
 from gateway.cli.swap import MEASURED, Test
 from gateway.config.edit import with_keys, write
 from gateway.errors import ProviderInvalidRequest
-from gateway.tune.tools import Showing, choose, note, read, ways
+from gateway.tune.tools import Showing, Way, choose, note, read, ways
 
 if TYPE_CHECKING:
     from gateway.config import Config, Model
@@ -39,7 +39,7 @@ def check(model: Model) -> None:
         )
 
 
-def measure(config: Config, model: Model, suite: str, known: Mapping[str, Path] = {}) -> list[Showing] | int:
+def measure(config: Config, model: Model, suite: str, known: Mapping[Way, Path] = {}) -> list[Showing] | int:
     """Asks the suite's questions once for each way, the model's own way first.
 
     known: folders with results of ways that were measured already. Returns the exit code of model-test if a run has no
@@ -49,13 +49,13 @@ def measure(config: Config, model: Model, suite: str, known: Mapping[str, Path] 
     made = config.source.with_name(f".tune-{os.getpid()}.yaml")
     tried: list[Showing] = []
     with tempfile.TemporaryDirectory(prefix="ctxgate-tune-") as folder:
-        for way in ways(model.tool_prompt):
+        for number, way in enumerate(ways(model.tool_prompt, model.tool_wording)):
             out = known.get(way)
             if out is None:
-                out = Path(folder) / way
-                print(f"\ntool_prompt: {way}", end="", file=sys.stderr)
+                out = Path(folder) / str(number)
+                print(f"\ntools in: {way}", end="", file=sys.stderr)
                 try:
-                    made.write_bytes(with_keys(before, model.name, {"tool_prompt": way}))
+                    made.write_bytes(with_keys(before, model.name, way.keys()))
                     code = Test(made, suite, QUIET, stdout=subprocess.DEVNULL).run(model, out, "none")
                 finally:
                     made.unlink(missing_ok=True)
@@ -65,7 +65,7 @@ def measure(config: Config, model: Model, suite: str, known: Mapping[str, Path] 
     return tried
 
 
-def _read(way: str, out: Path) -> Showing:
+def _read(way: Way, out: Path) -> Showing:
     from gateway.model_test import results
 
     return read(way, results.read(out))
@@ -80,8 +80,8 @@ def show(tried: list[Showing]) -> None:
     rows = []
     for each in tried:
         mark, shares = "*" if each is chosen else "", (each.passed, each.due, each.quiet)
-        rows.append((mark, each.way, *map(str, shares), f"{each.seconds:.0f}"))
-    show(table(("", "tool_prompt", *right), rows, right=right))
+        rows.append((mark, str(each.way), *map(str, shares), f"{each.seconds:.0f}"))
+    show(table(("", "tools in", *right), rows, right=right))
     print("\n* the choice: worse in nothing, better in something; one question more or less may be chance")
 
 
@@ -93,17 +93,20 @@ def conclude(config: Config, model: Model, tried: list[Showing], suite: str, *, 
     if chosen is tried[0]:
         print(f"\nNo way is better than {chosen.way}, the one that {model.name} has.")
         return
-    comment = note(chosen, tried, suite, time.strftime("%Y-%m-%d"))
+    comment, keys = note(chosen, tried, suite, time.strftime("%Y-%m-%d")), chosen.way.keys()
     if not applies:
-        print(f"\nThe best way, for {model.name} in {config.source}:\n    tool_prompt: {chosen.way}  # {comment}")
+        shown = "".join(f"    {key}: {value}\n" for key, value in keys.items())
+        print(f"\nThe best way, for {model.name} in {config.source}:\n{shown}    # {comment}")
         print("ctxgate tune --tools --apply writes it there.")
         return
     before = config.source.read_bytes()
-    after = with_keys(before, model.name, {"tool_prompt": chosen.way}, comment=comment)
     write(
         config.source,
         before,
-        after,
-        lambda made: made.models[model.name].tool_prompt == chosen.way and made.models.keys() == config.models.keys(),
+        with_keys(before, model.name, keys, comment=comment),
+        lambda made: (
+            made.models.keys() == config.models.keys()
+            and all(getattr(made.models[model.name], key) == value for key, value in keys.items())
+        ),
     )
-    print(f"\n{config.source} has it now: tool_prompt: {chosen.way}. A running gateway applies it by itself.")
+    print(f"\n{config.source} has it now: tools in {chosen.way}. A running gateway applies it by itself.")

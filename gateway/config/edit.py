@@ -95,8 +95,8 @@ def without_model(text: bytes, name: str) -> bytes:
 def with_keys(text: bytes, model: str, keys: Mapping[str, str], *, comment: str = "") -> bytes:
     """The file with these keys in the model's entry. keys: values as YAML on one line.
 
-    A key that stands there gets the value; the others follow the entry's last key. comment: follows each value, instead
-    of an older one that begins with the same word; an entry in braces has no place for it.
+    A key that stands there gets the value; the others follow the entry's last key. comment: follows the first value,
+    instead of an older one that begins with the same word; an entry in braces has no place for it.
     """
     import yaml
 
@@ -106,6 +106,7 @@ def with_keys(text: bytes, model: str, keys: Mapping[str, str], *, comment: str 
         if not isinstance(entry, yaml.MappingNode) or not entry.value:
             raise ProviderInvalidRequest(f"{model} isn't a separate entry under models: change it in an editor")
         text = _encoded(text, _with_key(written, entry, key, value, "" if entry.flow_style else comment))
+        comment = ""
     return text
 
 

@@ -61,6 +61,7 @@ from gateway.config.values import (
     RopeScaling,
     Tier,
     ToolPrompt,
+    ToolWording,
     UseCase,
 )
 
@@ -261,6 +262,11 @@ class ModelEntry(RuntimeEntry):
         default=None,
         description="Where the prompt lists the tools: in the template, in the system message, or both: in the "
         "template, with the gateway's instructions in the system message. auto: whichever works.",
+    )
+    tool_wording: ToolWording | None = Field(
+        default=None,
+        description="How the gateway explains tools in the system message: brief, or with examples of answers with and "
+        "without a call, for models that call too often.",
     )
     enforcement: Enforcement | None = Field(
         default=None,

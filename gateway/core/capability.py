@@ -108,6 +108,7 @@ class CapabilityFinder:
             dialect,
             notation=await backend.notation(),
             tools_in=way if way != "auto" else "template" if takes_tools else "system",
+            wording=self._model.tool_wording,
             takes_tools=takes_tools,
             keeps_calls=await backend.keeps_calls() if past else True,
             unread=backend.unread,

@@ -29,6 +29,7 @@ from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, e
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Notation, RawText
 from normalizers import FormatSpec, registry
+from normalizers.write.instructions import Wording
 
 MAX_KEPT = 8
 
@@ -96,16 +97,17 @@ class Capabilities(Struct, frozen=True, eq=False):
 
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
     reads them. notation: that of the grammars to which the engine holds its unread text; None if it gives us none.
-    tools_in: where the model reads about its tools. takes_tools: its chat template has a place for tools. keeps_calls:
-    the template shows the calls of earlier answers. control_tokens: keep these out of the request's texts. unread: ask
-    for the unread text if no tools are offered, whoever reads calls. opens_escaped: the engine itself cuts an escaped
-    prompt; any other gets broken texts if it doesn't give us raw ones.
+    tools_in: where the model reads about its tools. wording: of our part of it. takes_tools: its chat template has a
+    place for tools. keeps_calls: the template shows the calls of earlier answers. control_tokens: keep these out of the
+    request's texts. unread: ask for the unread text if no tools are offered, whoever reads calls. opens_escaped: the
+    engine itself cuts an escaped prompt; any other gets broken texts if it doesn't give us raw ones.
     """
 
     reader: FormatSpec
     dialect: FormatSpec
     notation: Notation | None = None
     tools_in: ToolsIn = "template"
+    wording: Wording = "brief"
     takes_tools: bool = True
     keeps_calls: bool = True
     control_tokens: ControlTokens | None = None
@@ -223,11 +225,13 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
     messages, repairs = repair_history(decode(fields["messages"]))
     edited = bool(repairs)
     if request.tools is not None and can.tools_in != "template":
+        tools = _escaped_tools(bytes(fields["tools"]), can)
         if can.tools_in == "system":
             messages = calls_as_text(messages, can.reader, results=True)
-            text = tools_prompt(_escaped_tools(bytes(fields.pop("tools")), can), can.reader)
+            text = tools_prompt(tools, can.reader, can.wording)
+            del fields["tools"]
         else:
-            text = instructions_prompt(can.reader)
+            text = instructions_prompt(tools, can.reader, can.wording)
         messages, edited = add_to_system(messages, text), True
     if edited:
         fields["messages"] = Raw(encode(messages))
@@ -334,12 +338,14 @@ def _show_tools(
         return False
     if reader.untouched or can.tools_in == "template":
         return False
+    tools = _escaped_tools(bytes(replace.get("tools", request.tools)), can)
     must = forced_tools(request)
     if can.tools_in == "both":
-        system.append(instructions_prompt(reader, must))
+        system.append(instructions_prompt(tools, reader, can.wording, must))
         return False
-    system.append(tools_prompt(_escaped_tools(bytes(replace.pop("tools", request.tools)), can), reader, must))
-    replace.pop("tool_choice", None)
+    system.append(tools_prompt(tools, reader, can.wording, must))
+    for name in ("tools", "tool_choice"):
+        replace.pop(name, None)
     drop += ["tools", "tool_choice", "parallel_tool_calls"]
     return True
 

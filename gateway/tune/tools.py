@@ -7,8 +7,25 @@ from typing import Any
 
 from msgspec import Struct
 
-WAYS = ("template", "system", "both")
-"""The values of tool_prompt that are worth trying: `auto` takes one of them."""
+
+class Way(Struct, frozen=True):
+    """prompt, wording: the values of tool_prompt and tool_wording; the template has its own words."""
+
+    prompt: str
+    wording: str = "brief"
+
+    def __str__(self) -> str:
+        return self.prompt if self.wording == "brief" else f"{self.prompt}, {self.wording}"
+
+    def keys(self) -> dict[str, str]:
+        """For the model's entry in config.yaml."""
+        if self.prompt == "template":
+            return {"tool_prompt": self.prompt}
+        return {"tool_prompt": self.prompt, "tool_wording": self.wording}
+
+
+WAYS = (Way("template"), Way("system"), Way("system", "examples"), Way("both", "examples"))
+"""The ways that are worth trying. Brief words beside a template repeat what it says."""
 
 
 class Share(Struct, frozen=True):
@@ -27,7 +44,7 @@ class Showing(Struct, frozen=True):
     due: calls made where one was due. quiet: no call where none was due. seconds: of all its answers.
     """
 
-    way: str
+    way: Way
     passed: Share
     due: Share
     quiet: Share
@@ -39,13 +56,13 @@ class Showing(Struct, frozen=True):
         return self.due.k + self.quiet.k
 
 
-def ways(configured: str) -> tuple[str, ...]:
-    """The ways to try, the model's own first. configured: its `tool_prompt`."""
-    own = configured if configured in WAYS else WAYS[0]
+def ways(prompt: str, wording: str) -> tuple[Way, ...]:
+    """The ways to try, the model's own first. prompt, wording: its keys; `auto` is the template if that takes tools."""
+    own = WAYS[0] if prompt in ("auto", "template") else Way(prompt, wording)
     return own, *(way for way in WAYS if way != own)
 
 
-def read(way: str, results: Mapping[str, Any]) -> Showing:
+def read(way: Way, results: Mapping[str, Any]) -> Showing:
     """From the results of a complete run of model-test."""
     metrics = results["metrics"]
     return Showing(
@@ -76,7 +93,7 @@ def choose(tried: Sequence[Showing]) -> Showing:
 
 def note(chosen: Showing, tried: Sequence[Showing], suite: str, day: str) -> str:
     """The figures of the choice for a comment in config.yaml: they begin with the suite's name."""
-    others = ", ".join(f"{each.way} {each.passed.k}/{each.due.k}/{each.quiet.k}" for each in tried if each != chosen)
+    others = "; ".join(f"{each.way} {each.passed.k}/{each.due.k}/{each.quiet.k}" for each in tried if each != chosen)
     return (
         f"{suite} {day}: passed {chosen.passed}, calls where due {chosen.due}, quiet where due {chosen.quiet}"
         f"{f'; {others}' if others else ''}"

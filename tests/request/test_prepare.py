@@ -14,6 +14,7 @@ from gateway.request.prepare import (
     Prepared,
     Settings,
     TermsCache,
+    ToolsIn,
     blocks,
     prepare,
     prepare_prompt,
@@ -24,6 +25,7 @@ from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest
 from normalizers import registry
 from normalizers.spec import MAX_CALLS
 from normalizers.write.grammar import grammar
+from normalizers.write.instructions import WORDINGS, render_instructions
 
 Json = dict[str, Any]
 
@@ -88,6 +90,16 @@ def test_the_template_lists_the_tools_and_the_system_message_explains_them() -> 
     forced = {"type": "function", "function": {"name": "now"}}
     one = sent(prepared(can, tools=[tool("now"), tool("later")], tool_choice=forced))
     assert one["messages"][0]["content"].endswith("This time call now, whatever is said.")
+    assert "tools" in sent(prepared(can, runtime="openai", tools=[{"type": "custom"}])), "the server's business"
+
+
+@pytest.mark.parametrize("tools_in", ["system", "both"])
+def test_the_wording_is_that_of_the_model(tools_in: ToolsIn) -> None:
+    for wording in WORDINGS:
+        can = Capabilities(HERMES, HERMES, tools_in=tools_in, wording=wording)
+        (system, _) = sent(prepared(can, tools=[tool("now")]))["messages"]
+        assert system["content"].endswith(render_instructions(HERMES, ["now"], wording))
+        assert prompt(can, [USER], tools=[tool("now")])["messages"][0] == system, "counted as it is sent"
 
 
 def test_past_calls_become_text_with_the_tools() -> None:
