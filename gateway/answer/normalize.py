@@ -495,7 +495,7 @@ class Answer:
             if refused:
                 events.append(TextDelta(refused))
                 message["content"] = text or ""
-        if coalesce(events) != [TextDelta(text)]:
+        if not isinstance(text, str) or coalesce(events) != [TextDelta(text)]:
             changed = changed or bool(text)
             self._fold(message, calls, choice, events)
         if calls:

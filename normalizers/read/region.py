@@ -16,7 +16,7 @@ from normalizers.values.loose_json import Malformed
 
 Search = Callable[..., "re.Match[str] | None"]
 NOT_A_CALL = "not_a_call"
-_PROSE = frozenset({"syntax", "arguments_not_an_object"})
+_PROSE = frozenset({NOT_A_CALL, "syntax", "arguments_not_an_object"})
 """How a call fails that is none: prose about the mark before it, say."""
 
 MAX_HELD = 1 << 20
@@ -227,6 +227,15 @@ class Region:
                 # The answer was cut within the mark.
                 return None if self._first and not self._arguments.begun else len(text)
         return None
+
+    def _opener(self, text: str, pos: int, final: bool) -> int:
+        """The end of an opener that the model repeats at `pos`; 0 if there is none. Raises `Wait`."""
+        for literal in () if self._bare else self._spec.open:
+            if text.startswith(literal, pos):
+                return pos + len(literal)
+            if not final and literal.startswith(text[pos:]):
+                raise Wait
+        return 0
 
     def _take_span(self, text: str, end: int) -> str:
         """The source since the last call, up to `end`."""
