@@ -108,7 +108,15 @@ _FORMATS: tuple[FormatSpec, ...] = (
         drop=("</function_call>",),
         call_drop=("</function_call>",),
     ),
-    FormatSpec(name="phi4", aliases=("phi4_mini",), dialect="json", open=("functools",), listed=True),
+    FormatSpec(
+        name="phi4",
+        aliases=("phi4_mini",),
+        dialect="json",
+        open=("functools", "<|tool_call|>"),
+        listed=True,
+        drop=("<|/tool_call|>",),
+        call_drop=("<|/tool_call|>",),
+    ),
     FormatSpec(
         name="cohere",
         aliases=("command_a", "command_r7b", "cohere2", "north_mini_code"),
@@ -305,6 +313,8 @@ _FORMATS: tuple[FormatSpec, ...] = (
         ),
         open=("<|tool_call>",),
         close=("<tool_call|>",),
+        # Some models leave the opener out, behind their reasoning above all.
+        first=(" call:{name} {", " call:{name} ("),
         drop=("<turn|>",),
         think=(("<|channel>thought", "<channel|>"),),
     ),

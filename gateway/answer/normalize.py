@@ -7,14 +7,16 @@ differ. A payload that needs no change passes byte for byte.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from typing import Any
 
 import msgspec
 
-from gateway.answer.native_calls import NativeCalls
+from gateway.answer.native_calls import CONTENT, NativeCalls
+from gateway.answer.unread import Watch, may_be_unread, may_hold_call
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import (
     CALLING,
@@ -40,7 +42,6 @@ from normalizers import (
     coalesce,
     fold,
 )
-from normalizers.base import Mended
 from normalizers.registry import normalizer, passes
 from normalizers.values.coerce import SchemaIndex
 
@@ -68,13 +69,20 @@ def _tools(raw: bytes) -> SchemaIndex:
     return _kept_tools(raw) if len(raw) <= MAX_KEPT_BYTES else SchemaIndex(decode(raw))
 
 
+@lru_cache(maxsize=64)
+def _refusing(spec: FormatSpec) -> FormatSpec:
+    """The format without calls of undeclared tools. Cached, because `passes` keeps an entry for each format."""
+    return spec if spec.unknown_tools == "refuse" else replace(spec, unknown_tools="refuse")
+
+
 class _Choice:
     """The state of one choice of the answer."""
 
-    __slots__ = ("finished", "index", "indices", "native", "normalizer", "numbers", "warnings")
+    __slots__ = ("finished", "index", "indices", "native", "normalizer", "numbers", "warnings", "watch")
 
-    def __init__(self, index: int, text: Normalizer) -> None:
+    def __init__(self, index: int, text: Normalizer, watch: Watch | None) -> None:
         self.index = index
+        self.watch = watch
         self.normalizer = text
         self.native: NativeCalls | None = None
         self.indices = count()
@@ -85,12 +93,22 @@ class _Choice:
     def reason(self, engine_reason: str | None) -> str:
         if engine_reason not in CLEAN_FINISH:
             return str(engine_reason)
-        called = self.normalizer.called or (self.native is not None and self.native.called)
-        return "tool_calls" if called else "stop"
+        return "tool_calls" if self.called else "stop"
+
+    @property
+    def called(self) -> bool:
+        """The model has called a tool."""
+        return self.normalizer.called or (self.native is not None and self.native.called)
 
     def all_warnings(self) -> list[dict[str, str]]:
         """The warnings of the text and of the native calls."""
         return self.warnings if self.native is None else self.warnings + self.native.warnings()
+
+    def unread(self, tools: Collection[str]) -> bool:
+        """Whether its text, which has ended, is or looks like a call of a tool."""
+        if self.watch is None:
+            return False
+        return any(warning["code"] in CONTENT for warning in self.all_warnings()) or self.watch.holds_call(tools)
 
     def deltas(self, events: Iterable[Event]) -> list[dict[str, Any]]:
         """Turns events into OpenAI deltas; joins adjacent ones of one kind."""
@@ -99,11 +117,15 @@ class _Choice:
             last = deltas[-1] if deltas else {}
             match event:
                 case TextDelta(text):
+                    if self.watch is not None:
+                        self.watch.text(text)
                     if "content" in last:
                         last["content"] += text
                     else:
                         deltas.append({"content": text})
                 case ReasoningDelta(text):
+                    if self.watch is not None:
+                        self.watch.thought(text)
                     if "reasoning" in last:
                         last["reasoning_content"] = last["reasoning"] = last["reasoning"] + text
                     else:
@@ -133,8 +155,9 @@ class Answer:
     reasoning_open: the text starts within the model's reasoning. healed: the repairs to the request's history,
     counted by kind. The answer's `ctxgate` field reports them, and the fallback that answers.
 
-    guarded: every call that the model begins is certain to be readable, so it can be sent piece by piece. Any other is
-    held back until it is complete. Set it before the first payload.
+    guarded, unmarked_guarded: every call that a mark begins is certain to be readable, so it can be sent piece by
+    piece, and so is every call without marks that begins the answer. Any other is held back until it is complete. Set
+    both before the first payload.
     """
 
     __slots__ = (
@@ -150,6 +173,7 @@ class Answer:
         "chunks",
         "guarded",
         "healed",
+        "unmarked_guarded",
         "usage",
     )
 
@@ -165,10 +189,10 @@ class Answer:
         reasoning_open: bool = False,
         healed: Mapping[str, int] = _NOTHING,
     ) -> None:
-        self.guarded = False
+        self.guarded = self.unmarked_guarded = False
         self.healed = healed
         self._request = request
-        self._spec = spec
+        self._spec = _refusing(spec) if request.limited else spec
         self._reasoning_open = reasoning_open
         self._fixup = fixup
         self._every_chunk = fixup is not None and fixup.every_chunk
@@ -182,16 +206,22 @@ class Answer:
         """The engine's token counts as OpenAI's `usage` object; empty until they arrive."""
 
     @property
-    def mended(self) -> Mended:
-        """The strongest repair of the model's calls so far."""
-        if not self.choices:
-            return "none"
-        found = {choice.normalizer.mended for choice in self.choices.values()}
-        return "schema" if "schema" in found else "lexical" if "lexical" in found else "none"
+    def mended(self) -> str:
+        """The repairs of the model's calls so far, one of `gateway.wire.chat.MENDED`."""
+        return _mended(self.choices.values()) if self.choices else "none"
 
     def warnings(self) -> list[dict[str, str]]:
         """Problems in the answer, each with a `code` and the `text` concerned."""
         return [warning for choice in self.choices.values() for warning in choice.all_warnings()]
+
+    @property
+    def unread(self) -> bool:
+        """Whether the answer, which has ended, calls no tool and looks like a call that nobody read."""
+        tools = self._request.tools
+        if tools is None or any(choice.called for choice in self.choices.values()):
+            return False
+        names = _tools(tools).names
+        return any(choice.unread(names) for choice in self.choices.values())
 
     def describe_held(self) -> str:
         """The progress of the call that is held back; "" if none is. Names only tools that the request declares."""
@@ -215,8 +245,9 @@ class Answer:
                 allow_calls=request.tool_choice != "none",
                 parallel=request.parallel_tool_calls,
                 guarded=self.guarded,
+                unmarked_guarded=self.unmarked_guarded,
             )
-            choice = self.choices[index] = _Choice(index, text)
+            choice = self.choices[index] = _Choice(index, text, Watch() if may_be_unread(request) else None)
             self._only = choice if len(self.choices) == 1 else None
         return choice
 
@@ -277,11 +308,12 @@ class Answer:
             choice = self._choice(view.index)
         text = delta.content
         if not text:
+            if choice.watch is not None and delta.reasoning:
+                choice.watch.thought(str(delta.reasoning))
             return delta.reasoning_content == delta.reasoning or self._general(out, payload, chunk)
-        if choice.normalizer.passes(text):
-            return True
-        events = choice.normalizer.feed(text)
-        if events == [TextDelta(text)]:
+        if choice.normalizer.passes(text) or (events := choice.normalizer.feed(text)) == [TextDelta(text)]:
+            if choice.watch is not None:
+                choice.watch.text(text)
             return True
         self._rewrite(out, payload, choice, events)
         return False
@@ -377,6 +409,8 @@ class Answer:
         reason = frame.get("finish_reason") or None
         others = dict(frame.get("delta") or {})
         _both_names(others)
+        if choice.watch is not None and (thought := others.get("reasoning")):
+            choice.watch.thought(str(thought))
         text = others.pop("content", None)
         calls = others.pop("tool_calls", None)
         deltas = choice.deltas(choice.normalizer.feed(text)) if text else []
@@ -402,7 +436,7 @@ class Answer:
         deltas = choice.deltas(choice.normalizer.finish(reason))
         if choice.native is not None:
             text, calls = choice.native.finish(reason)
-            deltas += [{"content": text}] if text else []
+            deltas += choice.deltas([TextDelta(text)]) if text else []
             deltas += [{"tool_calls": calls}] if calls else []
         return deltas
 
@@ -420,9 +454,9 @@ class Answer:
         if (fallback := self._request.fallback) is not None:
             # Progress comments may have started the stream before the fallback was known, so a header isn't enough.
             last["ctxgate"] = {**last.get("ctxgate", {}), "fallback": fallback}
-        mended = choice.normalizer.mended
-        choice.normalizer = Normalizer()  # text after the end passes unchanged
-        choice.normalizer.mended = mended
+        read, choice.normalizer = choice.normalizer, Normalizer()  # text after the end passes unchanged
+        choice.normalizer.mended, choice.normalizer.unmarked = read.mended, read.unmarked
+        choice.normalizer.called = read.called
         return last
 
     # Whole
@@ -468,6 +502,7 @@ class Answer:
             return False
         if answer.error is not None or self._reasoning_open or not answer.choices:
             return False
+        watched = may_be_unread(self._request)
         for choice in answer.choices:
             message = choice.message
             if (
@@ -476,6 +511,7 @@ class Answer:
                 or message.tool_calls
                 or message.reasoning_content != message.reasoning
                 or not passes(self._spec, message.content, tools=self._request.tools is not None)
+                or (watched and (not message.content or may_hold_call(message.content)))
             ):
                 return False
         self.usage = answer.usage or _NOTHING
@@ -508,6 +544,8 @@ class Answer:
         clean_reason = choice.reason(reason)
         changed = changed or clean_reason != reason
         frame["finish_reason"] = clean_reason
+        if choice.watch is not None:
+            choice.watch.message(message)
         return changed
 
     def _whole_native(self, choice: _Choice, native: Any, reason: str | None) -> tuple[str, list[dict[str, Any]]]:
@@ -578,10 +616,16 @@ def _report(healed: Mapping[str, int], *choices: _Choice) -> dict[str, Any]:
     warnings = [warning for choice in choices for warning in choice.all_warnings()]
     if warnings:
         report["warnings"] = warnings
-    mended = [choice.normalizer.mended for choice in choices if choice.normalizer.mended != "none"]
-    if mended:
-        report["mended"] = max(mended)  # "schema" sorts after "lexical"
+    if (mended := _mended(choices)) != "none":
+        report["mended"] = mended
     return report
+
+
+def _mended(choices: Iterable[_Choice]) -> str:
+    """One of `gateway.wire.chat.MENDED`."""
+    read = [choice.normalizer for choice in choices]
+    found = [kind for kind in ("schema", "lexical") if any(each.mended == kind for each in read)][:1]
+    return ", ".join(["unmarked"] * any(each.unmarked for each in read) + found) or "none"
 
 
 def _chunk(envelope: dict[str, Any], frame: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
@@ -58,6 +59,12 @@ DENSE_BYTES = 2
 TRIGGER_WORD = 1
 """llama.cpp's number of the trigger type `word`; a word that is a token triggers as a token."""
 
+TRIGGER_WHOLE = 3
+"""That of a regular expression that the whole answer so far matches; the grammar begins with its group."""
+
+MAY_BE_CALLS = re.compile(r"\s*[\[{`<][\s\S]*")
+"""An answer that may begin with a call without marks, or with reasoning, of which the marks may not be tokens."""
+
 MAX_VOCABULARY = 1_000_000
 PIECES = 32_768
 """Tokens of the vocabulary that are asked for at once."""
@@ -86,6 +93,17 @@ PARSED_FIELDS = ("response_format", "json_schema", "logprobs", "top_logprobs")
 
 _needs_chat = messages.needs(messages.MEDIA)
 _SET_TO_NOTHING = (b"null", b"false", b'{"type":"text"}', b'{"type": "text"}')
+
+
+def guardable(raw: RawText, fields: Mapping[str, Raw]) -> RawText:
+    """The same without a grammar that ends the answer behind a call, if the request's fields may forbid its end.
+
+    llama.cpp fails where no token is left.
+    """
+    banned = any(bytes(fields.get(name, b"null")) not in (b"null", b"false") for name in ("ignore_eos", "logit_bias"))
+    if not (raw.unmarked and banned):
+        return raw
+    return replace(raw, grammar=None, in_reasoning=None, starts=(), unmarked=False)
 
 
 class LlamaCppBackend(OpenAIBackend):
@@ -159,7 +177,8 @@ class LlamaCppBackend(OpenAIBackend):
         It takes no token ids: of an escaped request only images and audio go there, with the texts broken.
         """
         self._weigh_adapters(request.model, fields)
-        forced = raw.grammar is not None and not raw.starts
+        raw = guardable(raw, fields)
+        forced = raw.forced
         prompt, format = None, None
         if forced:
             format = fields.pop("response_format", None)
@@ -225,15 +244,16 @@ class LlamaCppBackend(OpenAIBackend):
 
     async def _grammar(self, fields: dict[str, Raw], raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
         """The fields for our grammar; none if the client's own wins. pair: the reasoning that the prompt opens."""
-        if raw.grammar is None or "grammar" in fields or (raw.starts and "json_schema" in fields):
+        if raw.grammar is None or "grammar" in fields or (not raw.forced and "json_schema" in fields):
             return {}
-        return await self.guard(raw, pair) if raw.starts else {"grammar": Raw(encode(raw.grammar))}
+        return {"grammar": Raw(encode(raw.grammar))} if raw.forced else await self.guard(raw, pair)
 
     async def guard(self, raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
-        """The fields of a grammar that allows any text up to a mark.
+        """The fields of a grammar that allows any text but broken calls.
 
-        If each mark is one token, llama.cpp starts the grammar there, and the text before costs nothing. Otherwise a
-        token might hold a mark's end and more, which the grammar must see before the model writes it.
+        If each mark is one token, llama.cpp starts the grammar there, or with an answer that may begin with a call
+        without marks, and other text costs nothing. Otherwise a token might hold a mark's end and more, which the
+        grammar must see before the model writes it.
         """
         grammar, starts = (raw.grammar, raw.starts) if pair is None else (raw.in_reasoning, (pair[1],))
         fields = {"grammar": Raw(encode(grammar))}
@@ -242,6 +262,8 @@ class LlamaCppBackend(OpenAIBackend):
         # Calls within reasoning don't count.
         opened = [mark for mark, _ in raw.think if pair is None and await self._is_token(mark)]
         triggers = [{"type": TRIGGER_WORD, "value": mark} for mark in (*starts, *opened)]
+        if raw.unmarked and pair is None:
+            triggers.append({"type": TRIGGER_WHOLE, "value": f"^({MAY_BE_CALLS.pattern})$"})
         return fields | {"grammar_lazy": Raw(b"true"), "grammar_triggers": Raw(encode(triggers))}
 
     async def _is_token(self, mark: str) -> bool:

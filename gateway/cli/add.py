@@ -137,11 +137,12 @@ def _memory(config: Config, found: Addition, status: dict[str, Any] | None) -> s
 
 
 def _smoke(config: Config, name: str, out: Path | None, *, try_tools: bool) -> int:
-    """Runs the smoke suite. Returns 0, or the exit code of a run without scores: the entry stays.
+    """Runs the smoke suite. Returns 0, or the exit code of a run without scores, or with calls that came out as text,
+    about which it has given advice. The entry stays.
 
     try_tools: run it for the other ways of showing tools, too, and write the best one into the entry.
     """
-    from gateway.cli.swap import MEASURED, Test
+    from gateway.cli.swap import CALLS_AS_TEXT, MEASURED, Test
     from gateway.config import load
     from gateway.model_test.target import RUNS
 
@@ -152,7 +153,8 @@ def _smoke(config: Config, name: str, out: Path | None, *, try_tools: bool) -> i
     code = Test(config.source, "smoke", "").run(model, out, "none")
     if code not in MEASURED:
         return code
-    return _show_tools(loaded, model, out, time.monotonic() - began, tries=try_tools)
+    tried = _show_tools(loaded, model, out, time.monotonic() - began, tries=try_tools)
+    return tried or (code if code == CALLS_AS_TEXT else 0)
 
 
 def _show_tools(config: Config, model: Model, own: Path, seconds: float, *, tries: bool) -> int:

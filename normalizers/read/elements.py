@@ -134,10 +134,18 @@ class ElementCalls(Region):
             return end
         element.text.append(text[pos:at])
         try:
-            tag = self._tag(text, at, final)
+            return self._read_tag(text, at, final)
         except Wait:
             self._wait = True
             return at
+        except Malformed as exc:
+            exc.pos = at  # in every split the same
+            raise
+
+    def _read_tag(self, text: str, at: int, final: bool) -> int:
+        """Read the tag that ends a text, or the format's mark as part of the text."""
+        sign, element = self._sign, self._open[-1]
+        tag = self._tag(text, at, final)
         if tag is not None:
             if tag[1] and tag[2] == element.name:
                 self._leave()

@@ -119,6 +119,7 @@ class Framing(Normalizer):
         "_think_close",
         "_thinks",
         "_trigger",
+        "_unmarked_guarded",
         "_unmarked_heads",
         "_writer",
     )
@@ -134,6 +135,7 @@ class Framing(Normalizer):
         allow_calls: bool,
         parallel: bool,
         guarded: bool,
+        unmarked_guarded: bool,
     ) -> None:
         super().__init__()
         self._spec = spec
@@ -142,7 +144,7 @@ class Framing(Normalizer):
         names = self._schemas.names
         self._names = names if spec.bare and spec.unmarked != "alone" else frozenset[str]()
         self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel, guarded=guarded)
-        self._guarded = guarded
+        self._guarded, self._unmarked_guarded = guarded, unmarked_guarded
         table = _scanner(spec, bool(names) or spec.unknown_tools == "forward", bool(self._names))
         self._literals, self._longest, self._scan, self._trigger, self._heads, self._strays = table
         self._space = ""
@@ -177,7 +179,7 @@ class Framing(Normalizer):
     @property
     def held(self) -> tuple[str, int] | None:
         if self._attempt is not None:
-            return self._attempt.held()
+            return None if self._passes_on else self._attempt.held()
         return None if self._dialect is None or self._writer.guarded else self._dialect.held()
 
     def passes(self, text: str) -> bool:
@@ -345,6 +347,7 @@ class Framing(Normalizer):
             return self._at_stray(text, start, begin, found, reason)
         begins_line = self._is_first(text, start, at) or bool(_LINE_START.search(self._before(text, begin, at)))
         if literal in self._thinks and not begins_line:
+            self._guarded = False  # the grammar takes what follows for reasoning
             return None  # a word of a sentence
         self._emit_before_call(text, start, at)
         end = self._on_literal(literal, found.end())
@@ -501,9 +504,15 @@ class Framing(Normalizer):
             self._literals,
             follows_text=follows_text,
             python=python,
+            writer=self._writer if self._unmarked_guarded and not follows_text else None,
         )
         self._switch(self._read_attempt)
         return pos
+
+    @property
+    def _passes_on(self) -> bool:
+        """Whether a grammar has made it certain that the text is calls without marks."""
+        return isinstance(self._attempt, Unmarked) and self._attempt.passes_on
 
     def _was_refused(self, text: str, begin: int, at: int) -> bool:
         """Whether what begins there was read as calls without marks, and is none."""
@@ -513,6 +522,7 @@ class Framing(Normalizer):
         attempt = self._attempt
         assert attempt is not None
         end = attempt.step(text, pos, reason)
+        self.unmarked |= self._passes_on
         if not attempt.verdict:
             return end
         self._attempt = None
@@ -550,7 +560,7 @@ class Framing(Normalizer):
             self._writer.reasoning(text[pos:at].rstrip())
             self._refused = False
             self._gap = "reasoning"
-            self._switch(self._read_text)
+            self._switch(self._read_first if self._spec.first else self._read_text)
             return at + len(close)
         if reason is None:
             marks = (*self._think_close, *self._call_openers)
