@@ -174,6 +174,17 @@ def test_refuses_what_the_gateway_does_not_decide(tmp_path: Path, url: str, mode
     assert (done.returncode, says in done.stderr) == (ProviderInvalidRequest.exit_code, True)
 
 
+def test_a_server_that_shows_the_tools_itself_is_added_as_it_is(tmp_path: Path, url: str) -> None:
+    file = written(tmp_path, url, "auto")
+    done = ctxgate(
+        "add", "--config", file, f"{url}/v1", "--name", "own", "--try-tools", "--out", tmp_path, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "own has tool_call_format native_json: its engine shows the tools" in done.stdout
+    assert "own" in load(file).models
+    assert "tools in: " not in done.stderr
+
+
 def test_reads_the_results_of_model_test() -> None:
     results = {
         "summary": {"overall": {"k": 3, "n": 5}},
