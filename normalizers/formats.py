@@ -597,14 +597,15 @@ _FORMATS: tuple[FormatSpec, ...] = (
         name="minicpm5",
         dialect="tags",
         syntax=TagSyntax(
-            call=('<function name="{name}">',),
-            parameter=('<param name="{key}">',),
+            # Some engines leave out the blank, or leave the tokenizer's sign for it.
+            call=('<function name="{name}">', '<functionĠname="{name}">'),
+            parameter=('<param name="{key}">', '<paramĠname="{key}">'),
             parameter_end=("</param>",),
             call_end=("</function>",),
             cdata=True,
             gap="",
         ),
-        begins=("<function name=",),
+        begins=("<function name=", "<functionname=", "<functionĠname="),
         think=THINK,
         result=TOOL_RESPONSE,
     ),

@@ -188,6 +188,11 @@ class FormatSpec:
         return any("{name}" in template for template in self.first)
 
     @property
+    def openers(self) -> tuple[str, ...]:
+        """The literals that begin calls and nothing else, the longest first."""
+        return tuple(sorted({*self.open, *self.begins} - {*self.channels}, key=len, reverse=True))
+
+    @property
     def untouched(self) -> bool:
         return not self.dialect
 

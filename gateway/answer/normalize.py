@@ -23,6 +23,7 @@ from gateway.wire.chat import (
     MAX_KEPT_BYTES,
     ChatRequest,
     Chunk,
+    Delta,
     ToolCallDelta,
     decode,
     decode_answer,
@@ -56,6 +57,8 @@ _UNPRINTABLE = re.compile("[^!-~]")
 _LONGEST_NAME = 64
 
 _NO_TOOLS = SchemaIndex(())
+_MORE = "."
+"""Stands for whatever follows the reasoning."""
 _NOTHING: Mapping[str, int] = {}
 
 
@@ -78,13 +81,28 @@ def _refusing(spec: FormatSpec) -> FormatSpec:
 class _Choice:
     """The state of one choice of the answer."""
 
-    __slots__ = ("finished", "index", "indices", "native", "normalizer", "numbers", "warnings", "watch")
+    __slots__ = (
+        "blanks",
+        "finished",
+        "index",
+        "indices",
+        "native",
+        "normalizer",
+        "numbers",
+        "thoughts",
+        "warnings",
+        "watch",
+    )
 
     def __init__(self, index: int, text: Normalizer, watch: Watch | None) -> None:
         self.index = index
         self.watch = watch
         self.normalizer = text
         self.native: NativeCalls | None = None
+        self.thoughts: Normalizer | None = None
+        """Reads the reasoning that the engine keeps apart: a call at its end counts if nothing follows it."""
+        self.blanks = ""
+        """The white space at the end of that reasoning."""
         self.indices = count()
         self.numbers: dict[int, int] = {}  # the normaliser's index → the answer's
         self.finished = False
@@ -98,7 +116,8 @@ class _Choice:
     @property
     def called(self) -> bool:
         """The model has called a tool."""
-        return self.normalizer.called or (self.native is not None and self.native.called)
+        readers = (self.normalizer, self.native, self.thoughts)
+        return any(reader is not None and reader.called for reader in readers)
 
     def all_warnings(self) -> list[dict[str, str]]:
         """The warnings of the text and of the native calls."""
@@ -237,19 +256,23 @@ class Answer:
     def _choice(self, index: int) -> _Choice:
         choice = self.choices.get(index)
         if choice is None:
-            request = self._request
-            text = normalizer(
-                self._spec,
-                _tools(request.tools) if request.tools is not None else _NO_TOOLS,
-                reasoning_open=self._reasoning_open,
-                allow_calls=request.tool_choice != "none",
-                parallel=request.parallel_tool_calls,
-                guarded=self.guarded,
-                unmarked_guarded=self.unmarked_guarded,
-            )
-            choice = self.choices[index] = _Choice(index, text, Watch() if may_be_unread(request) else None)
+            text = self._reader(reasoning_open=self._reasoning_open, guarded=self.guarded)
+            watch = Watch() if may_be_unread(self._request) else None
+            choice = self.choices[index] = _Choice(index, text, watch)
             self._only = choice if len(self.choices) == 1 else None
         return choice
+
+    def _reader(self, *, reasoning_open: bool, guarded: bool) -> Normalizer:
+        request = self._request
+        return normalizer(
+            self._spec,
+            _tools(request.tools) if request.tools is not None else _NO_TOOLS,
+            reasoning_open=reasoning_open,
+            allow_calls=request.tool_choice != "none",
+            parallel=request.parallel_tool_calls,
+            guarded=guarded,
+            unmarked_guarded=guarded and self.unmarked_guarded,
+        )
 
     def _openers(self, index: int) -> list[dict[str, Any]]:
         """Empty chunks for the missing choices below `index`: clients expect choices to start in order."""
@@ -257,6 +280,38 @@ class Answer:
             return []
         missing = [at for at in range(index) if at not in self.choices]
         return [_chunk(self._envelope(), {"index": self._choice(at).index}, {}) for at in missing]
+
+    def _calls_in_reasoning(self, choice: _Choice, text: str) -> bool:
+        """Whether more of the reasoning that the engine keeps apart has to be read, since a call may begin in it."""
+        if choice.thoughts is not None:
+            return True
+        spec, request = self._spec, self._request
+        if request.tools is None or request.tool_choice == "none" or spec.calls_in_reasoning == "never":
+            return False
+        # White space before a call is layout, so it waits for what follows.
+        return bool(spec.think) and (text[-1].isspace() or any(opener[0] in text for opener in spec.openers))
+
+    def _reasoning(self, choice: _Choice, text: str) -> list[Event]:
+        """The events of more such reasoning."""
+        if choice.thoughts is None:
+            choice.thoughts = self._reader(reasoning_open=True, guarded=False)
+            choice.thoughts.feed(_MORE)  # so that white space isn't the beginning of the reasoning
+        choice.blanks = _blanks_after(choice.blanks + text)
+        return choice.thoughts.feed(text)
+
+    def _end_reasoning(self, choice: _Choice, reason: str | None, *, more: bool) -> list[Event]:
+        """What is held back of such reasoning. more: something follows it, so that no call in it counts."""
+        thoughts = choice.thoughts
+        if thoughts is None:
+            return []
+        rest = thoughts.feed(f"{self._spec.think[0][1]}{_MORE}") if more else []
+        rest += thoughts.finish(reason)
+        if thoughts.called:
+            return rest
+        choice.thoughts = None
+        blanks, choice.blanks = choice.blanks, ""
+        kept: list[Event] = [event for event in rest if isinstance(event, ReasoningDelta)]
+        return [*kept, ReasoningDelta(blanks)] if blanks else kept
 
     def _native(self, choice: _Choice) -> NativeCalls:
         if choice.native is None:
@@ -307,16 +362,25 @@ class Answer:
         if choice is None or choice.index != view.index:
             choice = self._choice(view.index)
         text = delta.content
-        if not text:
-            if choice.watch is not None and delta.reasoning:
-                choice.watch.thought(str(delta.reasoning))
-            return delta.reasoning_content == delta.reasoning or self._general(out, payload, chunk)
+        if not text and self._reasoning_passes(choice, delta):
+            return True
+        if not text or choice.thoughts is not None:
+            return self._general(out, payload, chunk)
         if choice.normalizer.passes(text) or (events := choice.normalizer.feed(text)) == [TextDelta(text)]:
             if choice.watch is not None:
                 choice.watch.text(text)
             return True
         self._rewrite(out, payload, choice, events)
         return False
+
+    def _reasoning_passes(self, choice: _Choice, delta: Delta) -> bool:
+        """Whether a delta without content needs no change."""
+        thought = delta.reasoning or delta.reasoning_content
+        if delta.reasoning_content != delta.reasoning or (thought and self._calls_in_reasoning(choice, str(thought))):
+            return False
+        if choice.watch is not None and thought:
+            choice.watch.thought(str(thought))
+        return True
 
     def finish(self, *, done: bool) -> list[bytes]:
         """Returns the payloads still missing at the end of the stream.
@@ -409,11 +473,19 @@ class Answer:
         reason = frame.get("finish_reason") or None
         others = dict(frame.get("delta") or {})
         _both_names(others)
-        if choice.watch is not None and (thought := others.get("reasoning")):
-            choice.watch.thought(str(thought))
         text = others.pop("content", None)
         calls = others.pop("tool_calls", None)
-        deltas = choice.deltas(choice.normalizer.feed(text)) if text else []
+        events: list[Event] = []
+        thought = others.get("reasoning")
+        held = isinstance(thought, str) and bool(thought) and self._calls_in_reasoning(choice, thought)
+        if held:
+            del others["reasoning"], others["reasoning_content"]
+            events += self._reasoning(choice, str(thought))
+        elif thought and choice.watch is not None:
+            choice.watch.thought(str(thought))
+        if calls or (text and not text.isspace()):
+            events += self._end_reasoning(choice, "stop", more=True)
+        deltas = choice.deltas(events + (choice.normalizer.feed(text) if text else []))
         if calls:
             calls = self._native(choice).feed(calls)
             deltas += [{"tool_calls": calls}] if calls else []
@@ -421,7 +493,7 @@ class Answer:
             others["content"] = text
         if others and deltas:
             deltas[0] = {**others, **deltas[0]}
-        elif others or (reason is None and not text and calls is None):
+        elif others or (reason is None and not text and calls is None and not held):
             deltas = [others]
         if reason is None or choice.finished:
             clean += [_chunk(envelope, frame, delta) for delta in deltas]
@@ -433,7 +505,8 @@ class Answer:
             clean.append(self._last(choice, envelope, {**frame, "delta": last}, reason))
 
     def _ending(self, choice: _Choice, reason: str | None) -> list[dict[str, Any]]:
-        deltas = choice.deltas(choice.normalizer.finish(reason))
+        thoughts = self._end_reasoning(choice, reason, more=False)
+        deltas = choice.deltas(thoughts + choice.normalizer.finish(reason))
         if choice.native is not None:
             text, calls = choice.native.finish(reason)
             deltas += choice.deltas([TextDelta(text)]) if text else []
@@ -510,6 +583,7 @@ class Answer:
                 or message.content is None
                 or message.tool_calls
                 or message.reasoning_content != message.reasoning
+                or (message.reasoning and self._spec.openers and self._request.tools is not None)
                 or not passes(self._spec, message.content, tools=self._request.tools is not None)
                 or (watched and (not message.content or may_hold_call(message.content)))
             ):
@@ -525,6 +599,9 @@ class Answer:
         events += choice.normalizer.finish(reason)
         native = message.get("tool_calls")
         calls: list[dict[str, Any]] = []
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        if isinstance(thought, str) and not native and not (isinstance(text, str) and text.strip()):
+            events = self._whole_reasoning(message, choice, thought, reason) or events
         changed = bool(native)
         if native:
             refused, calls = self._whole_native(choice, native, reason)
@@ -532,7 +609,7 @@ class Answer:
                 events.append(TextDelta(refused))
                 message["content"] = text or ""
         if not isinstance(text, str) or coalesce(events) != [TextDelta(text)]:
-            changed = changed or bool(text)
+            changed = changed or bool(text) or choice.called
             self._fold(message, calls, choice, events)
         if calls:
             message["tool_calls"] = calls
@@ -547,6 +624,19 @@ class Answer:
         if choice.watch is not None:
             choice.watch.message(message)
         return changed
+
+    def _whole_reasoning(
+        self, message: dict[str, Any], choice: _Choice, thought: str, reason: str | None
+    ) -> list[Event] | None:
+        """The events of the reasoning that the engine keeps apart, if it ends with a call; the message gives it up."""
+        if not self._calls_in_reasoning(choice, thought):
+            return None
+        events = self._reasoning(choice, thought) + self._end_reasoning(choice, reason, more=False)
+        if choice.thoughts is None:
+            return None
+        message.pop("reasoning_content", None)
+        message.pop("reasoning", None)
+        return events
 
     def _whole_native(self, choice: _Choice, native: Any, reason: str | None) -> tuple[str, list[dict[str, Any]]]:
         """The calls that are content, and the others."""
@@ -576,6 +666,11 @@ class Answer:
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in folded.tool_calls
         ]
+
+
+def _blanks_after(text: str) -> str:
+    """The white space at the end of a text."""
+    return text[len(text.rstrip()) :]
 
 
 def _printable(name: str) -> str:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import replace
 
 from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Backend, Endpoint
 from gateway.backends.context import context_length_exceeded, may_exceed
+from gateway.backends.llamacpp_guard import MAY_BE_CALLS, TRIGGER_WHOLE, guardable
 from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
 from gateway.backends.prompt_progress import PromptProgress
@@ -59,12 +59,6 @@ DENSE_BYTES = 2
 TRIGGER_WORD = 1
 """llama.cpp's number of the trigger type `word`; a word that is a token triggers as a token."""
 
-TRIGGER_WHOLE = 3
-"""That of a regular expression that the whole answer so far matches; the grammar begins with its group."""
-
-MAY_BE_CALLS = re.compile(r"\s*[\[{`<][\s\S]*")
-"""An answer that may begin with a call without marks, or with reasoning, of which the marks may not be tokens."""
-
 MAX_VOCABULARY = 1_000_000
 PIECES = 32_768
 """Tokens of the vocabulary that are asked for at once."""
@@ -93,17 +87,6 @@ PARSED_FIELDS = ("response_format", "json_schema", "logprobs", "top_logprobs")
 
 _needs_chat = messages.needs(messages.MEDIA)
 _SET_TO_NOTHING = (b"null", b"false", b'{"type":"text"}', b'{"type": "text"}')
-
-
-def guardable(raw: RawText, fields: Mapping[str, Raw]) -> RawText:
-    """The same without a grammar that ends the answer behind a call, if the request's fields may forbid its end.
-
-    llama.cpp fails where no token is left.
-    """
-    banned = any(bytes(fields.get(name, b"null")) not in (b"null", b"false") for name in ("ignore_eos", "logit_bias"))
-    if not (raw.unmarked and banned):
-        return raw
-    return replace(raw, grammar=None, in_reasoning=None, starts=(), unmarked=False)
 
 
 class LlamaCppBackend(OpenAIBackend):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Raw
 
 from gateway.backends.base import Backend, Reply, Seat
-from gateway.backends.llamacpp import MAY_BE_CALLS, TRIGGER_WHOLE, guardable
+from gateway.backends.llamacpp_guard import MAY_BE_CALLS, TRIGGER_WHOLE, guardable
 from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, json_object, malformed
 from gateway.backends.prompt_progress import PromptProgress

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from normalizers.base import CallWriter, Normalizer
 from normalizers.events import Event, TextDelta
 from normalizers.read.dialects import DIALECTS, load
-from normalizers.read.reasoning_calls import ReasoningCalls, openers
+from normalizers.read.reasoning_calls import ReasoningCalls
 from normalizers.read.scan import MAX_BLANKS, Wait, is_token, match_template, partial_suffix, skip_space, templates
 from normalizers.read.trial import Attempt
 from normalizers.read.unmarked import FENCE, PYTHON_FORMS, Unmarked
@@ -22,6 +22,7 @@ from normalizers.values.coerce import SchemaIndex
 
 _NAME = re.compile(r"\w[\w.\-:/]*")
 _TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
+_FIRST_NAME = re.compile(r"\s*(?:to=)?([\w.\-]+)\Z")
 _LINE_START = re.compile(r"\n[ \t]{0,62}\Z")
 _LONG = 64
 _NOTHING = r"(?!)"
@@ -168,7 +169,7 @@ class Framing(Normalizer):
         # Of the reasoning that a prompt has opened, the first of the format's ends is the end.
         self._think_close = tuple(dict.fromkeys(closing for _, closing in spec.think))
         may_call = names and allow_calls and spec.calls_in_reasoning == "last"
-        self._call_openers = openers(spec) if may_call else ()
+        self._call_openers = spec.openers if may_call else ()
         self._thinks = tuple(opening for opening, _ in spec.think)
         self._plain = False
         self._switched = False
@@ -253,7 +254,9 @@ class Framing(Normalizer):
         try:
             match = match_template(templates(self._spec.first), text, pos, final=reason is not None)
         except Wait:
-            return pos
+            if self._may_begin(text[pos:]):
+                return pos
+            match = None
         self._switch(self._read_text)
         if match is None:
             return pos
@@ -265,6 +268,15 @@ class Framing(Normalizer):
         if name in self._schemas or name in roles or self._spec.unknown_tools == "forward":
             return self._enter(bare=False, pos=pos)
         return pos
+
+    def _may_begin(self, text: str) -> bool:
+        """Whether the answer's beginning may still become that of a region that the prompt has opened."""
+        word = _FIRST_NAME.match(text)
+        if word is None or self._spec.unknown_tools == "forward":
+            return True
+        syntax = self._spec.syntax
+        roles = (*syntax.reasoning, *syntax.content) if isinstance(syntax, MessageSyntax) else ()
+        return any(name.startswith(word[1]) for name in (*self._schemas.names, *roles))
 
     # -- content -------------------------------------------------------------------------------
 

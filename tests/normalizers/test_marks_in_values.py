@@ -44,6 +44,7 @@ AMBIGUOUS: list[tuple[tuple[str, ...], str, str]] = [
 """Formats, a value that looks like something else to them, and how."""
 FOREIGN = {"minimax_m3": "whatever stands behind its special token is a tag"}
 """Formats that no value with a mark can be written in."""
+MAX_MARKS = 16
 AROUND = 2
 """Characters on either side of a mark within which the text is cut twice."""
 
@@ -127,9 +128,13 @@ def test_a_value_with_a_mark_reads_back(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_cut_gives_the_same(name: str) -> None:
-    """Every cut in two of one call with all places of a mark, and every cut in three near the mark."""
+    """Every cut in two of one call with all places of a mark, and every cut in three near the mark.
+
+    Where a format has dozens of marks, spellings of the same few, the slow test below takes those left out here.
+    """
     spec = get(name)
-    for mark in marks(spec):
+    found = marks(spec)
+    for mark in found[:: -(-len(found) // MAX_MARKS)]:
         everywhere = {"text": f"{mark} y\nx {mark} z\n{mark}", "object": {f"k{mark}": f"x{mark}"}, "list": [f"{mark}y"]}
         text = written(spec, everywhere)
         whole = read(spec, [text])
