@@ -67,6 +67,7 @@ GUARDED = [name for name, guard in GUARDS.items() if guard is not None and guard
 
 def test_the_formats_with_a_guard() -> None:
     without = {"native_json", "functiongemma", "gemma4", "tool_lines", "harmony", "auto"}
+    without |= {"functionary_v32", "inkling", "llama4_json", "minimax_m3", "muse_glimmer"}
     assert {name for name in registry.names() if name not in GUARDED} == without
     assert {name for name, guard in GUARDS.items() if guard is None} == {"native_json", "harmony"}
     # Its mark is a word of prose, which only a strict tool is worth.
@@ -178,7 +179,9 @@ def test_usual_spellings_are_allowed(format: str) -> None:
             assert machine.accepts(text), text
     if spec.think:
         opening, closing = spec.think[0]
-        assert machine.accepts(f"{opening}I could write {spec.open[0]}call.{closing}{render_calls(spec, [one])}")
+        assert machine.accepts(
+            f"{opening}I could write {(*spec.open, *spec.begins)[0]}call.{closing}{render_calls(spec, [one])}"
+        )
         assert Machine(guard.in_reasoning or "").accepts(f"Hm.{closing}\n{render_calls(spec, [one])}")
 
 
