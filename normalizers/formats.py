@@ -41,7 +41,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         think=THINK,
         drop=("<|tool_list_start|>", "<|tool_list_end|>"),
         result=("<|tool_response_start|>", "<|tool_response_end|>"),
-        bare=("call", "list", "object"),
+        bare=("call", "list"),
         echo=True,
     ),
     FormatSpec(
@@ -51,6 +51,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         open=("<|python_start|>",),
         close=("<|python_end|>",),
         bare=("call", "list"),
+        inline=True,
     ),
     FormatSpec(
         name="olmo3",
@@ -78,7 +79,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         open=("<|python_tag|>",),
         keys=("name", "parameters"),
         drop=("<|eom_id|>", "<|eot_id|>"),
-        bare=("object",),
+        inline=True,
     ),
     FormatSpec(
         name="llama4_json",
@@ -88,7 +89,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         # The template writes text before a call between these two.
         drop=("<|python_start|>", "<|python_end|>"),
         content_drop=("<|python_start|>", "<|python_end|>"),
-        bare=("object",),
+        inline=True,
     ),
     FormatSpec(
         name="granite",
@@ -99,7 +100,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         think=THINK,
         drop=("</tool_call>",),
         call_drop=("</tool_call>",),
-        bare=("object",),
     ),
     FormatSpec(
         name="granite_20b_fc",
@@ -116,7 +116,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         listed=True,
         drop=("<|/tool_call|>",),
         call_drop=("<|/tool_call|>",),
-        bare=("object",),
     ),
     FormatSpec(
         name="cohere",
@@ -232,7 +231,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         open=("[TOOL_CALLS]",),
         think=(("[THINK]", "[/THINK]"),),
         drop=("[ARGS]", "[CALL_ID]"),
-        bare=("object",),
     ),
     FormatSpec(
         name="deepseek_v3",
@@ -599,14 +597,15 @@ _FORMATS: tuple[FormatSpec, ...] = (
         name="minicpm5",
         dialect="tags",
         syntax=TagSyntax(
-            call=('<function name="{name}">',),
-            parameter=('<param name="{key}">',),
+            # Some engines leave out the blank, or leave the tokenizer's sign for it.
+            call=('<function name="{name}">', '<functionĠname="{name}">'),
+            parameter=('<param name="{key}">', '<paramĠname="{key}">'),
             parameter_end=("</param>",),
             call_end=("</function>",),
             cdata=True,
             gap="",
         ),
-        begins=("<function name=",),
+        begins=("<function name=", "<functionname=", "<functionĠname="),
         think=THINK,
         result=TOOL_RESPONSE,
     ),
@@ -710,7 +709,6 @@ def _auto() -> FormatSpec:
         call_drop=tuple(mark for mark in strays if mark in of_calls),
         content_drop=tuple(mark for spec in _FORMATS for mark in spec.content_drop if mark not in ambiguous),
         think=tuple(dict.fromkeys(pair for spec in _FORMATS for pair in spec.think if pair[0][0] in "<[")),
-        bare=("call", "list", "object"),
     )
 
 

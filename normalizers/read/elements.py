@@ -206,7 +206,10 @@ class ElementCalls(Region):
             name: values[0] if len(values) == 1 else f"[{', '.join(values)}]" for name, values in members.items()
         }
         if beside.strip():
-            written.setdefault(_TEXT_KEY, json.dumps(beside, ensure_ascii=False))
+            key = _TEXT_KEY
+            while key in written:
+                key = f"${key}"
+            written[key] = json.dumps(beside, ensure_ascii=False)
         return f"{{{', '.join(f'{json.dumps(name, ensure_ascii=False)}: {value}' for name, value in written.items())}}}"
 
     # -- failures ------------------------------------------------------------------------------

@@ -159,6 +159,7 @@ class Messages(Region):
     def _finish(self, text: str, pos: int, reason: str) -> None:
         if self._kind == "foreign" and self._state == self._read_message:
             self._calls.warn("unknown_recipient", self._take_span(text, pos))
+        self.in_sentence = self._state == self._begin and not "".join(self._header).startswith(self._heads)
         super()._finish(text, pos, reason)
 
     def _skip(self, text: str, pos: int, final: bool) -> int:
@@ -169,6 +170,3 @@ class Messages(Region):
         self._refuse(text, at)
         self._kind = ""
         return self._end_message(text, at, literal)
-
-    def _layout(self, raw: str) -> str:
-        return super()._layout(raw.rpartition(self._syntax.bodies[0])[2])

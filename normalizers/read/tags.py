@@ -34,22 +34,26 @@ def _not_plain(mark: str) -> Search:
     return re.compile(rf'[{re.escape(mark)}"\\\x00-\x1f]').search
 
 
+@cache
+def _json_format(spec: FormatSpec) -> FormatSpec:
+    """The format of JSON calls that stand in a call's tags each."""
+    assert isinstance(spec.syntax, TagSyntax)
+    return replace(spec, dialect="json", syntax=None, close=spec.syntax.call_end)
+
+
 def _leads(sources: tuple[str, ...]) -> tuple[Template, ...]:
     """The parts of templates before their first field."""
     leads = dict.fromkeys(source.partition("{")[0] for source in sources)
     return templates(tuple(lead for lead in leads if lead), tags=True)
 
 
+def _others(literals: tuple[str, ...], one: str) -> tuple[str, ...]:
+    return tuple(literal for literal in literals if literal != one)
+
+
 def _short_space(text: str, pos: int) -> int:
     """The end of the white space at `pos`, of the part that may be read again and again."""
     return min(skip_space(text, pos), pos + MAX_BLANKS)
-
-
-@cache
-def _json_format(spec: FormatSpec) -> FormatSpec:
-    """The format of JSON calls that stand in a call's tags each."""
-    assert isinstance(spec.syntax, TagSyntax)
-    return replace(spec, dialect="json", syntax=None, close=spec.syntax.call_end)
 
 
 _STRING = frozenset({"string"})
@@ -80,8 +84,8 @@ class TagCalls(Region):
         "_fresh",
         "_given",
         "_json",
+        "_json_leads",
         "_key",
-        "_leads",
         "_line_start",
         "_newline",
         "_parameter",
@@ -107,12 +111,14 @@ class TagCalls(Region):
         self._parameter = templates(syntax.parameter, tags=True)
         self._end = templates(syntax.parameter_end, tags=True)
         self._end_head = syntax.parameter_end[0][0]
-        self._call_end = syntax.call_end
-        self._leads = tuple(dict.fromkeys(t.lead for t in self._call if t.lead and syntax.call_end))
+        # Only the shortest: where one begins like another, the split would decide which of them is found.
+        self._call_end = tuple(end for end in syntax.call_end if not end.startswith(_others(syntax.call_end, end)))
         self._ends_call = templates(syntax.call_end, tags=True)
         self._closers = templates(spec.close)
         self._calls_begin = _leads(syntax.call)
         self._followers = (*_leads(syntax.parameter), *self._calls_begin, *self._ends_call, *self._closers)
+        leads = (source.partition("{")[0] for source in syntax.call)
+        self._json_leads = tuple(dict.fromkeys(lead for lead in leads if lead and syntax.call_end))
         self._given: set[str] = set()
         self._seen = False
         self._key = ""
@@ -169,7 +175,7 @@ class TagCalls(Region):
 
     def _json_in_call(self, text: str, pos: int, final: bool) -> int:
         """Where a JSON call begins that stands in a call's tags; 0 if none does. Raises `Wait`."""
-        for lead in self._leads:
+        for lead in self._json_leads:
             if text.startswith(lead, pos):
                 at = skip_space(text, pos + len(lead))
                 if at == len(text) and not final:
@@ -445,11 +451,6 @@ class TagCalls(Region):
             self._wait = True
             return at
         if literal in self._call_end:
-            literal = next(mark for mark in self._call_end if text.startswith(mark, at))
-            tail = text[at:]
-            if not final and any(mark.startswith(tail) for mark in self._call_end if len(mark) > len(literal)):
-                self._wait = True
-                return at
             at += len(literal)
         self._refuse(text, at)
         self._seen = True
