@@ -139,7 +139,7 @@ class FormatSpec:
     calls followed by JSON that is no call."""
     inline: bool = False
     """The models are taught to write calls without marks, so that one also counts at the start of an answer that goes
-    on in words, and a list (see `bare`) at the end of a line that begins with words."""
+    on in words, and behind a sentence at the end of an answer."""
     calls_in_reasoning: Literal["last", "never"] = "last"
     """Where a call within reasoning counts. ``last``: where the answer ends right after it."""
     keys: tuple[str, ...] = ("name", "arguments")

@@ -7,7 +7,7 @@ reads a region and decides where it ends, so an end marker within a string is pa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from normalizers.base import CallWriter, Normalizer
@@ -22,7 +22,7 @@ from normalizers.values.coerce import SchemaIndex
 
 _NAME = re.compile(r"\w[\w.\-:/]*")
 _TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
-_FIRST_NAME = re.compile(r"\s*(?:to=)?([\w.\-]+)\Z")
+_FIRST_NAME = re.compile(r"\s*([\w.\-]+)\Z")
 _LINE_START = re.compile(r"\n[ \t]{0,62}\Z")
 _LONG = 64
 _NOTHING = r"(?!)"
@@ -263,9 +263,8 @@ class Framing(Normalizer):
         if "name" not in match.re.groupindex:
             self._gap = ""
             return match.end()
-        syntax, name = self._spec.syntax, match["name"]
-        roles = (*syntax.reasoning, *syntax.content) if isinstance(syntax, MessageSyntax) else ()
-        if name in self._schemas or name in roles or self._spec.unknown_tools == "forward":
+        marked = bool(text[pos : match.start("name")].strip())
+        if marked or self._spec.unknown_tools == "forward" or match["name"] in self._first_names():
             return self._enter(bare=False, pos=pos)
         return pos
 
@@ -274,9 +273,16 @@ class Framing(Normalizer):
         word = _FIRST_NAME.match(text)
         if word is None or self._spec.unknown_tools == "forward":
             return True
+        begun = text.strip()
+        literal = any(template.strip().startswith(begun) for template in self._spec.first)
+        return literal or any(name.startswith(word[1]) for name in self._first_names())
+
+    def _first_names(self) -> Iterator[str]:
+        """The names with which a region may begin that the prompt has opened: of tools, and of kinds of messages."""
         syntax = self._spec.syntax
-        roles = (*syntax.reasoning, *syntax.content) if isinstance(syntax, MessageSyntax) else ()
-        return any(name.startswith(word[1]) for name in (*self._schemas.names, *roles))
+        yield from self._schemas.names
+        if isinstance(syntax, MessageSyntax):
+            yield from (*syntax.reasoning, *syntax.content)
 
     # -- content -------------------------------------------------------------------------------
 
@@ -348,7 +354,7 @@ class Framing(Normalizer):
             return self._emit(text, start, at)
         if literal == FENCE:
             return self._at_fence(text, start, begin, at)
-        if literal == "[":
+        if literal in ("{", "["):
             return self._at_bracket(text, start, begin, at)
         if literal == "\n":
             self._at_line_start = True
@@ -389,9 +395,12 @@ class Framing(Normalizer):
         return None
 
     def _at_bracket(self, text: str, start: int, begin: int, at: int) -> int | None:
-        """A list of calls may begin, where models are taught to write them without marks, behind other text, too."""
-        quoted = self._fenced or self._before(text, begin, at).endswith("`")
-        if quoted or self._was_refused(text, begin, at) or not self._unmarked_heads or self._spec.unmarked == "alone":
+        """Calls may begin behind text, too, where models are taught to write them without marks."""
+        before = self._before(text, begin, at)
+        within = before.rstrip(" \t")[-1:] not in _BEFORE_CALL
+        if within or self._fenced or self._was_refused(text, begin, at) or not self._unmarked_heads:
+            return None
+        if self._spec.unmarked == "alone":
             return None
         return self._try_unmarked(self._emit(text, start, at), follows_text=True)
 
@@ -636,6 +645,8 @@ _TABLES: dict[tuple[FormatSpec, bool, bool], _Table] = {}
 
 _DROPPED = "\0"
 """Stands for a mark that was dropped, in the text before another."""
+_BEFORE_CALL = ("", "\n", ".", ":", "!", "?", "…", _DROPPED)
+"""What stands before a call without marks behind text: the end of a sentence."""
 _OPENS_WORD = "\"'([|“‘*"
 _ENDS_WORD = "\"').,:;?!]|”’*"
 
@@ -684,7 +695,7 @@ def _scanner(spec: FormatSpec, calls: bool, lines: bool) -> _Table:
         literals.add(FENCE)
         others = {"\n"} if lines else set()
         if calls and spec.inline:
-            others |= {"["} if "list" in spec.bare else set()
+            others |= {"["} if "list" in spec.bare else {"{", "["}
         ordered = sorted(literals | others, key=len, reverse=True)
         scan = re.compile("|".join(map(re.escape, ordered)) or _NOTHING).search
         heads = tuple(sorted({literal[0] for literal in ordered}))

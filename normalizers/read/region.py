@@ -327,7 +327,7 @@ class Region:
         self._skipped = False
         self._undeclared = self._is_undeclared()
         prose = self._first and code in _PROSE and self._is_prose()
-        if prose and not self.in_sentence and is_token(self._lead.strip()):
+        if prose and not self.in_sentence and self._announces(self._lead.strip()):
             self._lead = ""  # the model announced a call, and then wrote none
             self.announced = True
         self._prepare_skip()
@@ -340,6 +340,10 @@ class Region:
             self._refuse(text, pos)
             self.done = True
         return pos
+
+    def _announces(self, lead: str) -> bool:
+        """Whether what stands before the region is a mark, and nothing else, that prose hardly holds."""
+        return lead in (*self._spec.open, *self._spec.begins) and is_token(lead)
 
     def _is_prose(self) -> bool:
         """Whether what follows the opener shows that it begins no call: no name, or another word than a tool's."""

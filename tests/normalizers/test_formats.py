@@ -157,13 +157,7 @@ LLAMA3: dict[str, Case] = {
         TWO,
         (),
     ),
-    "behind prose": (
-        'Here: {"name": "ping", "parameters": {}}',
-        'Here: {"name": "ping", "parameters": {}}',
-        "",
-        [],
-        (),
-    ),
+    "behind prose": ('Here: {"name": "ping", "parameters": {}}', "Here: ", "", [("ping", {})], ()),
     "within prose": (
         'Here: {"name": "ping", "parameters": {}} ok',
         'Here: {"name": "ping", "parameters": {}} ok',

@@ -160,7 +160,7 @@ TEXT: dict[str, str] = {
 
 MARKED = {("granite_20b_fc", "function_call tags"), ("auto", "function_call tags")}
 """The tags are marks of a format there."""
-TAUGHT = {("llama3_json", "before prose")}
+TAUGHT = {("llama3_json", "before prose"), ("llama3_json", "on a line of its own behind prose")}
 """The format's models are taught to write calls so: see `FormatSpec.inline`."""
 
 
