@@ -14,7 +14,7 @@ from typing import Any
 from normalizers.base import CallWriter
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.region import Region
-from normalizers.read.scan import Wait, match_template, partial_suffix, skip_space, templates
+from normalizers.read.scan import MAX_BLANKS, Wait, match_template, partial_suffix, skip_space, templates
 from normalizers.spec import ElementSyntax, FormatSpec
 from normalizers.values.coerce import SchemaIndex, schema_part, schema_types, text_value
 from normalizers.values.loose_json import MAX_DEPTH, Malformed
@@ -150,7 +150,7 @@ class ElementCalls(Region):
             if tag[1] and tag[2] == element.name:
                 self._leave()
                 return tag.end()
-            if len(self._open) == 1 and text.startswith((self._call_end, *self._close), at):
+            if len(self._open) == 1 and self._ends_call(text, at, final):
                 self._leave_unclosed()
                 return at
             if tag[1] and not self._raw:
@@ -160,6 +160,25 @@ class ElementCalls(Region):
             return at + len(sign)
         self._enter(tag[2])
         return tag.end()
+
+    def _ends_call(self, text: str, at: int, final: bool) -> bool:
+        """Whether the tag at `at` ends the call, and so an argument without its own end: it does if what follows shows
+        that it does its work. Raises `Wait`."""
+        ends = text.startswith(self._call_end, at)
+        literal = self._call_end if ends else next((mark for mark in self._close if text.startswith(mark, at)), "")
+        if not literal:
+            return False
+        end = at + len(literal)
+        after = min(skip_space(text, end), end + MAX_BLANKS)
+        tail = text[after:]
+        if not tail or not ends:
+            if not tail and not final:
+                raise Wait
+            return not tail
+        follows = (*self._close, *(call.lead for call in self._call))
+        if not final and any(mark.startswith(tail) for mark in follows):
+            raise Wait
+        return tail.startswith(follows)
 
     def _enter(self, name: str) -> None:
         if len(self._open) >= MAX_DEPTH:
@@ -217,7 +236,10 @@ class ElementCalls(Region):
     def _close_at_stop(self, text: str, pos: int) -> bool:
         """The model stopped after an argument, or within one: only closing tags are missing."""
         if self._state == self._read_value and len(self._open) == 1:
-            self._leave_unclosed()
+            try:
+                self._leave_unclosed()
+            except Malformed:
+                return False
         if self._state != self._between_arguments:
             return False
         self._complete(text, pos)

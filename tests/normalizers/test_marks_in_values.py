@@ -42,8 +42,8 @@ AMBIGUOUS: list[tuple[tuple[str, ...], str, str]] = [
     (("deepseek_v32",), "one </｜DSML｜invoke></｜DSML｜function_calls> two", "a closing tag is missing, or not"),
 ]
 """Formats, a value that looks like something else to them, and how."""
-FOREIGN = {"minimax_m3": "whatever stands behind its special token is a tag"}
-"""Formats that no value with a mark can be written in."""
+NESTED = ("minimax_m3",)
+"""Formats in which a tag within anything but a plain string is a part of the value."""
 MAX_MARKS = 16
 AROUND = 2
 """Characters on either side of a mark within which the text is cut twice."""
@@ -110,7 +110,7 @@ def judge(spec: FormatSpec, text: str, arguments: dict[str, Any]) -> None:
     whole = read(spec, [text])
     message = fold(whole)
     got = [(call.name, json.loads(call.arguments)) for call in message.tool_calls]
-    if spec.name not in FOREIGN:
+    if spec.name not in NESTED or list(arguments) == ["text"]:
         assert got == [("put", arguments)], text
         assert not message.content.strip()
         assert not message.reasoning
