@@ -33,7 +33,7 @@ TOOLS = [tool(WEATHER), tool(EVENT), tool({"name": "now"})]
 NAMED: Json = {"type": "function", "function": {"name": "calendar.create-event"}}
 CALL: Json = {"id": "c1", "type": "function", "function": {"name": "calendar.create-event", "arguments": "{}"}}
 FORMATS = [
-    name for name in registry.names() if name not in ("native_json", "auto", "harmony", "functiongemma", "gemma4")
+    name for name in registry.names() if name != "auto" and grammar(registry.get(name), [WEATHER]) is not None
 ]
 
 
