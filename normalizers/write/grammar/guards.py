@@ -26,7 +26,8 @@ REASONING = "reasoning"
 """The rule of an answer that begins within the model's reasoning."""
 
 _FREE = "f"
-"""The rule of free text. Its name is short, since it stands in nearly every state of START."""
+"""The rule of free text. Its name is short, since it stands in nearly every state of START. So are those of the
+reasoning before text (`tf`), after it (`t`) and behind the last call (`tr`): each has many states."""
 
 _NEVER_UNMARKED = ("", "messages")
 """Dialects of whose answers none begins with a call's object: the engine reads it, or a channel's mark comes first."""
@@ -76,13 +77,13 @@ def guard(
     ws = rules.shared("ws")
     after = _after(spec, rest, bodies if several else {}, ws)
     marks = {mark: f"{body} {ws}? {after}" for mark, body in bodies.items()}
-    thoughts = _reasoning(rules, spec, "thought", _FREE)
+    thoughts = _reasoning(rules, spec, "t", _FREE)
     marks |= thoughts
     rules.free(_FREE, marks)
     if rest != _FREE:
-        rules.free(rest, _reasoning(rules, spec, "thought-rest", rest), dead)
+        rules.free(rest, _reasoning(rules, spec, "tr", rest), dead)
     if unmarked:
-        thoughts = _reasoning(rules, spec, "thought-first", START)
+        thoughts = _reasoning(rules, spec, "tf", START)
         results = spec.unmarked == "last"
         unmarked = begin_unmarked(
             rules, START, _FREE, functions, after=marks, reasoning=thoughts, several=several, results=results
@@ -103,10 +104,9 @@ def _bodies(
 
 def _reasoning(rules: Values, spec: FormatSpec, name: str, then: str) -> dict[str, str]:
     """The rule of the reasoning behind each mark that opens it. then: what follows its end."""
-    found = {}
-    for number, (opening, closing) in enumerate(spec.think):
-        found[opening] = rules.free(f"{name}-{number}", {closing: then})
-    return found
+    ends = dict.fromkeys(closing for _, closing in spec.think)
+    after = {closing: rules.free(f"{name}-{number}", {closing: then}) for number, closing in enumerate(ends)}
+    return {opening: after[closing] for opening, closing in spec.think}
 
 
 def has_marks(spec: FormatSpec, *, any_mark: bool = False) -> bool:
