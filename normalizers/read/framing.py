@@ -22,7 +22,7 @@ from normalizers.values.coerce import SchemaIndex
 
 _NAME = re.compile(r"\w[\w.\-:/]*")
 _TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
-_FIRST_NAME = re.compile(r"\s*(?:to=)?([\w.\-]+)\Z")
+_FIRST_NAME = re.compile(r"[\w.\-]+\Z")
 _LINE_START = re.compile(r"\n[ \t]{0,62}\Z")
 _LONG = 64
 _NOTHING = r"(?!)"
@@ -265,18 +265,28 @@ class Framing(Normalizer):
             return match.end()
         syntax, name = self._spec.syntax, match["name"]
         roles = (*syntax.reasoning, *syntax.content) if isinstance(syntax, MessageSyntax) else ()
-        if name in self._schemas or name in roles or self._spec.unknown_tools == "forward":
+        forwarded = bool(self._spec.channels) and self._spec.unknown_tools == "forward"
+        if name in self._schemas or name in roles or forwarded:
             return self._enter(bare=False, pos=pos)
         return pos
 
     def _may_begin(self, text: str) -> bool:
         """Whether the answer's beginning may still become that of a region that the prompt has opened."""
-        word = _FIRST_NAME.match(text)
-        if word is None or self._spec.unknown_tools == "forward":
+        if self._spec.unknown_tools == "forward":
             return True
+        text = text.lstrip()
         syntax = self._spec.syntax
         roles = (*syntax.reasoning, *syntax.content) if isinstance(syntax, MessageSyntax) else ()
-        return any(name.startswith(word[1]) for name in (*self._schemas.names, *roles))
+        names = (*self._schemas.names, *roles)
+        for template in self._spec.first:
+            lead, named, _ = template.lstrip().partition("{name}")
+            if lead.startswith(text):
+                return True
+            if named and text.startswith(lead):
+                word = _FIRST_NAME.match(text, len(lead))
+                if word is None or any(name.startswith(word[0]) for name in names):
+                    return True
+        return False
 
     # -- content -------------------------------------------------------------------------------
 
