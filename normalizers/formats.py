@@ -363,7 +363,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         dialect="named",
         syntax=NamedSyntax(
             written=(
-                "<|tool_call:begin|>call_{index}<|tool_call:name|>{name}<|tool_call:args|>{arguments}<|tool_call:end|>"
+                "<|tool_call:begin|>id_{index}<|tool_call:name|>{name}<|tool_call:args|>{arguments}<|tool_call:end|>"
             ),
             head=("<|tool_call:begin|>{id}<|tool_call:name|>{name}<|tool_call:args|>",),
             tail=("<|tool_call:end|>",),

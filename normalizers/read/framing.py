@@ -22,7 +22,7 @@ from normalizers.values.coerce import SchemaIndex
 
 _NAME = re.compile(r"\w[\w.\-:/]*")
 _TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
-_FIRST_NAME = re.compile(r"\s*([\w.\-]+)\Z")
+_FIRST_NAME = re.compile(r"[\w.\-]+\Z")
 _LINE_START = re.compile(r"\n[ \t]{0,62}\Z")
 _LONG = 64
 _NOTHING = r"(?!)"
@@ -264,18 +264,25 @@ class Framing(Normalizer):
             self._gap = ""
             return match.end()
         marked = bool(text[pos : match.start("name")].strip())
-        if marked or self._spec.unknown_tools == "forward" or match["name"] in self._first_names():
+        forwarded = bool(self._spec.channels) and self._spec.unknown_tools == "forward"
+        if marked or forwarded or match["name"] in self._first_names():
             return self._enter(bare=False, pos=pos)
         return pos
 
     def _may_begin(self, text: str) -> bool:
         """Whether the answer's beginning may still become that of a region that the prompt has opened."""
-        word = _FIRST_NAME.match(text)
-        if word is None or self._spec.unknown_tools == "forward":
+        if self._spec.unknown_tools == "forward":
             return True
-        begun = text.strip()
-        literal = any(template.strip().startswith(begun) for template in self._spec.first)
-        return literal or any(name.startswith(word[1]) for name in self._first_names())
+        text = text.lstrip()
+        for template in self._spec.first:
+            lead, named, _ = template.lstrip().partition("{name}")
+            if lead.startswith(text) or (lead and text.startswith(lead)):
+                return True
+            if named and not lead:
+                word = _FIRST_NAME.match(text)
+                if word is None or any(name.startswith(word[0]) for name in self._first_names()):
+                    return True
+        return False
 
     def _first_names(self) -> Iterator[str]:
         """The names with which a region may begin that the prompt has opened: of tools, and of kinds of messages."""

@@ -1115,10 +1115,10 @@ GOLDEN: dict[str, str] = {
         "{}"
     ),
     "solar_open": (
-        '<|tool_calls|><|tool_call:begin|>call_0<|tool_call:name|>get_weather<|tool_call:args|>{"city": '
+        '<|tool_calls|><|tool_call:begin|>id_0<|tool_call:name|>get_weather<|tool_call:args|>{"city": '
         '"São \\"P\\"", "days": 2, "metric": true, "note": null}<|tool_call:end|><|tool_call:begin|>'
-        'call_1<|tool_call:name|>files.write<|tool_call:args|>{"my lines": ["x", 1.5, {"k": '
-        "false}]}<|tool_call:end|><|tool_call:begin|>call_2<|tool_call:name|>ping<|tool_call:args|>"
+        'id_1<|tool_call:name|>files.write<|tool_call:args|>{"my lines": ["x", 1.5, {"k": '
+        "false}]}<|tool_call:end|><|tool_call:begin|>id_2<|tool_call:name|>ping<|tool_call:args|>"
         "{}<|tool_call:end|><|calls|>"
     ),
     "deepseek_v41": (
