@@ -25,6 +25,10 @@ Mended = Literal["none", "lexical", "schema"]
 _MENDED: tuple[Mended, ...] = ("none", "lexical", "schema")
 
 
+_MAX_TRIES = 4
+"""To find an id that the model has not written itself."""
+
+
 def new_call_id() -> str:
     return "call_" + secrets.token_hex(12)
 
@@ -159,8 +163,11 @@ class CallWriter:
         else:
             self._forbidden = ""
             self._index += 1
-            if not native_id or native_id in self._used_ids:
+            for _ in range(_MAX_TRIES):
+                if native_id and native_id not in self._used_ids:
+                    break
                 native_id = self._ids()
+            assert native_id is not None
             self._used_ids.add(native_id)
             self.out.append(ToolStart(self._index, native_id, name))
 

@@ -177,7 +177,7 @@ FRACTIONS: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
 
 def bounded(kind: str, bounds: dict[str, Any]) -> str:
     schema = {"type": "object", "properties": {"n": {"type": kind, **bounds}}}
-    return pattern_of(written("pythonic", [{"name": "f", "parameters": schema}]), "x-f-n").removeprefix("n=")
+    return pattern_of(written("pythonic", [{"name": "f", "parameters": schema}]), "x-n").removeprefix("n=")
 
 
 @pytest.mark.parametrize("name", FRACTIONS)
