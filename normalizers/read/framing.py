@@ -17,7 +17,7 @@ from normalizers.read.reasoning_calls import ReasoningCalls
 from normalizers.read.scan import MAX_BLANKS, Wait, is_token, match_template, partial_suffix, skip_space, templates
 from normalizers.read.trial import Attempt
 from normalizers.read.unmarked import FENCE, PYTHON_FORMS, Unmarked
-from normalizers.spec import FormatSpec, MessageSyntax
+from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 
 _NAME = re.compile(r"\w[\w.\-:/]*")
@@ -263,10 +263,8 @@ class Framing(Normalizer):
         if "name" not in match.re.groupindex:
             self._gap = ""
             return match.end()
-        syntax, name = self._spec.syntax, match["name"]
-        roles = (*syntax.reasoning, *syntax.content) if isinstance(syntax, MessageSyntax) else ()
-        forwarded = bool(self._spec.channels) and self._spec.unknown_tools == "forward"
-        if name in self._schemas or name in roles or forwarded:
+        # A literal before the name is a mark. Without one, only a declared name tells the region from text.
+        if text[pos : match.start("name")].strip() or match["name"] in self._schemas:
             return self._enter(bare=False, pos=pos)
         return pos
 
@@ -275,16 +273,13 @@ class Framing(Normalizer):
         if self._spec.unknown_tools == "forward":
             return True
         text = text.lstrip()
-        syntax = self._spec.syntax
-        roles = (*syntax.reasoning, *syntax.content) if isinstance(syntax, MessageSyntax) else ()
-        names = (*self._schemas.names, *roles)
         for template in self._spec.first:
             lead, named, _ = template.lstrip().partition("{name}")
             if lead.startswith(text):
                 return True
             if named and text.startswith(lead):
                 word = _FIRST_NAME.match(text, len(lead))
-                if word is None or any(name.startswith(word[0]) for name in names):
+                if lead or word is None or any(name.startswith(word[0]) for name in self._schemas.names):
                     return True
         return False
 
