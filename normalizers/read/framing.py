@@ -7,7 +7,7 @@ reads a region and decides where it ends, so an end marker within a string is pa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from normalizers.base import CallWriter, Normalizer
@@ -17,7 +17,7 @@ from normalizers.read.reasoning_calls import ReasoningCalls
 from normalizers.read.scan import MAX_BLANKS, Wait, is_token, match_template, partial_suffix, skip_space, templates
 from normalizers.read.trial import Attempt
 from normalizers.read.unmarked import FENCE, PYTHON_FORMS, Unmarked
-from normalizers.spec import FormatSpec, MessageSyntax
+from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 
 _NAME = re.compile(r"\w[\w.\-:/]*")
@@ -263,9 +263,8 @@ class Framing(Normalizer):
         if "name" not in match.re.groupindex:
             self._gap = ""
             return match.end()
-        marked = bool(text[pos : match.start("name")].strip())
-        forwarded = bool(self._spec.channels) and self._spec.unknown_tools == "forward"
-        if marked or forwarded or match["name"] in self._first_names():
+        # A literal before the name is a mark. Without one, only a declared name tells the region from text.
+        if text[pos : match.start("name")].strip() or match["name"] in self._schemas:
             return self._enter(bare=False, pos=pos)
         return pos
 
@@ -276,20 +275,13 @@ class Framing(Normalizer):
         text = text.lstrip()
         for template in self._spec.first:
             lead, named, _ = template.lstrip().partition("{name}")
-            if lead.startswith(text) or (lead and text.startswith(lead)):
+            if lead.startswith(text):
                 return True
-            if named and not lead:
-                word = _FIRST_NAME.match(text)
-                if word is None or any(name.startswith(word[0]) for name in self._first_names()):
+            if named and text.startswith(lead):
+                word = _FIRST_NAME.match(text, len(lead))
+                if lead or word is None or any(name.startswith(word[0]) for name in self._schemas.names):
                     return True
         return False
-
-    def _first_names(self) -> Iterator[str]:
-        """The names with which a region may begin that the prompt has opened: of tools, and of kinds of messages."""
-        syntax = self._spec.syntax
-        yield from self._schemas.names
-        if isinstance(syntax, MessageSyntax):
-            yield from (*syntax.reasoning, *syntax.content)
 
     # -- content -------------------------------------------------------------------------------
 
