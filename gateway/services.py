@@ -30,10 +30,6 @@ class Closing(Protocol):
 
 T = TypeVar("T", bound=Closing)
 
-Routed = Callable[[Gateway, str, str], Any]
-"""(gateway, adapter, model) → an OpenAIProvider, which asks the model in the way that the adapter names: an agent's of
-`/ctx`. This package doesn't know providers."""
-
 
 class Services:
     """The gateway, the store, which opens on first use, and what several requests share."""
@@ -43,11 +39,9 @@ class Services:
         gateway: Gateway,
         reloader: Reloader | None = None,
         prunes: Sequence[str] = (),
-        routed: Routed | None = None,
     ) -> None:
         """reloader: None for a gateway that wasn't started from a file. prunes: see `gateway.store.retention`."""
         self.gateway = gateway
-        self.routed = routed
         self.reloader = reloader
         self.vitals = Vitals()
         self.answer_as: Callable[..., Awaitable[None]]

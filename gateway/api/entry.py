@@ -158,7 +158,7 @@ class API:
         if scope["method"] != "POST" or (path != RECORDED and keys.wanted("POST", path) != "models"):
             await self._dispatched(scope, receive, send)
             return
-        headers: Callable[[Standing, float], Headers] = import_from_string(routes.api_of(path).limits)
+        headers: Callable[[Standing, float], Headers] = import_from_string(routes.routes_of(path).limits)
         meter.enter(headers)
         scope[LEFT_KEY] = left = headers(meter.standing(), time())
         try:
@@ -193,9 +193,9 @@ class API:
             from gateway.server import http
 
             self._router = http.router(
-                (spelling, http.Endpoint(self._services, handlers, finishes=api.finishes), list(handlers))
-                for api in routes.APIS
-                for path, handlers in api.paths.items()
+                (spelling, http.Endpoint(self._services, handlers, finishes=table.finishes), list(handlers))
+                for table in routes.routes()
+                for path, handlers in table.paths.items()
                 for spelling in routes.spellings(path)
             )
         await self._router(scope, receive, send)
@@ -291,5 +291,5 @@ def _before_handshake(send: Send) -> Send:
 
 
 async def _send_error(send: Send, error: GatewayError, path: str) -> None:
-    body: Callable[[GatewayError], Any] = import_from_string(routes.api_of(path).errors)
+    body: Callable[[GatewayError], Any] = import_from_string(routes.routes_of(path).errors)
     await ASGIClient(send).whole(error.status, (JSON_TYPE, *error.headers()), encode(body(error)))

@@ -59,5 +59,5 @@ def test_a_cluster_is_noticed(tmp_path: Path) -> None:
     with start() as server:
         ray = f"127.0.0.1:{free_port()}"
         found = imported(tmp_path, f'store: {server.database()}\ncluster: {{ray: "{ray}"}}\n')
-    assert {"gateway.cluster.member", "psycopg"} <= found
+    assert {"gateway.features.cluster.member", "psycopg"} <= found
     assert not any(name.split(".")[0] == "ray" for name in found), "Ray's driver has a process of its own"
