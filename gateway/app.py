@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import faulthandler
 import gc
+import logging
 import signal
 import socket
 import sys
@@ -22,7 +23,7 @@ from gateway.api.entry import API
 from gateway.config import Config, ConfigError
 from gateway.core import Gateway
 from gateway.core.reload import Load, Reloader
-from gateway.feature import imported, installed, offered
+from gateway.feature import imported, installed, lacking, offered
 from gateway.observe import logs
 from gateway.observe.vitals import Workers
 from gateway.server.end_guard import DOUBLED_SECONDS, EndGuard
@@ -39,6 +40,8 @@ WARMED_AFTER_SECONDS = 0.1
 """Delay before loading modules for later answers, so that they don't compete with the first one for the GIL."""
 GUARDED_AFTER_SECONDS = 1.0
 """Delay before starting the guard's process, so that it doesn't compete with the first requests for the processor."""
+
+log = logging.getLogger("ctxgate")
 
 PRUNES = (
     "gateway.api.responses.response_store:prune",
@@ -73,8 +76,12 @@ def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
             services.keep_usage()
             if reloader is not None:
                 await stack.enter_async_context(_reloading(gateway, reloader))
-            for each in (each for feature in installed() for each in feature.background if each.wanted(config)):
-                await stack.enter_async_context(imported(each.factory)(services))
+            for feature in installed():
+                for each in feature.background:
+                    if each.wanted(config):
+                        if lack := lacking(feature):
+                            log.warning("%s: %s", feature.name, lack)
+                        await stack.enter_async_context(imported(each.factory)(services))
             yield
 
     return API(services, background), services

@@ -15,20 +15,22 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 FEATURES = (
+    "gateway.features.cluster.feature:FEATURE",
     "gateway.features.models.feature:FEATURE",
     "gateway.features.agents.feature:FEATURE",
     "gateway.features.rooms.feature:FEATURE",
     "gateway.features.ctx.feature:FEATURE",
     "gateway.features.batches.feature:FEATURE",
     "gateway.features.evaluation.feature:FEATURE",
-    "gateway.features.cluster.feature:FEATURE",
     "gateway.features.service.feature:FEATURE",
     "gateway.features.page.feature:FEATURE",
 )
-"""The features that come with the gateway. Where two name the same thing, the earlier one counts."""
+"""The features that come with the gateway. Where two name the same thing, the earlier one counts. Their background work
+starts in this order and ends in the opposite one."""
 
 GROUP = "ctxgate.features"
 """The group of entry points by which other packages name their features."""
@@ -66,17 +68,18 @@ class Background(NamedTuple):
 
 
 class Extra(NamedTuple):
-    """An extra of a package, `ctxgate[cluster]`, and modules that only it installs."""
+    """An extra of a package, such as `ctxgate[cluster]`, and modules that it installs."""
 
     name: str
     modules: tuple[str, ...]
+    package: str = "ctxgate"
 
 
 class Feature(NamedTuple):
     """Everything that the gateway has to know of one feature.
 
-    sections: key of config.yaml → the pydantic class that checks its value. Values of keys that
-    `gateway.config.file.File` doesn't have are in `Config.sections`.
+    sections: key of config.yaml → a subclass of `gateway.config.file.Entry`, which checks its value. `Config.sections`
+    has the values of the keys that the gateway's own classes don't have.
     commands: name → function of click, and its purpose in the help of `ctxgate`.
     prunes: see `gateway.store.retention.Prune`.
     migrations: a package with revisions of alembic, a branch of their own.
@@ -151,6 +154,13 @@ def offered(name: str) -> Any:
         if name in feature.offers:
             return imported(feature.offers[name])
     raise LookupError(f"no feature offers {name}")
+
+
+def lacking(feature: Feature) -> str:
+    """Which packages of the feature's extra aren't installed, and what installs them; "" if none is missing."""
+    if (extra := feature.extra) is None or not (missing := [name for name in extra.modules if find_spec(name) is None]):
+        return ""
+    return f"the package {' and '.join(missing)} is missing: pip install '{extra.package}[{extra.name}]'"
 
 
 def _names_features(folder: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from gateway.api.dispatch import Dispatch
 from gateway.errors import GatewayError
 from gateway.features.batches.objects import Endpoint
 from gateway.server.asgi import Message, Scope
@@ -38,7 +39,7 @@ async def ask(services: Services, principal: Principal, endpoint: Endpoint, body
         BODY_KEY: Body(Bodies(len(body)), len(body)),
     }
     try:
-        await services.answer_as(principal, AGENT, scope, request.receive, request.send)
+        await services.shared(Dispatch).answer_as(principal, AGENT, scope, request.receive, request.send)
     except GatewayError as error:
         return error.status, error.retry_after or 0.0, encode(error.body())
     except Exception:

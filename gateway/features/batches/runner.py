@@ -271,8 +271,8 @@ async def _resume(batches: Batches, services: Services) -> None:
         try:
             await batches.open()
         except GatewayError as error:
-            if services.forward is None:
+            if services.gateway.pool is None:
                 log.warning("can't resume the batches yet: %s", error)
-        if services.forward is None:
+        if services.gateway.pool is None:
             return
         await asyncio.sleep(TAKE_OVER_SECONDS)

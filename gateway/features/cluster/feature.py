@@ -16,7 +16,7 @@ FEATURE = Feature(
     background=(Background("gateway.features.cluster.member:member", lambda config: config.cluster is not None),),
     migrations="gateway.features.cluster.migrations",
     offers={
-        "engine_pool": "gateway.features.cluster.member:Models",
+        "engine_pool": "gateway.features.cluster.member:Pool",
         "key_file": "gateway.features.cluster.keys:SharedKeys",
     },
     extra=Extra("cluster", ("ray", "psycopg")),

@@ -9,9 +9,11 @@ import pickle
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import cached_property
 from secrets import token_hex
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -55,10 +57,15 @@ END_SECONDS = 5.0
 log = logging.getLogger("ctxgate")
 
 
-class Models:
-    """The backends of the models whose engines the cluster runs; called for each model of the file."""
+class Pool:
+    """The engines that the cluster runs, and the way to its gateways: a `gateway.core.pool.EnginePool`."""
 
     def __init__(self, config: Config) -> None:
+        assert config.cluster is not None
+        self._cluster = config.cluster
+        self._store = store_url(config)
+        self._forward = Forward()
+        self._member: Member | None = None
         self.config = config
         self.backends: dict[str, ClusterBackend] = {}
         self.news = asyncio.Event()
@@ -66,7 +73,24 @@ class Models:
         self.shared = Shared(lambda: self.config, self._changed)
         self.rows: list[EngineRow] = []
 
-    def __call__(self, model: Model) -> ClusterBackend | None:
+    @cached_property
+    def address(self) -> str:
+        return self._cluster.gateway_url.replace("{host}", self._cluster.host or _own_host(self._store))
+
+    def joined(self, member: Member) -> None:
+        """Called once this gateway is one of the cluster's."""
+        self._member = member
+
+    def status(self) -> dict[str, object]:
+        return self._member.status() if self._member is not None else {}
+
+    async def forward(self, handler: Callable[[Any], Awaitable[Any]], request: Any) -> Any:
+        return await self._forward(handler, request)
+
+    async def aclose(self) -> None:
+        await self._forward.aclose()
+
+    def backend(self, model: Model) -> ClusterBackend | None:
         if not placeable(model):
             return None
         backend = self.backends[model.name] = ClusterBackend(model, self.shared)
@@ -85,18 +109,18 @@ class Models:
 
 
 class Member:
-    def __init__(self, services: Services, models: Models) -> None:
+    def __init__(self, services: Services, pool: Pool) -> None:
         config = services.gateway.config
         assert config.cluster is not None
         self.nodes: list[NodeRow] = []
         self._cluster = config.cluster
         self._services = services
-        self._models = models
+        self._pool = pool
         self._bus = Bus(store_url(config), self._heard, self._read_tables)
         self._heard_of: dict[str, tuple[float, Load]] = {}
         self._id = token_hex(6)
         self._limiter = services.shared(limiter)
-        self.url = self._cluster.gateway_url.replace("{host}", self._cluster.host or _own_host(store_url(config)))
+        self.url = pool.address
         self._rereading = asyncio.Event()
         self._settings_changed = asyncio.Event()
 
@@ -110,13 +134,13 @@ class Member:
         """For status pages."""
         return {
             "store": self._bus.alive,
-            "ray": not self._models.shared.away,
+            "ray": not self._pool.shared.away,
             "gateways": self.gateways,
             "nodes": msgspec.to_builtins(self.nodes),
         }
 
     def reconfigured(self) -> None:
-        self._models.config = self._services.gateway.config
+        self._pool.config = self._services.gateway.config
         self._settings_changed.set()
 
     # What others tell
@@ -125,7 +149,7 @@ class Member:
         if isinstance(message, Changed):
             self._rereading.set()
         elif isinstance(message, Failed):
-            if (backend := self._models.backends.get(message.model)) is not None:
+            if (backend := self._pool.backends.get(message.model)) is not None:
                 backend.failed(message)
         elif message.gateway != self._id:
             self._note(message)
@@ -133,7 +157,7 @@ class Member:
     def _note(self, load: Load) -> None:
         self._heard_of[load.gateway] = time.monotonic(), load
         self._limiter.elsewhere(load.gateway, load.used, whole=load.whole)
-        for backend in self._models.backends.values():
+        for backend in self._pool.backends.values():
             for id, engine in backend.engines.items():
                 if id in load.busy or load.whole:
                     backend.others(load.gateway, engine, load.busy.get(id, 0))
@@ -146,24 +170,24 @@ class Member:
             if now - at > SILENT_SECONDS:
                 del self._heard_of[gateway]
                 self._limiter.elsewhere(gateway, {}, whole=True)
-                for backend in self._models.backends.values():
+                for backend in self._pool.backends.values():
                     for engine in backend.engines.values():
                         backend.others(gateway, engine, 0)
 
     async def _read_tables(self) -> None:
         try:
             store = await self._services.store()
-            if self._models.shared.key is None:
-                self._models.shared.key = SecretStr(await store.write(tables.key))
+            if self._pool.shared.key is None:
+                self._pool.shared.key = SecretStr(await store.write(tables.key))
             rows, self.nodes, callers = await store.read(
                 lambda connection: (tables.engines(connection), tables.nodes(connection), tables.callers(connection))
             )
             if callers:
                 await asyncio.to_thread(keys.copy, callers, self._services.gateway.config.state_dir / FILE)
-            self._models.update(rows)
+            self._pool.update(rows)
         except GatewayError as error:
             raise OSError(str(error)) from error
-        self._models.shared.changed(True)
+        self._pool.shared.changed(True)
 
     # What it does
 
@@ -196,12 +220,12 @@ class Member:
             # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the event.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(WHOLE_SECONDS):
-                    await self._models.news.wait()
-            self._models.news.clear()
+                    await self._pool.news.wait()
+            self._pool.news.clear()
             now = time.monotonic()
             busy = {
                 id: engine.in_flight
-                for backend in self._models.backends.values()
+                for backend in self._pool.backends.values()
                 for id, engine in backend.engines.items()
             }
             whole = now - whole_at >= WHOLE_SECONDS
@@ -211,19 +235,19 @@ class Member:
                 changed = {id: count for id, count in busy.items() if count}
             else:
                 changed = {id: count for id, count in busy.items() if told.get(id, 0) != count}
-            waiting = {name: each.waiting for name, each in self._models.backends.items() if each.waiting}
+            waiting = {name: each.waiting for name, each in self._pool.backends.items() if each.waiting}
             told = busy
             used = self._limiter.news(whole=whole)
             load = Load(self._id, self.url, changed, waiting, self._read_since(), used, whole)
             for message in split(load, MOST_BYTES):
                 await self._bus.send(message)
-            if not self._models.urgent:
+            if not self._pool.urgent:
                 await asyncio.sleep(TELL_SECONDS)
-            self._models.urgent = False
+            self._pool.urgent = False
 
     def _read_since(self) -> Mapping[str, tuple[int, ...]]:
         found: dict[str, tuple[int, ...]] = {}
-        for backend in self._models.backends.values():
+        for backend in self._pool.backends.values():
             for id, engine in backend.engines.items():
                 if engine.news:
                     found[id] = tuple(dict.fromkeys(engine.news[-MOST_NEWS:]))
@@ -270,10 +294,10 @@ class Member:
 
     def _ray(self, *, here: bool) -> None:
         away = "" if here else f"Ray's head doesn't answer (cluster.ray: {self._cluster.ray})"
-        if away != self._models.shared.away:
-            self._models.shared.away = away
+        if away != self._pool.shared.away:
+            self._pool.shared.away = away
             log.warning("cluster: %s", f"{away}; running engines keep working" if away else "Ray's head answers again")
-            self._models.update(self._models.rows)
+            self._pool.update(self._pool.rows)
 
     async def _tell_settings(self, stdin: asyncio.StreamWriter) -> None:
         while True:
@@ -292,13 +316,11 @@ class Member:
 @asynccontextmanager
 async def member(services: Services) -> AsyncIterator[None]:
     """Runs beside the APIs while the gateway serves."""
-    models = services.gateway.shared
-    assert isinstance(models, Models)
-    this = Member(services, models)
+    pool = services.gateway.pool
+    assert isinstance(pool, Pool)
+    this = Member(services, pool)
     services.gateway.on_change(this.reconfigured)
-    services.cluster = this.status
-    services.address = this.url
-    services.forward = forward = Forward()
+    pool.joined(this)
     running = asyncio.create_task(this.run(), name="cluster")
     try:
         yield
@@ -306,7 +328,7 @@ async def member(services: Services) -> AsyncIterator[None]:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await this.aclose()
-        await forward.aclose()
+        await pool.aclose()
 
 
 def _own_host(store: str) -> str:

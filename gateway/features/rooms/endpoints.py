@@ -172,10 +172,10 @@ async def _resume(rooms: Rooms, services: Services) -> None:
         try:
             await rooms.open()
         except GatewayError as error:
-            if services.forward is None:
+            if services.gateway.pool is None:
                 log.warning("can't resume the rooms yet: %s", error)
                 return
         # In a cluster, another gateway resumes the rooms of one that died.
-        if services.forward is None:
+        if services.gateway.pool is None:
             return
         await asyncio.sleep(TAKE_OVER_SECONDS)
