@@ -57,7 +57,7 @@ OURS: dict[str, set[str]] = {
     "gateway.cli": {
         *("gateway", "gateway.errors", "gateway.config", "gateway.app", "gateway.core", "gateway.feature"),
         *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.server", "gateway.services"),
-        *("gateway.store", "gateway.wire", "gateway.answer", "normalizers"),
+        *("gateway.store", "gateway.wire", "normalizers"),
     },
     "gateway.__main__": {"gateway.cli"},
     "gateway.features": set(),
@@ -94,7 +94,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.store": {"alembic", "sqlalchemy"},
     "gateway.api": {"msgspec", "prometheus_client", "sqlalchemy", "starlette", "uvicorn"},
     "gateway.app": {"uvicorn"},
-    "gateway.cli": {"click", "httpx", "msgspec", "packaging", "psutil", "rich", "uvicorn", "yaml"},
+    "gateway.cli": {"click", "httpx", "msgspec", "packaging", "psutil", "rich", "uvicorn"},
     "gateway.features.agents": {
         *("anyio", "bs4", "click", "fsspec", "httpx", "markdownify", "msgspec", "pydantic", "sqlalchemy"),
         *("alembic", "httpx2", "mcp", "mcp_types"),
@@ -104,7 +104,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.features.batches": {"alembic", "click", "msgspec", "rich", "sqlalchemy", "starlette"},
     "gateway.features.evaluation": {"click", "httpx", "matplotlib", "msgspec", "rich", "yaml"},
     "gateway.features.models": {
-        *("click", "httpx", "huggingface_hub", "msgspec", "psutil", "rich", "starlette", "yaml"),
+        *("click", "httpx", "huggingface_hub", "msgspec", "rich", "starlette", "yaml"),
     },
     "gateway.features.cluster": {
         *("alembic", "click", "httpx", "msgspec", "psutil", "psycopg", "pydantic", "ray", "sqlalchemy"),
