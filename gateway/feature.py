@@ -160,7 +160,7 @@ def lacking(feature: Feature) -> str:
     """Which packages of the feature's extra aren't installed, and what installs them; "" if none is missing."""
     if (extra := feature.extra) is None or not (missing := [name for name in extra.modules if find_spec(name) is None]):
         return ""
-    return f"the package {' and '.join(missing)} is missing: pip install '{extra.package}[{extra.name}]'"
+    return f"not installed: {', '.join(missing)}; pip install '{extra.package}[{extra.name}]'"
 
 
 def _names_features(folder: str) -> bool:

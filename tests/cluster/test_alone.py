@@ -16,7 +16,10 @@ from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.store.postgresql import start
 
-CLUSTERS = re.compile(r"\|\s+((?:gateway\.cluster|ray|psycopg|fsspec)(?:\.\S+)?)$", re.MULTILINE)
+CLUSTERS = re.compile(
+    r"\|\s+(gateway\.features\.cluster\.(?!feature$)\S+|(?:ray|psycopg|fsspec)(?:\.\S+)?)$", re.MULTILINE
+)
+"""All but the description of the feature."""
 
 
 def imported(folder: Path, more: str) -> set[str]:
