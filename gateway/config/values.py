@@ -623,7 +623,7 @@ class Config(Struct, frozen=True, kw_only=True):
     cluster: Cluster | None = None
     """None: there is no cluster."""
     sections: Mapping[str, Any] = field(default_factory=dict)
-    """Sections of features of other packages, as `gateway.feature.Feature.sections` says."""
+    """The sections that features add: see `gateway.feature.Feature.sections`."""
     store: str | None = None
     """SQLAlchemy URL of the database; None: an SQLite file in `state_dir`."""
     from_variables: tuple[SecretStr, ...] = ()

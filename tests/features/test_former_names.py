@@ -18,6 +18,7 @@ from tests.patience import PATIENCE
 def test_a_former_name_is_the_same_module(former: str, now: str) -> None:
     module = import_module(f"gateway.{former}")
     assert module is import_module(f"gateway.features.{now}")
+    assert module.__spec__ is not None
     assert module.__name__ == module.__spec__.name == f"gateway.features.{now}"
 
 
