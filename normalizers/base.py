@@ -35,17 +35,18 @@ class Normalizer:
     A whole answer is read like a streamed one: ``feed(text)``, then ``finish(reason)``. Every split
     of the text gives the same events, once neighbouring deltas are joined.
 
-    `feed` returns untouched text as one `TextDelta` that holds the same object, so that a caller can
-    forward the original bytes.
+    `feed` returns untouched text as one `TextDelta`, so that a caller can forward the original bytes.
     """
 
-    __slots__ = ("called", "mended")
+    __slots__ = ("called", "mended", "unmarked")
 
     def __init__(self) -> None:
         self.called = False
         """A call is complete: the answer's finish_reason is ``tool_calls``, unless it was cut."""
         self.mended: Mended = "none"
         """The strongest repair so far: of a literal's spelling, or of a value that its schema refused."""
+        self.unmarked = False
+        """A call of this answer had no marks."""
 
     @property
     def held(self) -> tuple[str, int] | None:
@@ -53,7 +54,7 @@ class Normalizer:
         return None
 
     def passes(self, text: str) -> bool:
-        """True if `feed(text)` would return `text` as it is and change no state. False promises nothing."""
+        """True if `feed(text)` would return `text` as it is, and needn't be called. False promises nothing."""
         return True
 
     def feed(self, text: str) -> list[Event]:
@@ -143,6 +144,10 @@ class CallWriter:
     def refuses(self, name: str) -> bool:
         """Whether a call of that tool is text: the request doesn't declare it."""
         return self._spec.unknown_tools == "refuse" and name not in self._schemas
+
+    def expects(self, name: str) -> bool:
+        """Whether a call may come whose tool's name begins like that."""
+        return True
 
     def start(self, name: str, native_id: str | None = None) -> None:
         if self.refuses(name):

@@ -30,7 +30,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         think=THINK,
         drop=("<|tool_list_start|>", "<|tool_list_end|>"),
         result=("<|tool_response_start|>", "<|tool_response_end|>"),
-        bare=("call", "list", "object"),
+        bare=("call", "list"),
         echo=True,
     ),
     FormatSpec(
@@ -40,6 +40,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         open=("<|python_start|>",),
         close=("<|python_end|>",),
         bare=("call", "list"),
+        inline=True,
     ),
     FormatSpec(
         name="olmo3",
@@ -66,7 +67,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         dialect="json",
         open=("<|python_tag|>",),
         drop=("<|eom_id|>", "<|eot_id|>"),
-        bare=("object",),
+        inline=True,
     ),
     FormatSpec(
         name="granite",
@@ -77,7 +78,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         think=THINK,
         drop=("</tool_call>",),
         call_drop=("</tool_call>",),
-        bare=("object",),
     ),
     FormatSpec(
         name="granite_20b_fc",
@@ -86,7 +86,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         drop=("</function_call>",),
         call_drop=("</function_call>",),
     ),
-    FormatSpec(name="phi4", aliases=("phi4_mini",), dialect="json", open=("functools",), listed=True, bare=("object",)),
+    FormatSpec(name="phi4", aliases=("phi4_mini",), dialect="json", open=("functools",), listed=True),
     # -- a name, then an object
     FormatSpec(
         name="mistral",
@@ -99,7 +99,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         open=("[TOOL_CALLS]",),
         think=(("[THINK]", "[/THINK]"),),
         drop=("[ARGS]", "[CALL_ID]"),
-        bare=("object",),
     ),
     FormatSpec(
         name="deepseek_v3",
@@ -295,7 +294,6 @@ def _auto() -> FormatSpec:
         drop=tuple(strays),
         call_drop=tuple(mark for mark in strays if mark in of_calls),
         think=tuple(dict.fromkeys(pair for spec in _FORMATS for pair in spec.think)),
-        bare=("call", "list", "object"),
     )
 
 

@@ -163,12 +163,13 @@ def normalizer(
     """
     if isinstance(spec, str):
         spec = get(spec)
-    if spec.untouched:
+    schemas = tools if isinstance(tools, SchemaIndex) else SchemaIndex(tools)
+    if spec.untouched and not (schemas.names and spec.unmarked != "never"):
         return Normalizer()
     return _framing()(
         spec,
         _dialect,
-        tools,
+        schemas,
         ids=ids or new_call_id,
         reasoning_open=reasoning_open,
         allow_calls=allow_calls,
@@ -185,22 +186,25 @@ def _framing() -> type[Framing]:
     return Framing
 
 
-def passes(spec: FormatSpec, text: str) -> bool:
+def passes(spec: FormatSpec, text: str, *, tools: bool = True) -> bool:
     """True if a whole answer is certain to pass untouched. False promises nothing: use a normaliser.
+
+    tools: the request offers tools.
 
     Every call and every marker begins with one of a few characters, which most answers don't contain.
     """
     heads = _HEADS.get(spec)
     if heads is None:
         literals = (*spec.open, *spec.begins, *spec.close, *spec.drop, *(mark for pair in spec.think for mark in pair))
-        bare = ("(", "[", "{", ":") if spec.bare else ()
+        bare = ("(", "[", "{", ":") if spec.bare or spec.inline else ()
         heads = _HEADS[spec] = tuple({literal[0] for literal in literals} | {*bare})
-    for head in heads:  # noqa: SIM110 - a loop is faster than all() on the hot path
+    for head in heads:
         if head in text:
             return False
-    return True
+    return not (tools and spec.unmarked != "never" and ("`" in text or text.lstrip()[:1] in _UNMARKED_HEADS))
 
 
+_UNMARKED_HEADS = ("{", "[", "<")
 _HEADS: dict[FormatSpec, tuple[str, ...]] = {}
 
 

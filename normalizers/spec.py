@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-Bare = Literal["call", "list", "object", "tool_line"]
+Bare = Literal["call", "list", "tool_line"]
+Unmarked = Literal["alone", "last", "never"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,17 @@ class FormatSpec:
     call_drop: tuple[str, ...] = ()
     """Those of `drop` that stand around calls alone."""
     bare: tuple[Bare, ...] = ()
-    """Forms of a call that need no `open` if they name a declared tool: ``name(...)`` at the start of a
-    line, a list ``[name(...)]``, a JSON object or a list of them, a line ``Tool: name``."""
+    """Forms of a call of this format that need no `open` if they name a declared tool: ``name(...)``, a list
+    ``[name(...)]``, a line ``Tool: name``."""
+    unmarked: Unmarked = "last"
+    """Where calls without marks count, as JSON or in a form of `bare`. ``alone``: an answer, after its reasoning, that
+    is nothing but calls of declared tools with arguments that fit. ``last``: also a fence that ends the answer, and
+    calls followed by JSON that is no call."""
+    inline: bool = False
+    """The models are taught to write calls without marks, so that one also counts at the start of an answer that goes
+    on, and at the end of any answer. JSON in the dialect ``json``, else the forms of `bare`."""
+    calls_in_reasoning: Literal["last", "never"] = "last"
+    """Where a call within reasoning counts. ``last``: where the answer ends right after it."""
     listed: bool = False
     """JSON calls are written as one array."""
     lines: bool = False
@@ -112,12 +122,6 @@ class FormatSpec:
         named = (*syntax.tail, *syntax.head) if isinstance(syntax, NamedSyntax) else ()
         tagged = (*syntax.parameter, *syntax.call) if isinstance(syntax, TagSyntax) and syntax.special else ()
         return (piece for template in (*named, *tagged) for piece in re.split(r"\{\w+\}| ", template))
-
-    def unmarked(self, text: str) -> str:
-        """`text` without the format's special tokens."""
-        for marker in self.markers:
-            text = text.replace(marker, "")
-        return text.strip()
 
     @property
     def untouched(self) -> bool:

@@ -28,7 +28,18 @@ from gateway.wire.chat import (
     encode,
 )
 from gateway.wire.engine import Fixup
-from normalizers import Event, FormatSpec, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
+from normalizers import (
+    Event,
+    FormatSpec,
+    Normalizer,
+    ReasoningDelta,
+    TextDelta,
+    ToolArgs,
+    ToolStart,
+    Warn,
+    coalesce,
+    fold,
+)
 from normalizers.base import Mended
 from normalizers.registry import normalizer, passes
 from normalizers.values.coerce import SchemaIndex
@@ -464,7 +475,7 @@ class Answer:
                 or message.content is None
                 or message.tool_calls
                 or message.reasoning_content != message.reasoning
-                or not passes(self._spec, message.content)
+                or not passes(self._spec, message.content, tools=self._request.tools is not None)
             ):
                 return False
         self.usage = answer.usage or _NOTHING
@@ -484,7 +495,7 @@ class Answer:
             if refused:
                 events.append(TextDelta(refused))
                 message["content"] = text or ""
-        if not (len(events) == 1 and isinstance(events[0], TextDelta) and events[0].text is text):
+        if not isinstance(text, str) or coalesce(events) != [TextDelta(text)]:
             changed = changed or bool(text)
             self._fold(message, calls, choice, events)
         if calls:

@@ -24,17 +24,14 @@ class Auto(Region):
     __slots__ = ()
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
-        if self._bare:
-            chosen = _FORMATS["pythonic"]
-        else:
-            openers = [mark for mark in self._spec.begins if text.startswith(mark, pos)]
-            if not openers:
-                raise Malformed("syntax")
-            opener = max(openers, key=len)
-            chosen = _FORMATS[self._sniff(text, pos + len(opener), opener, final)]
-            if opener in chosen.open:
-                pos += len(opener)
-        self._hand_over(dialect_of(chosen)(chosen, self._calls, self._schemas, bare=self._bare))
+        openers = [mark for mark in self._spec.begins if text.startswith(mark, pos)]
+        if not openers:
+            raise Malformed("syntax")
+        opener = max(openers, key=len)
+        chosen = _FORMATS[self._sniff(text, pos + len(opener), opener, final)]
+        if opener in chosen.open:
+            pos += len(opener)
+        self._hand_over(dialect_of(chosen)(chosen, self._calls, self._schemas, bare=False))
         return pos
 
     def _sniff(self, text: str, pos: int, opener: str, final: bool) -> str:

@@ -12,32 +12,21 @@ from typing import Any, Protocol
 
 from normalizers.base import CallWriter, Normalizer
 from normalizers.events import Event, TextDelta
-from normalizers.read import CALL_KEYS
-from normalizers.read.scan import skip_space
+from normalizers.read.dialects import DIALECTS, load
+from normalizers.read.reasoning_calls import ReasoningCalls, openers
+from normalizers.read.scan import MAX_BLANKS, is_token, partial_suffix, skip_space
+from normalizers.read.trial import Attempt
+from normalizers.read.unmarked import FENCE, PYTHON_FORMS, Unmarked
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
-from normalizers.values.loose_json import partial_close
 
 _NAME = re.compile(r"\w[\w.\-:/]*")
-_BARE_FORMS = (
-    (
-        "list",
-        re.compile(r"\[\s{0,64}(\w[\w.\-:/]*)\s{0,64}\("),
-        re.compile(r"\[\s{0,64}(?:(\w[\w.\-:/]*)\s{0,64})?\Z"),
-    ),
-    (
-        "object",
-        re.compile(r"(?:\[\s{0,64})?\{\s{0,64}[\"'“”](?:" + "|".join(sorted(CALL_KEYS)) + r")[\"'”]\s{0,64}:"),
-        re.compile(r"(?:\[\s{0,64}|(?:\[\s{0,64})?\{\s{0,64}(?:[\"'“”](\w{0,20})(?:[\"'”]\s{0,64})?)?)\Z"),
-    ),
-)
-"""The white space is bounded, so that text which never becomes a call is held back for a bounded while."""
-_SPACED_CALL = re.compile(r"[ \t]{1,64}\(\s{0,64}[\w.\-]+\s{0,64}=")
-_SPACED_CALL_START = re.compile(r"[ \t]{1,64}(?:\(\s{0,64}(?:[\w.\-]{1,64}\s{0,64})?)?\Z")
 _TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
-_FENCE = "```"
+_LINE_START = re.compile(r"\n[ \t]{0,62}\Z")
 _LONG = 64
 _NOTHING = r"(?!)"
+_UNMARKED_HEADS = "{[`<"
+"""The characters that begin calls without marks as JSON."""
 
 
 Search = Callable[..., "re.Match[str] | None"]
@@ -55,6 +44,15 @@ class Dialect(Protocol):
     def source(self) -> str:
         """All the text of a region that is done, if the format may repeat it (`FormatSpec.echo`)."""
         ...
+
+    announced: bool
+    """The region's opener was dropped, though no call followed."""
+
+    closed: bool
+    """The region ended with its end marker."""
+
+    in_sentence: bool
+    """Set by the caller: the opener may be part of a sentence, so it is content if no call follows."""
 
     quoted: bool
     """What was read last is content as it is, and so is the white space after it."""
@@ -89,8 +87,8 @@ Step = Callable[[str, int, str | None], int]
 class Framing(Normalizer):
     __slots__ = (
         "_at_line_start",
+        "_attempt",
         "_blanks",
-        "_brackets",
         "_dialect",
         "_dialect_of",
         "_echo",
@@ -99,12 +97,19 @@ class Framing(Normalizer):
         "_guarded",
         "_heads",
         "_held",
+        "_last",
         "_lines",
         "_literals",
         "_longest",
         "_names",
+        "_open_in_text",
+        "_owes_close",
         "_plain",
+        "_python_heads",
         "_read",
+        "_reasoning_marks",
+        "_refused",
+        "_replay",
         "_scan",
         "_schemas",
         "_space",
@@ -112,15 +117,16 @@ class Framing(Normalizer):
         "_strays",
         "_switched",
         "_think_close",
-        "_ticked",
+        "_thinks",
         "_trigger",
+        "_unmarked_heads",
         "_writer",
     )
 
     def __init__(
         self,
         spec: FormatSpec,
-        dialect_of: Callable[[FormatSpec], type[Dialect]],
+        dialect_of: Callable[[FormatSpec], Callable[..., Any]],
         tools: Sequence[Mapping[str, Any]] | SchemaIndex,
         *,
         ids: Callable[[], str],
@@ -133,24 +139,35 @@ class Framing(Normalizer):
         self._spec = spec
         self._dialect_of = dialect_of
         self._schemas = tools if isinstance(tools, SchemaIndex) else SchemaIndex(tools)
-        self._names = self._schemas.names if spec.bare else frozenset[str]()
+        names = self._schemas.names
+        self._names = names if spec.bare and spec.unmarked != "alone" else frozenset[str]()
         self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel, guarded=guarded)
         self._guarded = guarded
-        calls = bool(self._schemas.names) or spec.unknown_tools == "forward"
-        table = _scanner(spec, calls, bool(self._names))
+        table = _scanner(spec, bool(names) or spec.unknown_tools == "forward", bool(self._names))
         self._literals, self._longest, self._scan, self._trigger, self._heads, self._strays = table
         self._space = ""
         self._blanks = 0
         self._held = ""
         self._gap = "start"
-        self._lines = bool(self._names) and ("call" in spec.bare or "tool_line" in spec.bare)
+        self._lines = bool(self._names)
         self._at_line_start = self._lines
         self._fenced = False
-        self._ticked = False
-        self._brackets = 0
+        self._open_in_text = self._owes_close = False
+        self._last = ""
+        self._unmarked_heads = _unmarked_heads(spec, names) if names and allow_calls else ""
+        self._python_heads = (
+            self._unmarked_heads[len(_UNMARKED_HEADS) :] + "[" if spec.bare and self._unmarked_heads else ""
+        )
+        self._attempt: Attempt | None = None
+        self._refused = False
+        self._replay = ""
         self._echo = ""
         self._dialect: Dialect | None = None
         self._think_close = spec.think[0][1] if spec.think else ""
+        self._reasoning_marks: tuple[str, ...] = (self._think_close,)
+        if names and allow_calls and spec.calls_in_reasoning == "last":
+            self._reasoning_marks += openers(spec)
+        self._thinks = tuple(opening for opening, _ in spec.think)
         self._plain = False
         self._switched = False
         self._read: Step = self._read_text
@@ -159,15 +176,20 @@ class Framing(Normalizer):
 
     @property
     def held(self) -> tuple[str, int] | None:
+        if self._attempt is not None:
+            return self._attempt.held()
         return None if self._dialect is None or self._writer.guarded else self._dialect.held()
 
     def passes(self, text: str) -> bool:
-        return self._plain and self._trigger(text) is None
+        if not self._plain or self._trigger(text) is not None:
+            return False
+        self._last = text if not text.isspace() else (self._last + text)[-_LONG:]
+        return True
 
     def feed(self, text: str) -> list[Event]:
         dialect = self._dialect
         if dialect is None:
-            if self._plain and self._trigger(text) is None:
+            if self.passes(text):
                 return [TextDelta(text)] if text else []
             return self._run(text, None)
         # The fast path within a region: no other reader can take over.
@@ -206,10 +228,13 @@ class Framing(Normalizer):
         while self._switched:
             self._switched = False
             pos = self._read(text, pos, reason)
+            if self._replay:
+                text, pos = self._replay + text[pos:], 0
+                self._replay = ""
         self._held = text[pos:]
         if self._dialect is None:
             self._plain = (
-                not (self._held or self._gap or self._at_line_start or self._ticked)
+                not (self._held or self._gap or self._at_line_start)
                 and self._read == self._read_text
                 and not self._writer.drops
             )
@@ -236,25 +261,46 @@ class Framing(Normalizer):
             self._blanks = 0
             if self._gap == "reasoning":
                 start = pos
-            if self._echo and (end := self._echoed(text, pos, reason)) != pos:
-                return start if end < 0 else end
+            if (stop := self._after_gap(text, start, pos, reason)) is not None:
+                return stop
         while True:
-            if self._at_line_start and not self._fenced:
-                indent = _INDENT.match(text, pos)
-                name_at = indent.end() if indent else pos
-                if verdict := self._bare_name(text, name_at, reason):
-                    return self._emit(text, start, pos) if verdict == "wait" else self._bare_call(text, start, name_at)
-                if name_at < size:
-                    self._at_line_start = False
+            looks = self._at_line_start and not self._fenced
+            if looks and (stop := self._begin_line(text, start, begin, pos, reason)) is not None:
+                return stop
             # In a long text, searching for each head is far faster than scanning.
             long = size - pos > _LONG
             found = self._scan(text, pos) if not long or self._has_head(text, pos) else None
             if found is None:
                 return self._emit(text, start, size if reason else size - self._partial(text, pos))
-            stop = self._at_literal(text, start, begin, found, reason)
-            if stop is not None:
+            if (stop := self._at_literal(text, start, begin, found, reason)) is not None:
                 return stop
             pos = found.end()
+
+    def _after_gap(self, text: str, start: int, pos: int, reason: str | None) -> int | None:
+        """Where reading stops at the first text of the answer, or after a call or reasoning; None if it goes on."""
+        if self._gap == "call" and reason is not None and _begins_mark(self._spec, text[pos:]):
+            return len(text)  # the answer was cut within a mark behind a call
+        if self._echo and (end := self._echoed(text, pos, reason)) != pos:
+            return start if end < 0 else end
+        if self._gap != "call" and text[pos] in self._unmarked_heads and not self._refused:
+            return self._try_unmarked(start, follows_text=False)
+        return None
+
+    def _begin_line(self, text: str, start: int, begin: int, pos: int, reason: str | None) -> int | None:
+        """Where reading stops at the start of a line; None if it goes on."""
+        indent = _INDENT.match(text, pos)
+        name_at = indent.end() if indent else pos
+        verdict = self._tool_line(text, name_at, reason)
+        if verdict == "wait":
+            return self._emit(text, start, pos)
+        if verdict == "call":
+            self._emit_before_call(text, start, name_at)
+            return self._enter(bare=True, pos=name_at)
+        if name_at < len(text):
+            self._at_line_start = False
+            if text[name_at] in self._python_heads and not self._was_refused(text, begin, name_at):
+                return self._try_unmarked(self._emit(text, start, name_at), follows_text=True)
+        return None
 
     def _end_in_gap(self, text: str, start: int, reason: str | None) -> int:
         if reason is None:
@@ -268,37 +314,77 @@ class Framing(Normalizer):
         literal, at = found.group(), found.start()
         if reason is None and self._may_grow(text, at):
             return self._emit(text, start, at)
-        if literal == _FENCE:
-            self._fenced = not self._fenced
-        elif literal == "\n":
+        if literal == FENCE:
+            return self._at_fence(text, start, begin, at)
+        if literal in ("{", "["):
+            return self._at_bracket(text, start, begin, at)
+        if literal == "\n":
             self._at_line_start = True
-        elif literal in ("[", "{"):
-            return self._at_bracket(text, start, begin, at, reason)
-        elif literal in ("]", "}"):
-            self._brackets -= self._brackets > 0 and not self._fenced
-        elif literal in self._strays:
-            self._emit(text, start, at)
-            self._writer.warn("stray_marker", literal)
-            self._switch(self._read_text)  # looks again at the white space after it
-            return found.end()
-        else:
-            self._emit_before_call(text, start, at)
-            return self._on_literal(literal, found.end())
-        return None
-
-    def _at_bracket(self, text: str, start: int, begin: int, at: int, reason: str | None) -> int | None:
-        ticked = text[at - 1] == "`" if at > begin else self._ticked
-        if not (self._fenced or ticked or self._brackets):
-            verdict = self._bare_bracket(text, at, reason)
-            if verdict:
-                return self._emit(text, start, at) if verdict == "wait" else self._bare_call(text, start, at)
-        # Text within the brackets of content, of a JSON answer say, is never a call.
-        self._brackets += not self._fenced
-        return None
-
-    def _bare_call(self, text: str, start: int, at: int) -> int:
+            return None
+        if self._fenced or self._before(text, begin, at).endswith("`"):
+            return None  # quoted
+        if literal in self._strays:
+            return self._at_stray(text, start, begin, found, reason)
+        begins_line = self._is_first(text, start, at) or bool(_LINE_START.search(self._before(text, begin, at)))
+        if literal in self._thinks and not begins_line:
+            return None  # a word of a sentence
         self._emit_before_call(text, start, at)
-        return self._enter(bare=True, pos=at)
+        end = self._on_literal(literal, found.end())
+        if self._dialect is not None:
+            self._dialect.in_sentence = literal[0].isalnum() or not begins_line
+        return end
+
+    def _is_first(self, text: str, start: int, at: int) -> bool:
+        """Whether nothing but white space stands before, in the answer or since a call or reasoning."""
+        return bool(self._gap) and not text[start:at].strip()
+
+    def _before(self, text: str, begin: int, at: int) -> str:
+        """The last characters of the content before a position in text that is content from `begin` on."""
+        known = text[max(begin, at - _LONG) : at]
+        return known if at - begin >= _LONG else self._last[-_LONG:] + known
+
+    def _at_fence(self, text: str, start: int, begin: int, at: int) -> int | None:
+        """A fence may begin calls without marks, if it stands at the start of a line."""
+        if (
+            not (self._fenced or self._was_refused(text, begin, at) or self._is_first(text, start, at))
+            and self._spec.unmarked == "last"
+            and self._unmarked_heads
+            and _LINE_START.search(self._before(text, begin, at))
+        ):
+            return self._try_unmarked(self._emit(text, start, at), follows_text=True)
+        self._fenced = not self._fenced
+        return None
+
+    def _at_bracket(self, text: str, start: int, begin: int, at: int) -> int | None:
+        """A bracket may begin calls without marks, where models are taught to write them behind other text."""
+        quoted = self._fenced or self._before(text, begin, at).endswith("`")
+        if quoted or self._was_refused(text, begin, at) or not self._unmarked_heads or self._spec.unmarked == "alone":
+            return None
+        return self._try_unmarked(self._emit(text, start, at), follows_text=True)
+
+    def _at_stray(self, text: str, start: int, begin: int, found: re.Match[str], reason: str | None) -> int | None:
+        """Drop a mark that begins nothing, unless it is a word of a sentence."""
+        literal, at, end = found.group(), found.start(), found.end()
+        if literal in self._spec.close and self._open_in_text:
+            self._open_in_text = False
+            return None
+        owed = literal in self._spec.close and self._owes_close
+        self._owes_close = self._owes_close and not owed
+        if not (owed or (self._gap == "call" and self._is_first(text, start, at))):
+            before = self._before(text, begin, at)[-1:]
+            blanks = _INDENT.match(text, end, end + MAX_BLANKS)
+            after = blanks.end() if blanks else end
+            tail = text[after : after + self._longest]
+            if reason is None and (not tail or any(mark.startswith(tail) for mark in self._literals)):
+                return self._emit(text, start, at)
+            beside_mark = tail.startswith(tuple(self._literals))
+            if not beside_mark and _is_word(literal, before, tail[:1], spaced=after > end):
+                return None
+        self._emit(text, start, at)
+        self._last = _DROPPED
+        self._writer.warn("stray_marker", literal)
+        self._switch(self._read_text)  # looks again at the white space after it
+        return end
 
     def _has_head(self, text: str, pos: int) -> bool:
         return any(text.find(head, pos) >= 0 for head in self._heads)
@@ -308,8 +394,10 @@ class Framing(Normalizer):
         if end > start and not (self._gap and text[start:end].isspace()):
             self._gap = ""
             self._echo = ""
-            self._ticked = text[end - 1] == "`"
-            self._writer.text(text[start:end])
+            self._refused = False
+            piece = text[start:end]
+            self._last = piece if not piece.isspace() else (self._last + piece)[-_LONG:]
+            self._writer.text(piece)
             return end
         return start
 
@@ -319,13 +407,16 @@ class Framing(Normalizer):
 
     def _on_literal(self, literal: str, pos: int) -> int:
         spec = self._spec
+        self._refused = False
         if literal in spec.open:
             self._space += literal
             return self._enter(bare=False, pos=pos)
         if literal in spec.begins:
             return self._enter(bare=False, pos=pos - len(literal))
         self._think_close = next(closing for opening, closing in spec.think if opening == literal)
+        self._reasoning_marks = (self._think_close, *self._reasoning_marks[1:])
         self._gap = "reasoning"
+        self._last = ""
         self._switch(self._read_reasoning)
         return pos
 
@@ -347,45 +438,19 @@ class Framing(Normalizer):
             head = self._trigger(text, head.end())
         return 0
 
-    def _bare_name(self, text: str, at: int, reason: str | None) -> str:
-        """Whether a call begins at the start of a line: "call", "wait" for more text, or ""."""
-        size = len(text)
-        end = at
-        if "tool_line" in self._spec.bare:
-            tool = _TOOL_LINE.match(text, at)
-            if tool is None:
-                part = "tool:".startswith(text[at:].lower())
-                return "wait" if part and reason is None else ""
-            end = tool.end()
-        word = _NAME.match(text, end)
-        if word is None:
-            return "wait" if end == size and reason is None else ""
-        name = word.group()
-        if word.end() == size and reason is None:
-            return "wait" if any(n.startswith(name) for n in self._names) else ""
-        if name not in self._names:
+    def _tool_line(self, text: str, at: int, reason: str | None) -> str:
+        """Whether a line that names a tool begins there: "call", "wait" for more text, or ""."""
+        if "tool_line" not in self._spec.bare:
             return ""
-        if "tool_line" in self._spec.bare or text[word.end() : word.end() + 1] == "(":
-            return "call"
-        # With a blank before the parenthesis it may be prose, unless a keyword follows.
-        if _SPACED_CALL.match(text, word.end()):
-            return "call"
-        return "wait" if reason is None and _SPACED_CALL_START.match(text, word.end()) else ""
-
-    def _bare_bracket(self, text: str, at: int, reason: str | None) -> str:
-        """Whether a call begins with the bracket: "call", "wait" for more text, or ""."""
-        for form, whole, part in _BARE_FORMS:
-            if form not in self._spec.bare:
-                continue
-            if match := whole.match(text, at):
-                if form == "object" or match[1] in self._names:
-                    return "call"
-            elif reason is None and (match := part.match(text, at)):
-                word = match[1] or ""
-                words = self._names if form == "list" else CALL_KEYS
-                if not word or any(known.startswith(word) for known in words):
-                    return "wait"
-        return ""
+        tool = _TOOL_LINE.match(text, at)
+        if tool is None:
+            return "wait" if reason is None and "tool:".startswith(text[at:].lower()) else ""
+        word = _NAME.match(text, tool.end())
+        if word is None:
+            return "wait" if tool.end() == len(text) and reason is None else ""
+        if word.end() == len(text) and reason is None:
+            return "wait" if any(name.startswith(word.group()) for name in self._names) else ""
+        return "call" if word.group() in self._names else ""
 
     def _echoed(self, text: str, pos: int, reason: str | None) -> int:
         """Where the echo ends, -1 to wait for more text, or `pos`.
@@ -401,6 +466,45 @@ class Framing(Normalizer):
         self._echo = ""
         return pos
 
+    # -- calls without marks -------------------------------------------------------------------
+
+    def _try_unmarked(self, pos: int, *, follows_text: bool) -> int:
+        python = load(DIALECTS["pythonic"]) if _reads_python(self._spec) else None
+        self._attempt = Unmarked(
+            self._spec,
+            self._schemas,
+            self._literals,
+            follows_text=follows_text,
+            python=python,
+        )
+        self._switch(self._read_attempt)
+        return pos
+
+    def _was_refused(self, text: str, begin: int, at: int) -> bool:
+        """Whether what begins there was read as calls without marks, and is none."""
+        return self._refused and not text[begin:at].strip()
+
+    def _read_attempt(self, text: str, pos: int, reason: str | None) -> int:
+        attempt = self._attempt
+        assert attempt is not None
+        end = attempt.step(text, pos, reason)
+        if not attempt.verdict:
+            return end
+        self._attempt = None
+        self._replay = attempt.rest()
+        in_reasoning = isinstance(attempt, ReasoningCalls)
+        if attempt.verdict == "calls":
+            self._writer.guarded = False
+            attempt.trial.commit(self._writer, attempt.calls)
+            self.unmarked |= not in_reasoning
+            self._gap = "call"
+            self._last = ""
+            self._switch(self._read_text)
+        else:
+            self._refused = True
+            self._switch(self._read_reasoning if in_reasoning else self._read_text)
+        return end
+
     # -- reasoning -----------------------------------------------------------------------------
 
     def _read_reasoning(self, text: str, pos: int, reason: str | None) -> int:
@@ -411,17 +515,39 @@ class Framing(Normalizer):
             self._gap = ""
         close = self._think_close
         at = text.find(close, pos)
+        end = at if at >= 0 else len(text)
+        opener = self._call_in_reasoning(text, pos, end, reason)
+        if opener >= 0:
+            begin = pos + len(text[pos:opener].rstrip())
+            self._writer.reasoning(text[pos:begin])
+            return begin
         if at >= 0:
             self._writer.reasoning(text[pos:at].rstrip())
+            self._refused = False
             self._gap = "reasoning"
             self._switch(self._read_text)
             return at + len(close)
-        end = len(text)
         if reason is None:
-            end -= partial_close(text, pos, close)
+            end -= partial_suffix(text, pos, self._reasoning_marks, max(map(len, self._reasoning_marks)))
         end = pos + len(text[pos:end].rstrip())
+        if end > pos:
+            self._refused = False
+            self._last = text[pos:end]
         self._writer.reasoning(text[pos:end])
         return end if reason is None else len(text)
+
+    def _call_in_reasoning(self, text: str, pos: int, end: int, reason: str | None) -> int:
+        """Where a call begins within reasoning, which a trial then reads; -1 if none does before `end`."""
+        found = -1
+        for mark in self._reasoning_marks[1:]:
+            at = text.find(mark, pos, end)
+            while at >= 0 and (self._was_refused(text, pos, at) or self._before(text, pos, at).endswith("`")):
+                at = text.find(mark, at + 1, end)
+            found = at if at >= 0 and (found < 0 or at < found) else found
+        if found >= 0:
+            self._attempt = ReasoningCalls(self._spec, self._schemas, self._dialect_of, closing=self._think_close)
+            self._switch(self._read_attempt)
+        return found
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -449,31 +575,66 @@ class Framing(Normalizer):
             self._switch(self._read_text)
             self._gap = "" if dialect.quoted else "call"
             self._at_line_start = self._lines
-            self._ticked = False
+            self._open_in_text = dialect.quoted and not dialect.announced
+            self._owes_close = not (dialect.closed or self._open_in_text)
+            self._last = ""
             self._echo = dialect.source.lstrip()
 
 
 _INDENT = re.compile(r"[ \t]*")
 _Table = tuple[frozenset[str], int, Search, Search, tuple[str, ...], frozenset[str]]
-_BARE_MARKS = {"call": "\n", "tool_line": "\n", "list": "[]{}", "object": "[]{}"}
 _TABLES: dict[tuple[FormatSpec, bool, bool], _Table] = {}
 
 
-def _scanner(spec: FormatSpec, calls: bool, bare: bool) -> _Table:
+_DROPPED = "\0"
+"""Stands for a mark that was dropped, in the text before another."""
+_OPENS_WORD = "\"'([|“‘*"
+_ENDS_WORD = "\"').,:;?!]|”’*"
+
+
+def _is_word(mark: str, before: str, after: str, *, spaced: bool) -> bool:
+    """Whether a mark between these characters ("" at an end of the answer) is a word. spaced: white space follows."""
+    ends_line = after in ("", "\n")
+    apart = before.isspace() or before in _OPENS_WORD
+    if not is_token(mark):
+        return apart and before not in ("", "\n") if ends_line else True
+    return apart and not ends_line and (spaced or after in _ENDS_WORD)
+
+
+def _begins_mark(spec: FormatSpec, text: str) -> bool:
+    """Whether the text is the beginning of a mark that ends calls."""
+    return len(text) > 1 and any(
+        mark != text and mark.startswith(text) for mark in (*spec.close, *spec.drop, *spec.markers)
+    )
+
+
+def _unmarked_heads(spec: FormatSpec, names: frozenset[str]) -> str:
+    """The characters that may begin calls without marks."""
+    if spec.unmarked == "never":
+        return ""
+    return _UNMARKED_HEADS + "".join({name[0] for name in names if name} if _reads_python(spec) else ())
+
+
+def _reads_python(spec: FormatSpec) -> bool:
+    return spec.dialect == "auto" or not PYTHON_FORMS.isdisjoint(spec.bare)
+
+
+def _scanner(spec: FormatSpec, calls: bool, lines: bool) -> _Table:
     """The literals, the length of the longest, a search for them, one for their first characters, these characters,
     and the literals that begin nothing.
 
-    calls: whether a call may come at all. If not, its marks are content.
+    calls: whether a call may come at all. If not, its marks are content. lines: line breaks are literals, too.
     """
-    key = (spec, calls, bare)
+    key = (spec, calls, lines)
     if (found := _TABLES.get(key)) is None:
         literals = {*spec.open, *spec.begins, *spec.close, *spec.drop, *(pair[0] for pair in spec.think)}
         if not calls:
             literals -= spec.call_marks
-        extra = {mark for form in spec.bare for mark in _BARE_MARKS[form]} if bare else set()
-        if bare:
-            literals.add(_FENCE)
-        ordered = sorted(literals | extra, key=len, reverse=True)
+        literals.add(FENCE)
+        others = {"\n"} if lines else set()
+        if calls and spec.inline:
+            others |= {"{", "["} if spec.dialect == "json" else {"["}
+        ordered = sorted(literals | others, key=len, reverse=True)
         scan = re.compile("|".join(map(re.escape, ordered)) or _NOTHING).search
         heads = tuple(sorted({literal[0] for literal in ordered}))
         trigger = re.compile(f"[{''.join(map(re.escape, heads))}]" if heads else _NOTHING).search

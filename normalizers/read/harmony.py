@@ -9,27 +9,45 @@ from __future__ import annotations
 import re
 
 from normalizers.base import CallWriter
-from normalizers.read.region import Region, Search
+from normalizers.read.region import NOT_A_CALL, Region, Search
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
-from normalizers.values.loose_json import ObjectReader
+from normalizers.values.loose_json import Malformed, ObjectReader
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _HEADS = ("<|start|>", "<|channel|>")
 _STOPS = (*_ENDS, "<|start|>")
 _MESSAGE = "<|message|>"
+_MAX_HEADER = 512
+_HEADER = re.compile(
+    r"(?:<\|start\|>(?:(?:assistant|user|system|developer|tool|functions)\b[^\n<]*)?)?"
+    r"(?:<\|channel\|>\s*(?:(?:analysis|commentary|final)\b[\s\S]*)?|to=functions\.[\w.\-]*\s*(?:<[\s\S]*|json|code)?\s*)?"
+)
+_WORDS = (
+    "assistant",
+    "user",
+    "system",
+    "developer",
+    "tool",
+    "functions",
+    "analysis",
+    "commentary",
+    "final",
+    "json",
+    "code",
+)
+_LAST_WORD = re.compile(r"([a-z]*|<\|?[a-z]*\|?)\Z")
 _RECIPIENT = re.compile(r"to=([^\s<]*\w)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 class Harmony(Region):
-    __slots__ = ("_header", "_kind", "_reader")
+    __slots__ = ("_kind", "_reader")
 
     def __init__(
         self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
     ) -> None:
         super().__init__(spec, writer, schemas, bare=bare, opener=opener)
-        self._header: list[str] = []
         self._kind = ""
         self._reader: ObjectReader | None = None
 
@@ -39,12 +57,15 @@ class Harmony(Region):
     def _begin(self, text: str, pos: int, final: bool) -> int:
         """Read a header, up to ``<|message|>``."""
         at, literal = self._skip_to_marker(text, pos, final, (_MESSAGE, *_ENDS))
-        self._header.append(text[pos:at])
+        header = text[pos:at]
+        if at - pos > _MAX_HEADER or not _may_be_header(header):
+            if self._first:
+                raise Malformed(NOT_A_CALL)
+            self.done = True  # the text's reader looks at the mark again
+            return pos
         if not literal:
             self._wait = True
-            return at
-        header = "".join(self._header)
-        self._header = []
+            return at if final else pos
         end = at + len(literal)
         if literal != _MESSAGE:
             self._calls.warn("empty_message", self._take_span(text, end))
@@ -141,5 +162,11 @@ class Harmony(Region):
         self._kind = ""
         return self._end_message(text, at, literal)
 
-    def _layout(self, raw: str) -> str:
-        return super()._layout(raw.rpartition(_MESSAGE)[2])
+
+def _may_be_header(text: str) -> bool:
+    """Whether the text is a header, or the beginning of one; False for prose that holds a header's mark."""
+    if _HEADER.fullmatch(text):
+        return True
+    word = _LAST_WORD.search(text)
+    unfinished = word is not None and any(known.startswith(word[1]) for known in (*_WORDS, *_HEADS, _MESSAGE))
+    return word is not None and unfinished and _HEADER.fullmatch(text[: word.start()]) is not None

@@ -28,7 +28,6 @@ _AFTER_STRING = re.compile(rf"\s{{0,{MAX_BLANKS}}}([:=：,}}\];，；])?")
 _QUOTES = f"\"'{_OPENING}{_CLOSING}"
 _SKIP = re.compile(r"""\\[\s\S]|["{}\[\]]""")
 _FENCE = re.compile(r"```\w*")
-_SEPARATOR = re.compile(rf"\s{{0,{MAX_BLANKS}}}[;,]?\s{{0,{MAX_BLANKS}}}")
 _MAX_KEY = 1024
 
 
@@ -62,7 +61,8 @@ class JsonCalls(Region):
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
         if self._bare and self._depth == 0 and self._seen:
-            return self._between_bare(text, pos, final)
+            self.done = True
+            return pos
         pos = skip_space(text, pos)
         if pos == len(text):
             self._wait = True
@@ -85,23 +85,10 @@ class JsonCalls(Region):
                 raise Wait
             if fence:
                 return fence.end()
-        if self._depth == 0 and not self._close:
+        if self._depth == 0 and self._seen and not self._close:
             self.done = True
             return pos
         raise Malformed("syntax")
-
-    def _between_bare(self, text: str, pos: int, final: bool) -> int:
-        """Only another call continues the region. Anything else is content, with the space before it."""
-        separator = _SEPARATOR.match(text, pos)
-        end = separator.end() if separator else pos
-        if end == len(text) and not final:
-            self._wait = True
-        elif text.startswith("{", end):
-            self._state = self._read_key
-            return end + 1
-        else:
-            self.done = True
-        return pos
 
     # -- one call's object ---------------------------------------------------------------------
 
@@ -122,6 +109,8 @@ class JsonCalls(Region):
         match = _KEY.match(text, pos)
         if match is None or (match.end() == len(text) and not final):
             if not final and (match or _KEY_START.match(text, pos)) and len(text) - pos < _MAX_KEY:
+                if self._bare and match is None and not _may_be_call_key(text[pos:]):
+                    raise Malformed(NOT_A_CALL)
                 self._wait = True
                 return pos
             raise Malformed("syntax")
@@ -175,6 +164,8 @@ class JsonCalls(Region):
                 if not final and text.endswith("\\", pos):
                     end -= 1
                 self._raw.append(text[start:end])
+                if self._bare and self._key in NAME_KEYS:
+                    self._check_name()
                 self._wait = True
                 return end
             piece, pos = found.group(), found.end()
@@ -200,6 +191,12 @@ class JsonCalls(Region):
                     return found.start()
                 self._raw_depth -= piece in "}]"
 
+    def _check_name(self) -> None:
+        """Raises `Malformed` if the name so far can't be that of a tool, so that no other JSON is held back."""
+        name = "".join(self._raw).strip()
+        if name[:1] in _QUOTES and not self._calls.expects(name.strip(_QUOTES)):
+            raise Malformed(NOT_A_CALL)
+
     def _ends_string(self, quote: str, text: str, pos: int, final: bool) -> bool:
         """End the string at the quote before `pos`, unless it is an apostrophe; False if only more text tells."""
         if quote in "\"'":
@@ -219,6 +216,8 @@ class JsonCalls(Region):
             if not isinstance(value, str) or not value.strip():
                 raise Malformed("call_without_name")
             self._name = value.strip()
+            if self._bare and not self._calls.expects(self._name):
+                raise Malformed(NOT_A_CALL)
 
     def _complete(self, text: str, end: int) -> None:
         if self._name is None:
@@ -294,6 +293,12 @@ class JsonCalls(Region):
         self._reset()
         self._in_string = ""
         self._state = self._begin
+
+
+def _may_be_call_key(text: str) -> bool:
+    """Whether an unfinished key may become one of a call."""
+    begun = text.strip(_QUOTES)
+    return any(key.startswith(begun.rstrip()) for key in CALL_KEYS)
 
 
 def _loads(raw: str) -> object:

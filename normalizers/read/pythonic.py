@@ -552,8 +552,11 @@ class Pythonic(Region):
         self._quote = ""
         super()._refuse(text, pos)
 
+    def _is_prose(self) -> bool:
+        return not self._arguments.begun or super()._is_prose()
+
     def _layout(self, raw: str) -> str:
-        return super()._layout(raw).strip("\t\n\r ,;").removeprefix("[").lstrip()
+        return raw.strip("\t\n\r ,;")
 
     def _resume(self) -> None:
         """Bring the grammar to its state after a call."""

@@ -9,13 +9,15 @@ from functools import cache
 from normalizers.base import CallWriter
 from normalizers.events import Event, ToolArgs
 from normalizers.read.arguments import ArgumentWriter
-from normalizers.read.scan import Wait, partial_suffix, skip_space
+from normalizers.read.scan import Wait, is_token, partial_suffix, skip_space
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.loose_json import Malformed
 
 Search = Callable[..., "re.Match[str] | None"]
 NOT_A_CALL = "not_a_call"
+_PROSE = frozenset({NOT_A_CALL, "syntax", "arguments_not_an_object"})
+"""How a call fails that is none: prose about the mark before it, say."""
 
 MAX_HELD = 1 << 20
 """Characters of a call that are held back. A longer call becomes content, and so does the rest of it."""
@@ -53,7 +55,10 @@ class Region:
         "_taken",
         "_undeclared",
         "_wait",
+        "announced",
+        "closed",
         "done",
+        "in_sentence",
         "quoted",
         "room",
         "stop",
@@ -64,6 +69,10 @@ class Region:
         self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
     ) -> None:
         self._lead = opener
+        self.announced = False
+        """The region's opener was dropped, though no call followed. So is its end marker."""
+        self.in_sentence = False
+        """The opener stands behind other text in its line, or is a word, so it may be part of a sentence."""
         self._first = True
         self._blanks = 0
         self._undeclared = False
@@ -71,7 +80,8 @@ class Region:
         """What the region last read is content as it is, so white space after it is content, too."""
         self.room = MAX_HELD
         """How many more characters of the present call may come."""
-        self.done = False
+        self.done = self.closed = False
+        """`closed`: by its end marker."""
         self.successor: Region | None = None
         self._spec = spec
         self._calls = writer
@@ -209,10 +219,13 @@ class Region:
         for literal in self._close:
             if text.startswith(literal, pos):
                 return pos + len(literal)
-        if not final and self._close and len(text) - pos < self._longest:
+        if self._close and len(text) - pos < self._longest:
             tail = text[pos:]
             if any(literal.startswith(tail) for literal in self._close):
-                raise Wait
+                if not final:
+                    raise Wait
+                # The answer was cut within the mark.
+                return None if self._first and not self._arguments.begun else len(text)
         return None
 
     def _take_span(self, text: str, end: int) -> str:
@@ -267,7 +280,7 @@ class Region:
         if self._unfinished():
             self._fail("unfinished_call", text, pos)
             self._refuse(text, pos)
-        self.done = True
+        self.done = self.closed = True
         self._pass_span(text, end)
         return end
 
@@ -281,6 +294,8 @@ class Region:
                 self._fail("unfinished_call", text, pos)
                 if not self._bare:
                     self._refuse(text, pos)
+        elif self._first and self.in_sentence:
+            self._keep(self._take_span(text, pos))
         self.done = True
 
     def _cut(self, text: str, pos: int) -> None:
@@ -302,10 +317,14 @@ class Region:
         self._code = code
         self._skipped = False
         self._undeclared = self._is_undeclared()
+        prose = self._first and code in _PROSE and self._is_prose()
+        if prose and not self.in_sentence and is_token(self._lead.strip()):
+            self._lead = ""  # the model announced a call, and then wrote none
+            self.announced = True
         self._prepare_skip()
         self._arguments.abandon()
         self._state = self._skip
-        if self._bare:
+        if self._bare or prose:
             if pos == self._mark and not any(self._span):
                 # This looked like the beginning of a call but is text. Don't look at it again.
                 pos += 1
@@ -313,21 +332,23 @@ class Region:
             self.done = True
         return pos
 
+    def _is_prose(self) -> bool:
+        """Whether what follows the opener shows that it begins no call: no name, or another word than a tool's."""
+        arguments = self._arguments
+        if arguments.begun:
+            return arguments.name not in self._schemas and not arguments.count and arguments.depth == 1
+        return self._state == self._begin
+
     def _refuse(self, text: str, pos: int) -> None:
         """Turn the call's source into content."""
         raw = self._take_span(text, pos)
-        if self._bare or self._undeclared:
-            self._keep(raw)
-        else:
-            self._drop_lead()
-            raw = self._layout(raw)
-            self._calls.text(raw)
+        self._keep(raw if self._first else self._layout(raw))
         if self._code != NOT_A_CALL:
             self._calls.warn(self._code, raw)
 
     def _layout(self, raw: str) -> str:
-        """The refused source without the format's special tokens."""
-        return self._spec.unmarked(raw)
+        """The source of a refused call beside others, without what separates it from them."""
+        return raw.strip()
 
     def _skip_call(self, text: str, pos: int, final: bool, stops: tuple[str, ...]) -> tuple[int, str]:
         """Skip to the first stop or end marker after the call's own beginning."""

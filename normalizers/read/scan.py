@@ -30,6 +30,11 @@ def partial_suffix(text: str, pos: int, literals: Iterable[str], longest: int) -
     return 0
 
 
+def is_token(mark: str) -> bool:
+    """Whether the mark is a special token by its looks, so that prose hardly holds it."""
+    return mark[:1] == "[" or "|" in mark or "｜" in mark
+
+
 class Wait(Exception):
     """The reader needs more text to decide."""
 

@@ -56,6 +56,10 @@ class SchemaIndex:
     def __contains__(self, name: str) -> bool:
         return name in self._tools
 
+    def schema(self, tool: str) -> Mapping[str, Any]:
+        """The JSON Schema of the tool's arguments; empty if the tool declares none."""
+        return self._tools.get(tool, {})
+
     def parameters(self, tool: str) -> Mapping[str, Any]:
         properties = self._tools.get(tool, {}).get("properties")
         return properties if isinstance(properties, Mapping) else {}
@@ -76,7 +80,7 @@ class SchemaIndex:
     def item_types(self, tool: str, key: str) -> frozenset[str] | None:
         """The types that the items of an array parameter accept; None if the schema doesn't tell."""
         schema = self.parameter(tool, key)
-        items = None if schema is None else (_resolve(schema, self._tools[tool]) or schema).get("items")
+        items = None if schema is None else (resolve(schema, self._tools[tool]) or schema).get("items")
         return schema_types(items, self._tools[tool]) if isinstance(items, Mapping) else None
 
     def coerced(self, tool: str, key: str, value: str) -> str:
@@ -116,8 +120,8 @@ def _types(
     if isinstance(declared, str):
         declared = [declared]
     if isinstance(declared, Sequence) and declared:
-        return frozenset(_type_name(kind) for kind in declared if isinstance(kind, str)) or None
-    if (target := _resolve(schema, root)) is not None:
+        return frozenset(type_name(kind) for kind in declared if isinstance(kind, str)) or None
+    if (target := resolve(schema, root)) is not None:
         return _types(target, root, depth + 1, read)
     for keyword in ("anyOf", "oneOf", "allOf"):
         kinds = [
@@ -186,7 +190,7 @@ def accepts(types: frozenset[str] | None, kind: str) -> bool:
     return types is None or kind in types or (kind == "integer" and "number" in types)
 
 
-def _type_name(kind: str) -> str:
+def type_name(kind: str) -> str:
     kind = kind.strip().lower()
     if kind in _ALIASES:
         return _ALIASES[kind]
@@ -196,7 +200,7 @@ def _type_name(kind: str) -> str:
     return kind
 
 
-def _resolve(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def resolve(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any] | None:
     reference = schema.get("$ref")
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None

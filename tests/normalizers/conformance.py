@@ -117,8 +117,8 @@ def _arrange(row: Row, spec: FormatSpec) -> tuple[str, list[dict[str, Any]], dic
         if spec.close and not text.endswith(spec.close):
             text += spec.close[0]
     tools = [{"type": "function", "function": tool} for tool in row["tools"] or ()]
-    if not tools and spec.bare:
-        # A bare call counts only for a declared tool, and these rows declare none.
+    if not tools and (spec.bare or spec.inline):
+        # A call without marks counts only for a declared tool, and these rows declare none.
         names = sorted({call["name"] for call in _expected(row)["tool_calls"]})
         tools = [{"type": "function", "function": {"name": name}} for name in names]
     if "test_replay" in row["source"]:

@@ -89,9 +89,7 @@ SOURCES: dict[str, Source] = {
     "granite_20b_fc-vllm-0008": _NOTHING,
     "granite_20b_fc-vllm-0009": _NOTHING,
     "granite_20b_fc-vllm-0011": _NOTHING,
-    "granite_20b_fc-vllm-0012": _NOTHING,
     "granite_20b_fc-vllm-0013": _NOTHING,
-    "granite_20b_fc-vllm-0014": _NOTHING,
     # Asserts that the content has no marker, which is true of every answer here.
     "granite-vllm-0026": _NOTHING,
     # Asserts that several spellings of an opener are treated alike, but not how.

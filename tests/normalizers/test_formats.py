@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from normalizers import ToolCall, Warn, coalesce, fold, get, names
+from normalizers import ToolCall, coalesce, fold, get, names
 from normalizers.write.render import render_calls
 from tests.normalizers.splits import parse, run, splits, tool
 
@@ -103,32 +103,38 @@ HERMES: dict[str, Case] = {
         (),
     ),
     "markdown fence": ('<tool_call>```json\n{"name": "ping"}\n```</tool_call>', "", "", [("ping", {})], ()),
-    "not json": ("<tool_call>hm</tool_call>", "hm", "", [], ("syntax",)),
-    "no name": ('<tool_call>{"arguments": {}}</tool_call>', '{"arguments": {}}', "", [], ("call_without_name",)),
+    "not json": ("<tool_call>hm</tool_call>", "<tool_call>hm</tool_call>", "", [], ("syntax",)),
+    "no name": (
+        '<tool_call>{"arguments": {}}</tool_call>',
+        '<tool_call>{"arguments": {}}</tool_call>',
+        "",
+        [],
+        ("call_without_name",),
+    ),
     "infinity": (
         '<tool_call>{"name": "get_weather", "arguments": {"days": 1e999}}</tool_call>',
-        '{"name": "get_weather", "arguments": {"days": 1e999}}',
+        '<tool_call>{"name": "get_weather", "arguments": {"days": 1e999}}</tool_call>',
         "",
         [],
         ("expression",),
     ),
     "arguments no object": (
         '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
-        '{"name": "f", "arguments": [1]}',
+        '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
         "",
         [],
         ("syntax",),
     ),
     "one bad, one good": (
         '<tool_call>{"name": "f", "arguments": {"a": }}</tool_call><tool_call>{"name": "ping"}</tool_call>',
-        '{"name": "f", "arguments": {"a": }}',
+        '<tool_call>{"name": "f", "arguments": {"a": }}</tool_call>',
         "",
         [("ping", {})],
         ("syntax",),
     ),
     "unfinished": (
         '<tool_call>{"name": "f", "arguments": {"a": "x',
-        '{"name": "f", "arguments": {"a": "x',
+        '<tool_call>{"name": "f", "arguments": {"a": "x',
         "",
         [],
         ("unfinished_call",),
@@ -143,7 +149,8 @@ HERMES: dict[str, Case] = {
         (),
     ),
     "reasoning never closed": ("<think>hm", "", "hm", [], ()),
-    "stray end": ("a</tool_call>b", "ab", "", [], ("stray_marker",)),
+    "stray end": ("ab</tool_call>\nc", "ab\nc", "", [], ("stray_marker",)),
+    "an end within a sentence": ("a</tool_call>b", "a</tool_call>b", "", [], ()),
 }
 
 LLAMA3: dict[str, Case] = {
@@ -156,10 +163,18 @@ LLAMA3: dict[str, Case] = {
         TWO,
         (),
     ),
-    "behind prose": ('Here: {"name": "ping", "parameters": {}} ok', "Here:  ok", "", [("ping", {})], ()),
+    "behind prose": ('Here: {"name": "ping", "parameters": {}}', "Here: ", "", [("ping", {})], ()),
+    "within prose": (
+        'Here: {"name": "ping", "parameters": {}} ok',
+        'Here: {"name": "ping", "parameters": {}} ok',
+        "",
+        [],
+        (),
+    ),
+    "before prose": ('{"name": "ping", "parameters": {}} ok', " ok", "", [("ping", {})], ()),
     "a json answer is content": ('{"answer": {"name": "ping"}}', '{"answer": {"name": "ping"}}', "", [], ()),
     "a record with a name is content": ('{"name": "Ada", "age": 36}', '{"name": "Ada", "age": 36}', "", [], ()),
-    "undeclared": ('{"name": "rm", "parameters": {}}', '{"name": "rm", "parameters": {}}', "", [], ("unknown_tool",)),
+    "undeclared": ('{"name": "rm", "parameters": {}}', '{"name": "rm", "parameters": {}}', "", [], ()),
     "end of message marker": (
         '{"name": "ping", "parameters": {}}<|eom_id|>',
         "",
@@ -200,7 +215,7 @@ DEEPSEEK_V3: dict[str, Case] = {
     ),
     "bad json": (
         "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>ping\n```json\n{x}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>ok",
-        "ping\n```json\n{x}ok",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>ping\n```json\n{x}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>ok",
         "",
         [],
         ("syntax",),
@@ -245,7 +260,7 @@ KIMI: dict[str, Case] = {
     ),
     "a number is no name": (
         "<|tool_calls_section_begin|><|tool_call_begin|>0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
-        "0{}",
+        "<|tool_calls_section_begin|><|tool_call_begin|>0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
         "",
         [],
         ("call_without_name",),
@@ -381,7 +396,7 @@ QWEN_CODER: dict[str, Case] = {
     ),
     "stopped in an object": (
         '<tool_call><function=get_weather>{"city": "Par',
-        '<function=get_weather>{"city": "Par',
+        '<tool_call><function=get_weather>{"city": "Par',
         "",
         [],
         ("unfinished_call",),
@@ -587,8 +602,8 @@ GRANITE_20B: dict[str, Case] = {
         [("note", {"text": "a <function_call> {b}"})],
         (),
     ),
-    "no name": ('<function_call> {"name": 123}', '{"name": 123}', "", [], ("call_without_name",)),
-    "unfinished": ('<function_call> {"name": "ping"', '{"name": "ping"', "", [], ("unfinished_call",)),
+    "no name": ('<function_call> {"name": 123}', '<function_call> {"name": 123}', "", [], ("call_without_name",)),
+    "unfinished": ('<function_call> {"name": "ping"', '<function_call> {"name": "ping"', "", [], ("unfinished_call",)),
     "an object without the mark": ('The {"name": "ping"} of it', 'The {"name": "ping"} of it', "", [], ()),
 }
 
@@ -636,7 +651,13 @@ HARMONY: dict[str, Case] = {
         [],
         ("unknown_recipient",),
     ),
-    "not json": ("<|channel|>commentary to=functions.ping<|message|>oops<|call|>", "oops", "", [], ("syntax",)),
+    "not json": (
+        "<|channel|>commentary to=functions.ping<|message|>oops<|call|>",
+        "<|channel|>commentary to=functions.ping<|message|>oops<|call|>",
+        "",
+        [],
+        ("syntax",),
+    ),
 }
 
 TOOL_LINES: dict[str, Case] = {
@@ -736,9 +757,9 @@ def test_kimi_keeps_the_models_ids() -> None:
     ("name", "text"),
     [("phi4", '``````functools{""}]{"name":'), ("auto", '<｜tool▁call▁begin｜>```{"name":')],
 )
-def test_a_backtick_before_or_in_a_region_hides_nothing_after_it(name: str, text: str) -> None:
+def test_back_ticks_before_or_in_a_region_read_alike_in_every_split(name: str, text: str) -> None:
     whole = coalesce(run(name, [text], TOOLS))
-    assert "unfinished_call" in [event.code for event in whole if isinstance(event, Warn)]
+    assert fold(whole).content == text
     for pieces in splits(text, random_splits=5):
         assert coalesce(run(name, pieces, TOOLS)) == whole
 

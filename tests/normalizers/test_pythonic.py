@@ -163,8 +163,10 @@ def test_refused_calls_become_content(name: str) -> None:
     body, code = REFUSED[name]
     message = parse("pythonic", f"{BEGIN}[{body}]{END}", TOOLS)
     assert message.tool_calls == []
-    assert message.content.removesuffix("]") == body.removesuffix("]")
-    assert [warning.code for warning in message.warnings] == [code]
+    # No call follows the marks, so they do no work.
+    announced = body.startswith(("I cannot", "get_weather ", "f(*"))
+    assert message.content == (f"[{body}]" if announced else f"{BEGIN}[{body}]{END}")
+    assert [warning.code for warning in message.warnings if warning.code != "stray_marker"] == [code]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,7 @@ MESSAGES: dict[str, tuple[str, str, str, list[str]]] = {
     "adr form within a line": ('Use filesystem.list_dir(path="/x")', 'Use filesystem.list_dir(path="/x")', "", []),
     "adr form, tool not declared": ('filesystem.remove(path="/x")', 'filesystem.remove(path="/x")', "", []),
     "bare list": ("[get_weather(city='x'), ping()]", "", "", ["get_weather", "ping"]),
-    "bare list behind prose": ("Here: [ping()] done", "Here:  done", "", ["ping"]),
+    "bare list within prose": ("Here: [ping()] done", "Here: [ping()] done", "", []),
     "bare list of an unknown tool": ("[nope()]", "[nope()]", "", []),
     "bare call in a fence": ("```\nping()\n```", "```\nping()\n```", "", []),
     "bare list in back-ticks": ("write `[ping()]`", "write `[ping()]`", "", []),
@@ -247,7 +249,8 @@ MESSAGES: dict[str, tuple[str, str, str, list[str]]] = {
     "reasoning first": (f"<think>\nhm\n</think>\n\n{BEGIN}[f()]{END}", "", "hm", ["f"]),
     "a call in reasoning": (f"<think>{BEGIN}[f()]{END}</think>no", "no", f"{BEGIN}[f()]{END}", []),
     "echo of the block": (f"{BEGIN}[f(a=1)]{END}[f(a=1)]{END}done", "done", "", ["f"]),
-    "end marker alone": (f"a{END}b", "ab", "", []),
+    "end marker within a sentence": (f"a{END}b", f"a{END}b", "", []),
+    "end marker at the end of a line": (f"a{END}\nb", "a\nb", "", []),
     "beginning of a marker at the end": ("a <|tool", "a <|tool", "", []),
     "two lists": (f"{BEGIN}[f()]\n[g(), h()] [i()]{END}x", "x", "", ["f", "g", "h", "i"]),
     "text behind the list": (f"{BEGIN}[f()] hello", "hello", "", ["f"]),
@@ -258,7 +261,7 @@ MESSAGES: dict[str, tuple[str, str, str, list[str]]] = {
     "a fence between calls": (f"{BEGIN}f()```{END}", "", "", ["f"]),
     "no end marker": (f"{BEGIN}[f(a=1)]", "", "", ["f"]),
     "no end marker behind a name": (f"{BEGIN}ping", "", "", ["ping"]),
-    "no end marker behind an unknown name": (f"{BEGIN}pong", "pong", "", []),
+    "no end marker behind an unknown name": (f"{BEGIN}pong", f"{BEGIN}pong", "", []),
     "unfinished": (f"{BEGIN}[f(a=1), g(b='x", "g(b='x", "", ["f"]),
     "space alone": (" \n", " \n", "", []),
     "nothing": ("", "", "", []),

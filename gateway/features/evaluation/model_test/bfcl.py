@@ -76,7 +76,7 @@ def fetch(cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         options = ["download", "--no-deps", "--only-binary", ":all:", "--dest", folder, f"bfcl-eval=={VERSION}"]
-        done = subprocess.run([*_pip(), *options], capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run([*pip(), *options], capture_output=True, text=True, timeout=300, check=False)
         file = Path(folder) / WHEEL
         if done.returncode or not file.is_file():
             raise BadSuite(f"pip couldn't fetch bfcl-eval {VERSION}: {done.stderr.strip()[-500:]}")
@@ -89,7 +89,7 @@ def fetched(cache: Path) -> bool:
     return (cache / WHEEL).is_file()
 
 
-def _pip() -> list[str]:
+def pip() -> list[str]:
     """An environment that uv made has no pip of its own."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]

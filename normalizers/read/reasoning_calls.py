@@ -1,0 +1,63 @@
+"""Calls within reasoning. Some models call before they close their thinking, and the answer ends there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from normalizers.read.region import Region
+from normalizers.read.scan import skip_space
+from normalizers.read.trial import Attempt, begins
+from normalizers.spec import FormatSpec
+from normalizers.values.coerce import SchemaIndex
+
+
+class ReasoningCalls(Attempt):
+    """Reads reasoning from a call's opener on. The calls count if they end the answer; else they are reasoning."""
+
+    __slots__ = ("_closing", "_dialect_of", "_end", "_openers")
+
+    def __init__(
+        self,
+        spec: FormatSpec,
+        schemas: SchemaIndex,
+        dialect_of: Callable[[FormatSpec], Callable[..., Region]],
+        *,
+        closing: str,
+    ) -> None:
+        super().__init__(spec, schemas)
+        self._dialect_of = dialect_of
+        self._openers = openers(spec)
+        self._closing = closing
+        self._end = False
+        """The reasoning was closed, so that nothing may follow."""
+
+    def _between(self, text: str, pos: int, reason: str | None) -> int:
+        at = skip_space(text, pos)
+        if at == len(text):
+            self._wait = True
+            if reason is not None:
+                self.verdict = "calls" if self._counted else "text"
+            return at
+        final = reason is not None
+        if begins(text, at, self._spec.drop, final=final):
+            self.verdict = "calls" if self._counted else "text"
+            return at
+        mark = "" if self._end else begins(text, at, (self._closing, *self._openers), final=final)
+        if mark == self._closing:
+            self._end = True
+            return at + len(mark)
+        if not mark:
+            self.verdict = "text"
+            return at
+        if mark in self._spec.open:
+            at += len(mark)
+        self._reader = self._dialect_of(self._spec)(self._spec, self.trial, self._schemas, bare=False, opener="")
+        return at
+
+    def _settled(self) -> bool:
+        return self._reader is None and self._counted > 0
+
+
+def openers(spec: FormatSpec) -> tuple[str, ...]:
+    """The marks that begin calls and nothing else."""
+    return tuple(sorted({*spec.open, *spec.begins} - {*spec.channels}, key=len, reverse=True))

@@ -1,0 +1,151 @@
+"""Calls without marks: an answer, or the fence at its end, that is nothing but calls of declared tools.
+
+Models that were taught marks often omit them: they write a call's JSON alone, in a Markdown fence, or in tags of their
+own. A quoted call must never run, so the text counts only as a whole, and only if every call names a declared tool
+and its arguments fit the tool's schema. The text is held back while it can still become such calls.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+
+from normalizers.read.json_calls import JsonCalls
+from normalizers.read.region import Region
+from normalizers.read.scan import MAX_BLANKS, Wait, skip_space
+from normalizers.read.trial import Attempt, begins
+from normalizers.spec import FormatSpec
+from normalizers.values.coerce import SchemaIndex
+
+FENCE = "```"
+PYTHON_FORMS = frozenset({"call", "list"})
+"""The forms of `FormatSpec.bare` that are Python."""
+_INFO = re.compile(r"```[^`\n{\[<]{0,64}\n?")
+_WRAPPERS = ("tool_call", "tool_calls", "function_call", "function_calls", "functions", "function", "tools", "tool")
+_WRAPPER = re.compile(rf"<({'|'.join(sorted(_WRAPPERS, key=len, reverse=True))})>")
+_LONGEST_WRAPPER = max(map(len, _WRAPPERS)) + 2
+_JSON_LIST = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}\{{")
+_OTHER_LIST = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}[\"\d\-\[\]]")
+_LIST_START = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}\Z")
+_PYTHON = re.compile(rf"(\[\s{{0,{MAX_BLANKS}}})?(\w[\w.\-:/]{{0,127}})?(\s{{0,64}})(\()?")
+
+
+class Unmarked(Attempt):
+    """Reads text from its first character on that may be calls alone.
+
+    literals: the format's marks. follows_text: the text stands behind other content, so it counts only at the answer's
+    end. python: the reader of Python calls, if these may come without marks, too.
+    """
+
+    __slots__ = ("_close", "_closed", "_follows_text", "_literals", "_new_reader")
+
+    def __init__(
+        self,
+        spec: FormatSpec,
+        schemas: SchemaIndex,
+        literals: Collection[str],
+        *,
+        follows_text: bool,
+        python: Callable[..., Region] | None = None,
+    ) -> None:
+        super().__init__(spec, schemas)
+        self._literals = tuple(mark for mark in literals if mark != FENCE)
+        self._follows_text = follows_text
+        self._new_reader = python
+        self._close: list[str] = []
+        self._closed = False
+
+    # -- between calls -------------------------------------------------------------------------
+
+    def _between(self, text: str, pos: int, reason: str | None) -> int:
+        """Read white space, a separator, or the beginning or end of something around calls. Raises `Wait`."""
+        at = skip_space(text, pos)
+        self._closed = False
+        if at == len(text):
+            self._wait = True
+            if reason is not None:
+                self.verdict = "calls" if self._counted else "text"
+                self._closed = True
+            return at
+        final = reason is not None
+        if self._close and begins(text, at, self._close[-1:], final=final):
+            self._closed = True
+            return at + len(self._close.pop())
+        if begins(text, at, self._literals, final=final):
+            # A mark of the format: what it begins or ends is read as usual.
+            self.verdict = "calls" if self._counted else "text"
+            return pos
+        char = text[at]
+        if char in ",;" and self._counted:
+            return at + 1
+        if char == "`":
+            return self._open_fence(text, at, final)
+        if char == "<":
+            return self._open_wrapper(text, at, final)
+        if char == "{":
+            return self._read(JsonCalls(self._spec, self.trial, self._schemas, bare=True), at)
+        if char == "[" and not final and _LIST_START.match(text, at):
+            raise Wait
+        if _JSON_LIST.match(text, at):
+            return self._read(JsonCalls(self._spec, self.trial, self._schemas, bare=True), at)
+        if self._new_reader is not None and not self._close and self._begins_python(text, at, final):
+            return self._read(self._new_reader(self._spec, self.trial, self._schemas, bare=True), at)
+        self._refuse(json=_OTHER_LIST.match(text, at) is not None)
+        return pos
+
+    def _read(self, reader: Region, pos: int) -> int:
+        self._reader = reader
+        return pos
+
+    def _open_fence(self, text: str, at: int, final: bool) -> int:
+        found = _INFO.match(text, at)
+        if found is None or FENCE in self._close:
+            if not final and FENCE.startswith(text[at:]):
+                raise Wait
+            self._refuse(json=False)
+            return at
+        if found.end() == len(text) and not final:
+            raise Wait
+        self._close.append(FENCE)
+        return found.end()
+
+    def _open_wrapper(self, text: str, at: int, final: bool) -> int:
+        found = _WRAPPER.match(text, at)
+        if found is None:
+            if not final and any(f"<{name}>".startswith(text[at:]) for name in _WRAPPERS):
+                raise Wait
+            self._refuse(json=False)
+            return at
+        self._close.append(f"</{found[1]}>")
+        return found.end()
+
+    def _begins_python(self, text: str, at: int, final: bool) -> bool:
+        """Whether a call of a declared tool, or a list of them, begins in Python. Raises `Wait`."""
+        found = _PYTHON.match(text, at)
+        if found is None or ("list" if found[1] else "call") not in (self._spec.bare or PYTHON_FORMS):
+            return False
+        name, names = found[2] or "", self._schemas.names
+        if found[4]:
+            return name in names
+        may_go_on = name in names if found[3] and name else any(known.startswith(name) for known in names)
+        if may_go_on and not final and found.end() == len(text):
+            raise Wait
+        return False
+
+    # -- verdicts ------------------------------------------------------------------------------
+
+    def _settled(self) -> bool:
+        return self._closed
+
+    def _fits(self) -> bool:
+        return self.trial.fit(self._counted)
+
+    def _refuse_item(self) -> None:
+        trial = self.trial
+        self._refuse(json=trial.failed and not trial.undeclared and len(trial.calls) == self._counted)
+
+    def _refuse(self, *, json: bool) -> None:
+        """Something isn't a call. json: it is other JSON, such as a result that the model invented."""
+        counts = (json and self._spec.unmarked == "last") or (self._spec.inline and not self._close)
+        counts = counts and self._counted > 0 and not self._follows_text
+        self.verdict = "calls" if counts else "text"
