@@ -22,6 +22,7 @@ import uvicorn
 from gateway.api.entry import API
 from gateway.config import Config, ConfigError
 from gateway.core import Gateway
+from gateway.core.pool import EnginePool
 from gateway.core.reload import Load, Reloader
 from gateway.feature import imported, installed, lacking, offered
 from gateway.observe import logs
@@ -65,7 +66,8 @@ def build(config: Config, load: Load | None = None) -> API:
 
 
 def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
-    gateway = Gateway(config, offered("engine_pool")(config) if config.cluster is not None else None)
+    pool: EnginePool | None = offered("engine_pool")(config) if config.cluster is not None else None
+    gateway = Gateway(config, pool)
     reloader = Reloader(gateway, load) if load is not None else None
     services = Services(gateway, reloader, prunes())
 

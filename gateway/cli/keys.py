@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -97,5 +98,5 @@ def _file(config: Path | None) -> KeyFile:
         return KeyFile(settings.state_dir / FILE)
     from gateway.services import store_url
 
-    found: KeyFile = offered("key_file")(settings.state_dir / FILE, store_url(settings))
-    return found
+    shared: Callable[[Path, str], KeyFile] = offered("key_file")
+    return shared(settings.state_dir / FILE, store_url(settings))

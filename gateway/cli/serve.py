@@ -175,7 +175,8 @@ def _with_weights(config: Config, offline_model: str | None) -> Config:
     if model.pull is None or model.path is None or model.path.exists():
         return config
     try:
-        offered("fetch_weights")(model)
+        fetch: Callable[[Model], object] = offered("fetch_weights")
+        fetch(model)
     except ProviderUnavailable as error:
         if offline_model is None or error.code != "offline":
             raise

@@ -245,10 +245,8 @@ class Agent:
         config, actor = self._gateway.config, task.actor
         if secret is None and task.data.folder is not None and actor.adapter:
             # An agent of /ctx asks its model as its object says.
-            provider: OpenAIProvider = offered("agent_provider")(
-                self._gateway, actor.adapter, config.resolve(actor.model).name
-            )
-            return nullcontext(provider)
+            provider: Callable[[Gateway, str, str], OpenAIProvider] = offered("agent_provider")
+            return nullcontext(provider(self._gateway, actor.adapter, config.resolve(actor.model).name))
         if secret is None:
             return nullcontext(local_provider(self._gateway, config.resolve(actor.model).name, "rooms"))
         base_url = config.rooms.providers.get(actor.provider or "")
