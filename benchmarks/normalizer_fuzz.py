@@ -2,15 +2,15 @@
 
 Half of the messages are calls rendered in a format and read back. The other half are the format's parts in random
 order, cut and damaged. One in four is read under another policy than the format's own. Each is read whole, character
-by character and in random pieces: the events must be the same, every call must end with one JSON object, and nothing
-may raise.
+by character, in random pieces and in pieces like a tokenizer's: the events must be the same, every call must end with
+one JSON object, and nothing may raise.
 
     python -m benchmarks.normalizer_fuzz --messages 100000 --seed 1
 
 With `--damaged`, each message is instead an answer with calls in which one to three characters are missing, doubled or
 inserted, or whose end is cut off; --messages counts those of each format. Content, reasoning, calls and whether there
-is one must be the same whole, character by character and in random pieces, under every policy; each call that is
-handed out must have JSON arguments, unless the answer ended by its length.
+is one must be the same in all these pieces, under every policy; each call that is handed out must have JSON arguments,
+unless the answer ended by its length.
 
     python -m benchmarks.normalizer_fuzz --damaged --messages 10000
 
@@ -23,10 +23,11 @@ import argparse
 import itertools
 import json
 import random
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -92,7 +93,7 @@ def main() -> None:
 def message(name: str, source: random.Random) -> tuple[str, list[tuple[str, dict[str, Any]]] | None]:
     """A text, and the calls that it must yield if it is well-formed."""
     spec = get(name)
-    wanted = [(source.choice(("files.read", "set-mode")), arguments(source)) for _ in range(source.randint(1, 3))]
+    wanted = [(source.choice(("files.read", "set-mode")), arguments(name, source)) for _ in range(source.randint(1, 3))]
     text = render_calls(spec, [ToolCall("", tool, json.dumps(args)) for tool, args in wanted])
     if source.random() < 0.5:
         return text, wanted
@@ -106,10 +107,10 @@ def message(name: str, source: random.Random) -> tuple[str, list[tuple[str, dict
     return damaged("".join(parts), source), None
 
 
-def arguments(source: random.Random) -> dict[str, Any]:
+def arguments(name: str, source: random.Random) -> dict[str, Any]:
     keys = source.sample(sorted(TYPES), source.randint(0, 4))
     makers: dict[str, Callable[[], Any]] = {
-        "text": lambda: string(source, 40),
+        "text": lambda: quoting(name, source) if source.random() < 0.3 else string(source, 40),
         "count": lambda: source.choice((0, -1, 7, 10**30, source.randrange(10**6))),
         "ratio": lambda: source.choice((0.5, -1e-7, 1e22, source.random())),
         "on": lambda: source.random() < 0.5,
@@ -117,6 +118,12 @@ def arguments(source: random.Random) -> dict[str, Any]:
         "options": lambda: {string(source, 6): value(source, 2) for _ in range(source.randint(0, 3))},
     }
     return {key: makers[key]() for key in keys}
+
+
+def quoting(name: str, source: random.Random) -> str:
+    """A text with one of the format's own marks in it."""
+    mark = source.choice(get(name).markers or ("```",))
+    return "".join((string(source, 8), source.choice(("", " ", "\n")), mark, source.choice(("", " ", "\n", "x"))))
 
 
 def value(source: random.Random, depth: int) -> Any:
@@ -155,7 +162,7 @@ def judge(
     opened = expected is None and source.random() < 0.2
     spec = source.choice(policies(name))
     whole = read(spec, [text], reason, opened)
-    for parts in (list(text), list(pieces(text, source)), list(pieces(text, source))):
+    for parts in splits(name, text, source):
         if read(spec, parts, reason, opened) != whole:
             return f"differs when split as {parts}", 0
     arguments_of: dict[int, str] = {}
@@ -180,7 +187,9 @@ def judge(
 def broken_answer(name: str, source: random.Random) -> str:
     """An answer with calls that a few characters make hard or impossible to read."""
     spec = get(name)
-    wanted = [(source.choice(("files.read", "set-mode", "rm")), arguments(source)) for _ in range(source.randint(1, 2))]
+    wanted = [
+        (source.choice(("files.read", "set-mode", "rm")), arguments(name, source)) for _ in range(source.randint(1, 2))
+    ]
     calls = render_calls(spec, [ToolCall("", tool, json.dumps(args)) for tool, args in wanted])
     text = source.choice(("", "", *PROSE)) + calls + source.choice(("", "", *PROSE))
     for _ in range(source.randint(1, 3)):
@@ -204,10 +213,7 @@ def judge_damaged(name: str, text: str, reason: str | None, source: random.Rando
     tools = source.choice((TOOLS, TOOLS, TOOLS, OTHER_TOOLS, NO_TOOLS))
     given: dict[str, Any] = {"allow_calls": source.random() < 0.9, "parallel": source.random() < 0.8}
     opened = source.random() < 0.1
-    results = [
-        fields_of(spec, tools, parts, reason, opened, given)
-        for parts in ([text], list(text), list(pieces(text, source)), list(pieces(text, source)))
-    ]
+    results = [fields_of(spec, tools, parts, reason, opened, given) for parts in ([text], *splits(name, text, source))]
     if any(result != results[0] for result in results[1:]):
         return f"differs when split: {results}", 0
     _, _, calls, called, cut = results[0]
@@ -266,6 +272,25 @@ def read(spec: FormatSpec, parts: list[str], reason: str | None, opened: bool) -
     parser = normalizer(spec, TOOLS, ids=lambda: next(ids), reasoning_open=opened)
     events = [event for part in parts for event in parser.feed(part)]
     return coalesce(events + parser.finish(reason))
+
+
+def splits(name: str, text: str, source: random.Random) -> Iterator[list[str]]:
+    yield list(text)
+    yield list(pieces(text, source))
+    yield tokens(text)
+    yield tokens(text, longest=source.randint(1, 3), marks=get(name).markers if source.random() < 0.5 else ())
+
+
+def tokens(text: str, *, longest: int = 2, marks: Sequence[str] = ()) -> list[str]:
+    """Pieces as a tokenizer cuts them: words with the blank before them, signs in runs of up to `longest`, white space,
+    and the marks that are special tokens whole."""
+    return _token(longest, tuple(marks)).findall(text)
+
+
+@cache
+def _token(longest: int, marks: tuple[str, ...]) -> re.Pattern[str]:
+    special = "".join(f"{re.escape(mark)}|" for mark in sorted(marks, key=len, reverse=True))
+    return re.compile(rf"{special}</|\n+|[ \t]?(?:[^\W_]{{1,8}}|[^\w\s]{{1,{longest}}}|_)|\s")
 
 
 def pieces(text: str, source: random.Random) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from normalizers.base import Normalizer, new_call_id
 from normalizers.formats import FORMATS
 from normalizers.read.dialects import DIALECTS, dialect_of, load
-from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
+from normalizers.spec import ElementSyntax, FormatSpec, MessageSyntax, NamedSyntax, Syntax, TagSyntax
 from normalizers.values.coerce import SchemaIndex
 
 if TYPE_CHECKING:
@@ -58,7 +58,12 @@ def _hint(word: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-_SYNTAXES: dict[str, type[NamedSyntax | TagSyntax]] = {"named": NamedSyntax, "tags": TagSyntax}
+_SYNTAXES: dict[str, type[Syntax]] = {
+    "elements": ElementSyntax,
+    "messages": MessageSyntax,
+    "named": NamedSyntax,
+    "tags": TagSyntax,
+}
 
 
 def define(fields: Mapping[str, Any]) -> FormatSpec:
@@ -102,7 +107,9 @@ def _fields(kind: type[Any], given: Mapping[str, Any], where: str) -> dict[str, 
         if key not in known:
             hint = _hint(str(key), known)
             raise UnknownFormat(f"{where}.{key}: no such field.{hint} Known: {', '.join(known)}.")
-        if key != "syntax":
+        if key == "call" and isinstance(value, Mapping):
+            values[key] = TagSyntax(**_fields(TagSyntax, value, f"{where}.call"))
+        elif key != "syntax":
             values[key] = _as_declared(str(known[key].type), value, f"{where}.{key}")
     missing = [name for name, field in known.items() if field.default is MISSING and name not in (*given, "name")]
     if missing:
@@ -196,6 +203,8 @@ def passes(spec: FormatSpec, text: str, *, tools: bool = True) -> bool:
     heads = _HEADS.get(spec)
     if heads is None:
         literals = (*spec.open, *spec.begins, *spec.close, *spec.drop, *(mark for pair in spec.think for mark in pair))
+        if spec.first:
+            return False
         bare = ("(", "[", "{", ":") if spec.bare or spec.inline else ()
         heads = _HEADS[spec] = tuple({literal[0] for literal in literals} | {*bare})
     for head in heads:

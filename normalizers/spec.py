@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 Bare = Literal["call", "list", "tool_line"]
@@ -32,10 +33,11 @@ class TagSyntax:
     """For the dialect ``tags``: each parameter is plain text between its own tags."""
 
     call: tuple[str, ...]
-    """Templates with ``{name}``."""
+    """Templates with ``{name}``, and ``{index}`` if the tag counts the calls, from 1 on."""
     parameter: tuple[str, ...]
-    """Templates with ``{key}``, and ``{string}`` if the tag says whether the value is text or JSON."""
-    parameter_end: str
+    """Templates with ``{key}``. With ``{string}`` the tag says whether the value is text or JSON, with ``{type}`` which
+    type of JSON it is."""
+    parameter_end: tuple[str, ...]
     call_end: tuple[str, ...] = ()
     """If empty, a call ends with its region."""
     empty_call: tuple[str, ...] = ()
@@ -44,7 +46,54 @@ class TagSyntax:
     """The tags are special tokens: one inside a value means that the value's closing tag is missing."""
     unquote: bool = False
     """A string may be wrapped in double quotes, which aren't part of it."""
+    entities: bool = False
+    """`&quot;` and `&amp;` in a tag stand for their characters."""
+    cdata: bool = False
+    """A value may stand in `<![CDATA[` and `]]>`, within which no tag ends it."""
+    gap: str = "\n"
+    """White space between tags, as the model writes it."""
 
+
+@dataclass(frozen=True, slots=True)
+class ElementSyntax:
+    """For the dialect ``elements``: each argument, and each key within an object, has a tag of its own name."""
+
+    mark: str
+    """Stands before every tag."""
+    call: tuple[str, ...]
+    """Templates with ``{name}``."""
+    call_end: str
+    item: str = "item"
+    """The name of the tags around an array's items."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSyntax:
+    """For the dialect ``messages``: a header says what the message is. A format's `channels` begin headers, the first
+    of them in the midst of a body, too."""
+
+    written: str
+    """How to render one call: a template with ``{name}``, and ``{arguments}`` or ``{call}``."""
+    again: str
+    """What stands between two calls."""
+    bodies: tuple[str, ...]
+    """Literals that end the header and begin the body."""
+    ends: tuple[str, ...]
+    """Literals that end the body."""
+    reasoning: tuple[str, ...]
+    """Recipients, channels and `bodies` that mean reasoning."""
+    content: tuple[str, ...]
+    """Those that mean content. Any other message is a call."""
+    tools: str = ""
+    """What stands before a tool's name in the header. With another recipient, unless it is a tool, a message is
+    dropped with a `Warn`."""
+    calls: Literal["arguments", "json", "tags"] = "arguments"
+    """What a call's body holds: its arguments as one object, or a whole call as JSON or as tags."""
+    call: TagSyntax | None = None
+    """The tags, for `calls` "tags". The format's other `begins` may surround them."""
+
+
+Syntax = NamedSyntax | TagSyntax | ElementSyntax | MessageSyntax
 
 MAX_CALLS = 8
 """That a grammar allows in one answer. A weak model would list calls without end."""
@@ -57,7 +106,7 @@ class FormatSpec:
     name: str
     dialect: str = ""
     """A dialect's name, or ``pkg.mod:Class``. If empty, text passes untouched."""
-    syntax: NamedSyntax | TagSyntax | None = None
+    syntax: Syntax | None = None
     aliases: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
     """Literals that begin a region of calls."""
@@ -67,6 +116,9 @@ class FormatSpec:
     """Literals of a call that also begin a region, for models that omit the opener."""
     channels: tuple[str, ...] = ()
     """Those of `begins` whose regions hold content and reasoning, too."""
+    first: tuple[str, ...] = ()
+    """Templates, specific ones first, of how an answer begins if the prompt has already written the beginning of its
+    first region. One without ``{name}`` is no content; one with it is the beginning of the region."""
     think: tuple[tuple[str, str], ...] = ()
     """Pairs of literals around reasoning. The first pair's end also closes reasoning that the
     prompt opened."""
@@ -74,6 +126,9 @@ class FormatSpec:
     """Other special tokens that are never content."""
     call_drop: tuple[str, ...] = ()
     """Those of `drop` that stand around calls alone."""
+    content_drop: tuple[str, ...] = ()
+    """Those of `drop` and `close` that a well-formed answer holds beside its calls: no `Warn` tells of them, and white
+    space behind one is layout."""
     bare: tuple[Bare, ...] = ()
     """Forms of a call of this format that need no `open` if they name a declared tool: ``name(...)``, a list
     ``[name(...)]``, a line ``Tool: name``."""
@@ -83,9 +138,12 @@ class FormatSpec:
     calls followed by JSON that is no call."""
     inline: bool = False
     """The models are taught to write calls without marks, so that one also counts at the start of an answer that goes
-    on, and at the end of any answer. JSON in the dialect ``json``, else the forms of `bare`."""
+    on in words, and a list (see `bare`) at the end of a line that begins with words."""
     calls_in_reasoning: Literal["last", "never"] = "last"
     """Where a call within reasoning counts. ``last``: where the answer ends right after it."""
+    keys: tuple[str, ...] = ("name", "arguments")
+    """How a JSON call is written: the keys of its name and of its arguments. If empty, the name is the key of the
+    arguments."""
     listed: bool = False
     """JSON calls are written as one array."""
     lines: bool = False
@@ -124,5 +182,27 @@ class FormatSpec:
         return (piece for template in (*named, *tagged) for piece in re.split(r"\{\w+\}| ", template))
 
     @property
+    def begun(self) -> bool:
+        """Whether the prompt writes the beginning of the answer's first region."""
+        return any("{name}" in template for template in self.first)
+
+    @property
     def untouched(self) -> bool:
         return not self.dialect
+
+
+@cache
+def call_format(spec: FormatSpec) -> FormatSpec:
+    """The format of a call within a message, whose dialect is `MessageSyntax.calls`."""
+    syntax = spec.syntax
+    assert isinstance(syntax, MessageSyntax)
+    marks = tuple(mark for mark in spec.begins if mark not in spec.channels)
+    return replace(
+        spec,
+        dialect=syntax.calls,
+        syntax=syntax.call,
+        open=marks if syntax.calls == "tags" else (),
+        begins=(),
+        channels=(),
+        first=(),
+    )

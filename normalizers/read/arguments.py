@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 
 from normalizers.base import CallWriter
-from normalizers.values.coerce import SchemaIndex, accepts
+from normalizers.values.coerce import SchemaIndex, accepts, fitted_scalar
 from normalizers.values.literals import CONSTANTS, json_number, json_string_body
 from normalizers.values.loose_json import MAX_DEPTH, Malformed
 
@@ -283,9 +283,11 @@ class ArgumentWriter:
         elif kind == "NAME" and self._in_array and self._key is not None:
             types = self._schemas.item_types(self.name, self._key)
         value = CONSTANTS.get(text) if kind == "NAME" else json_number(text)
-        number_as_text = types is not None and "string" in types and not types & _NUMERIC
-        if value is None or (kind == "NUMBER" and number_as_text):
-            value = self._as_string(text, types, frame.naming or frame.kind == "?", repaired=value is None)
+        if value is None:
+            value = self._as_string(text, types, frame.naming or frame.kind == "?")
+        elif types is not None and frame.kind in "AM" and (fitted := fitted_scalar(value, text, types)) != value:
+            self._calls.repaired("schema")
+            value = fitted
         self._put(value)
 
     @property
@@ -294,15 +296,12 @@ class ArgumentWriter:
         frames = self._frames
         return frames[-1].kind == "[" and len(frames) == (3 if frames[1].kind == "M" else 2)
 
-    def _as_string(self, text: str, types: frozenset[str] | None, naming: bool, *, repaired: bool) -> str:
-        """The JSON string of a bare word, of ``nan``, or of a number if the schema wants a string."""
+    def _as_string(self, text: str, types: frozenset[str] | None, naming: bool) -> str:
+        """The JSON string of a bare word or of ``nan``."""
         wanted = naming or (types is not None and "string" in types)
-        if not repaired:
-            self._calls.repaired("schema")
-        elif wanted and (_BAREWORD.fullmatch(text) or text.lstrip("+-").lower() in _NOT_FINITE):
-            self._calls.repaired("lexical")
-        else:
+        if not wanted or not (_BAREWORD.fullmatch(text) or text.lstrip("+-").lower() in _NOT_FINITE):
             raise Malformed("bare_word" if _BAREWORD.fullmatch(text) else "expression")
+        self._calls.repaired("lexical")
         return f'"{json_string_body(text)}"'
 
     # -- brackets and delimiters ---------------------------------------------------------------
@@ -408,7 +407,6 @@ class ArgumentWriter:
         self._unpack = True
 
 
-_NUMERIC = frozenset({"integer", "number"})
 _NOT_FINITE = ("nan", "inf", "infinity")
 _STEPS: dict[str, Callable[[ArgumentWriter], None]] = {
     "LPAR": ArgumentWriter._open_paren,

@@ -9,8 +9,9 @@ from typing import Any
 from normalizers.spec import FormatSpec
 
 DIALECTS: dict[str, str] = {
-    "harmony": "normalizers.read.harmony:Harmony",
+    "elements": "normalizers.read.elements:ElementCalls",
     "json": "normalizers.read.json_calls:JsonCalls",
+    "messages": "normalizers.read.messages:Messages",
     "named": "normalizers.read.named:NamedCalls",
     "pythonic": "normalizers.read.pythonic:Pythonic",
     "tags": "normalizers.read.tags:TagCalls",

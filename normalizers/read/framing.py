@@ -14,10 +14,10 @@ from normalizers.base import CallWriter, Normalizer
 from normalizers.events import Event, TextDelta
 from normalizers.read.dialects import DIALECTS, load
 from normalizers.read.reasoning_calls import ReasoningCalls, openers
-from normalizers.read.scan import MAX_BLANKS, is_token, partial_suffix, skip_space
+from normalizers.read.scan import MAX_BLANKS, Wait, is_token, match_template, partial_suffix, skip_space, templates
 from normalizers.read.trial import Attempt
 from normalizers.read.unmarked import FENCE, PYTHON_FORMS, Unmarked
-from normalizers.spec import FormatSpec
+from normalizers.spec import FormatSpec, MessageSyntax
 from normalizers.values.coerce import SchemaIndex
 
 _NAME = re.compile(r"\w[\w.\-:/]*")
@@ -89,6 +89,7 @@ class Framing(Normalizer):
         "_at_line_start",
         "_attempt",
         "_blanks",
+        "_call_openers",
         "_dialect",
         "_dialect_of",
         "_echo",
@@ -107,7 +108,6 @@ class Framing(Normalizer):
         "_plain",
         "_python_heads",
         "_read",
-        "_reasoning_marks",
         "_refused",
         "_replay",
         "_scan",
@@ -163,14 +163,14 @@ class Framing(Normalizer):
         self._replay = ""
         self._echo = ""
         self._dialect: Dialect | None = None
-        self._think_close = spec.think[0][1] if spec.think else ""
-        self._reasoning_marks: tuple[str, ...] = (self._think_close,)
-        if names and allow_calls and spec.calls_in_reasoning == "last":
-            self._reasoning_marks += openers(spec)
+        # Of the reasoning that a prompt has opened, the first of the format's ends is the end.
+        self._think_close = tuple(dict.fromkeys(closing for _, closing in spec.think))
+        may_call = names and allow_calls and spec.calls_in_reasoning == "last"
+        self._call_openers = openers(spec) if may_call else ()
         self._thinks = tuple(opening for opening, _ in spec.think)
         self._plain = False
         self._switched = False
-        self._read: Step = self._read_text
+        self._read: Step = self._read_first if spec.first else self._read_text
         if reasoning_open and spec.think:
             self._read = self._read_reasoning
 
@@ -246,6 +246,24 @@ class Framing(Normalizer):
         self._switched = True
         self._plain = False
 
+    def _read_first(self, text: str, pos: int, reason: str | None) -> int:
+        """Look whether the answer goes on with a region that the prompt has opened."""
+        try:
+            match = match_template(templates(self._spec.first), text, pos, final=reason is not None)
+        except Wait:
+            return pos
+        self._switch(self._read_text)
+        if match is None:
+            return pos
+        if "name" not in match.re.groupindex:
+            self._gap = ""
+            return match.end()
+        syntax, name = self._spec.syntax, match["name"]
+        roles = (*syntax.reasoning, *syntax.content) if isinstance(syntax, MessageSyntax) else ()
+        if name in self._schemas or name in roles or self._spec.unknown_tools == "forward":
+            return self._enter(bare=False, pos=pos)
+        return pos
+
     # -- content -------------------------------------------------------------------------------
 
     def _read_text(self, text: str, pos: int, reason: str | None) -> int:
@@ -316,7 +334,7 @@ class Framing(Normalizer):
             return self._emit(text, start, at)
         if literal == FENCE:
             return self._at_fence(text, start, begin, at)
-        if literal in ("{", "["):
+        if literal == "[":
             return self._at_bracket(text, start, begin, at)
         if literal == "\n":
             self._at_line_start = True
@@ -356,7 +374,7 @@ class Framing(Normalizer):
         return None
 
     def _at_bracket(self, text: str, start: int, begin: int, at: int) -> int | None:
-        """A bracket may begin calls without marks, where models are taught to write them behind other text."""
+        """A list of calls may begin, where models are taught to write them without marks, behind other text, too."""
         quoted = self._fenced or self._before(text, begin, at).endswith("`")
         if quoted or self._was_refused(text, begin, at) or not self._unmarked_heads or self._spec.unmarked == "alone":
             return None
@@ -365,12 +383,14 @@ class Framing(Normalizer):
     def _at_stray(self, text: str, start: int, begin: int, found: re.Match[str], reason: str | None) -> int | None:
         """Drop a mark that begins nothing, unless it is a word of a sentence."""
         literal, at, end = found.group(), found.start(), found.end()
+        around_content = literal in self._spec.content_drop
         if literal in self._spec.close and self._open_in_text:
             self._open_in_text = False
             return None
         owed = literal in self._spec.close and self._owes_close
         self._owes_close = self._owes_close and not owed
-        if not (owed or (self._gap == "call" and self._is_first(text, start, at))):
+        first = self._is_first(text, start, at)
+        if not (owed or (first and (self._gap == "call" or around_content))):
             before = self._before(text, begin, at)[-1:]
             blanks = _INDENT.match(text, end, end + MAX_BLANKS)
             after = blanks.end() if blanks else end
@@ -378,9 +398,15 @@ class Framing(Normalizer):
             if reason is None and (not tail or any(mark.startswith(tail) for mark in self._literals)):
                 return self._emit(text, start, at)
             beside_mark = tail.startswith(tuple(self._literals))
-            if not beside_mark and _is_word(literal, before, tail[:1], spaced=after > end):
+            token = around_content or is_token(literal)
+            if not beside_mark and _is_word(before, tail[:1], token=token, spaced=after > end):
                 return None
         self._emit(text, start, at)
+        if around_content:
+            self._gap = "reasoning"
+            self._refused = False
+            self._switch(self._read_text)
+            return end
         self._last = _DROPPED
         self._writer.warn("stray_marker", literal)
         self._switch(self._read_text)  # looks again at the white space after it
@@ -413,8 +439,7 @@ class Framing(Normalizer):
             return self._enter(bare=False, pos=pos)
         if literal in spec.begins:
             return self._enter(bare=False, pos=pos - len(literal))
-        self._think_close = next(closing for opening, closing in spec.think if opening == literal)
-        self._reasoning_marks = (self._think_close, *self._reasoning_marks[1:])
+        self._think_close = tuple(closing for opening, closing in spec.think if opening == literal)[:1]
         self._gap = "reasoning"
         self._last = ""
         self._switch(self._read_reasoning)
@@ -513,8 +538,8 @@ class Framing(Normalizer):
             if pos == len(text):
                 return pos
             self._gap = ""
-        close = self._think_close
-        at = text.find(close, pos)
+        ends = [(at, close) for close in self._think_close if (at := text.find(close, pos)) >= 0]
+        at, close = min(ends, default=(-1, ""))
         end = at if at >= 0 else len(text)
         opener = self._call_in_reasoning(text, pos, end, reason)
         if opener >= 0:
@@ -528,7 +553,8 @@ class Framing(Normalizer):
             self._switch(self._read_text)
             return at + len(close)
         if reason is None:
-            end -= partial_suffix(text, pos, self._reasoning_marks, max(map(len, self._reasoning_marks)))
+            marks = (*self._think_close, *self._call_openers)
+            end -= partial_suffix(text, pos, marks, max(map(len, marks)))
         end = pos + len(text[pos:end].rstrip())
         if end > pos:
             self._refused = False
@@ -539,7 +565,7 @@ class Framing(Normalizer):
     def _call_in_reasoning(self, text: str, pos: int, end: int, reason: str | None) -> int:
         """Where a call begins within reasoning, which a trial then reads; -1 if none does before `end`."""
         found = -1
-        for mark in self._reasoning_marks[1:]:
+        for mark in self._call_openers:
             at = text.find(mark, pos, end)
             while at >= 0 and (self._was_refused(text, pos, at) or self._before(text, pos, at).endswith("`")):
                 at = text.find(mark, at + 1, end)
@@ -592,11 +618,14 @@ _OPENS_WORD = "\"'([|“‘*"
 _ENDS_WORD = "\"').,:;?!]|”’*"
 
 
-def _is_word(mark: str, before: str, after: str, *, spaced: bool) -> bool:
-    """Whether a mark between these characters ("" at an end of the answer) is a word. spaced: white space follows."""
+def _is_word(before: str, after: str, *, token: bool, spaced: bool) -> bool:
+    """Whether a mark between these characters ("" at an end of the answer) is a word of a sentence.
+
+    token: prose hardly holds it. spaced: white space follows it.
+    """
     ends_line = after in ("", "\n")
     apart = before.isspace() or before in _OPENS_WORD
-    if not is_token(mark):
+    if not token:
         return apart and before not in ("", "\n") if ends_line else True
     return apart and not ends_line and (spaced or after in _ENDS_WORD)
 
@@ -633,7 +662,7 @@ def _scanner(spec: FormatSpec, calls: bool, lines: bool) -> _Table:
         literals.add(FENCE)
         others = {"\n"} if lines else set()
         if calls and spec.inline:
-            others |= {"{", "["} if spec.dialect == "json" else {"["}
+            others |= {"["} if "list" in spec.bare else set()
         ordered = sorted(literals | others, key=len, reverse=True)
         scan = re.compile("|".join(map(re.escape, ordered)) or _NOTHING).search
         heads = tuple(sorted({literal[0] for literal in ordered}))

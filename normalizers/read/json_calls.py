@@ -73,6 +73,8 @@ class JsonCalls(Region):
         if char == "{":
             self._state = self._read_key
             return pos + 1
+        if not self._seen and (end := self._opener(text, pos, final)):
+            return end
         if char == "[" or char == "]":
             self._depth += 1 if char == "[" else -1
             self.done = self._depth <= 0 and not self._close
@@ -124,14 +126,23 @@ class JsonCalls(Region):
         if self._key == "function" and char == "{":
             self._nested += 1
             return pos + 1
-        if self._key in ARGUMENT_KEYS and char == "{" and self._name is not None:
-            self._begin_arguments(self._name)
+        if char == "{" and (name := self._name_of_arguments()) is not None:
+            self._name = name
+            self._begin_arguments(name)
             self._state = self._read_arguments
             return pos
         self._raw = []
         self._raw_depth = 0
         self._state = self._read_value
         return pos
+
+    def _name_of_arguments(self) -> str | None:
+        """The tool whose arguments the present key begins; None if they can't be written yet, or it begins none."""
+        if self._key in ARGUMENT_KEYS and self._name is not None:
+            return self._name
+        # Where the tool's name is the key, an object under a second name is another call's.
+        named = not self._spec.keys and (self._key in self._schemas or self._key not in CALL_KEYS)
+        return self._key if named else None
 
     def _begin_arguments(self, name: str) -> None:
         if self._bare and name not in self._schemas:

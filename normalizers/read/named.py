@@ -6,6 +6,7 @@ Examples: ``get_weather[ARGS]{"city": "Paris"}``, ``call:get_weather{city:<escap
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 from normalizers.base import CallWriter
 from normalizers.read.json_calls import JsonCalls
@@ -15,20 +16,27 @@ from normalizers.spec import FormatSpec, NamedSyntax
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.loose_json import Malformed, Notation, ObjectReader
 
-_INDEXED = re.compile(r"(.+):\d+")
+_PREFIX = re.compile(r"\Afunctions[._:/]")
+_INDEX = re.compile(r"[:._-]\d+\Z")
 _LEGAL_NAME = re.compile(r"[\w.\-/:]+")
 _JSON_BODY = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}[{{\"]|\{{")
 _BODY_START = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}\Z")
 
 
-def tool_name(written: str) -> str:
-    """The tool's name in ``functions.NAME:INDEX``."""
-    indexed = _INDEXED.fullmatch(written)
-    return (indexed[1] if indexed else written).removeprefix("functions.")
+def tool_name(written: str, declared: Container[str]) -> str:
+    """The tool's name in an id: ``functions.NAME:INDEX``, or what models make of it, like ``functions_NAME_INDEX``.
+
+    As little is cut off as leaves a declared name.
+    """
+    unindexed = _INDEX.sub("", written)
+    for name in (written, _PREFIX.sub("", written), unindexed, _PREFIX.sub("", unindexed)):
+        if name in declared:
+            return name
+    return (unindexed if written.rpartition(":")[0] == unindexed else written).removeprefix("functions.")
 
 
 class NamedCalls(Region):
-    __slots__ = ("_armed", "_head", "_marked", "_notation", "_reader", "_seen", "_stops", "_tail")
+    __slots__ = ("_armed", "_head", "_marked", "_notation", "_opens", "_reader", "_seen", "_stops", "_tail")
 
     def __init__(
         self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
@@ -40,6 +48,7 @@ class NamedCalls(Region):
         self._marked = tuple(head for head in self._head if head.lead)
         self._tail = syntax.tail
         self._notation = Notation(quotes=syntax.quotes, bare_keys=syntax.bare_keys)
+        self._opens = ("{", "(") if syntax.bare_keys else ("{",)
         leads = tuple(head.lead for head in self._head if head.lead)
         self._stops = (*dict.fromkeys((*syntax.tail, *leads, *spec.open)),)
         self._reader: ObjectReader | None = None
@@ -57,6 +66,9 @@ class NamedCalls(Region):
             return start if self._seen else pos
         if (end := self._marker(text, pos, final)) is not None:
             return self._end_region(text, pos, end)
+        if self._seen and self._at_drop(text, pos, final):
+            self.done = True
+            return start
         for literal in (*self._tail, *self._spec.open):
             if text.startswith(literal, pos):
                 self._armed = literal not in self._tail
@@ -82,8 +94,9 @@ class NamedCalls(Region):
                 return start
             raise Malformed("syntax")
         groups = head.groupdict()
-        name = groups.get("name") or tool_name(groups["id"])
-        name = name.removeprefix("functions.")
+        name = groups.get("name") or tool_name(groups["id"], self._schemas)
+        if name not in self._schemas:
+            name = name.removeprefix("functions.")
         if not _LEGAL_NAME.fullmatch(name) or name.isdecimal():
             raise Malformed("call_without_name")
         if self._bare and name not in self._schemas:
@@ -93,12 +106,22 @@ class NamedCalls(Region):
         self._state = self._read_arguments
         return head.end()
 
+    def _at_drop(self, text: str, pos: int, final: bool) -> bool:
+        """Whether text that is no call goes on with a mark that begins like an opener. Raises `Wait`."""
+        for literal in self._spec.drop:
+            if literal.startswith((*self._spec.open, *self._spec.begins)):
+                if text.startswith(literal, pos):
+                    return True
+                if not final and literal.startswith(text[pos:]):
+                    raise Wait
+        return False
+
     def _read_arguments(self, text: str, pos: int, final: bool) -> int:
         if self._reader is None:
             at = skip_space(text, pos)
             if at == len(text):
                 raise Wait
-            if not text.startswith("{", at):
+            if not text.startswith(self._opens, at):
                 return self._without_arguments(text, pos, at, final)
             self._reader = ObjectReader(self._arguments, self._notation)
             pos = at

@@ -22,7 +22,7 @@ class ReasoningCalls(Attempt):
         schemas: SchemaIndex,
         dialect_of: Callable[[FormatSpec], Callable[..., Region]],
         *,
-        closing: str,
+        closing: tuple[str, ...],
     ) -> None:
         super().__init__(spec, schemas)
         self._dialect_of = dialect_of
@@ -39,13 +39,13 @@ class ReasoningCalls(Attempt):
                 self.verdict = "calls" if self._counted else "text"
             return at
         final = reason is not None
-        if begins(text, at, self._spec.drop, final=final):
-            self.verdict = "calls" if self._counted else "text"
-            return at
-        mark = "" if self._end else begins(text, at, (self._closing, *self._openers), final=final)
-        if mark == self._closing:
+        mark = "" if self._end else begins(text, at, (*self._closing, *self._openers), final=final)
+        if mark in self._closing:
             self._end = True
             return at + len(mark)
+        if not mark and begins(text, at, self._spec.drop, final=final):
+            self.verdict = "calls" if self._counted else "text"
+            return at
         if not mark:
             self.verdict = "text"
             return at

@@ -228,6 +228,15 @@ class Region:
                 return None if self._first and not self._arguments.begun else len(text)
         return None
 
+    def _opener(self, text: str, pos: int, final: bool) -> int:
+        """The end of an opener that the model repeats at `pos`; 0 if there is none. Raises `Wait`."""
+        for literal in () if self._bare else self._spec.open:
+            if text.startswith(literal, pos):
+                return pos + len(literal)
+            if not final and literal.startswith(text[pos:]):
+                raise Wait
+        return 0
+
     def _take_span(self, text: str, end: int) -> str:
         """The source since the last call, up to `end`."""
         self._span.append(text[self._mark : end])

@@ -10,7 +10,18 @@ MAX_TEMPLATE = 2048
 MAX_BLANKS = 256
 """How much white space is allowed where a reader must look past it to decide: more would be read again and again."""
 _SPACE = re.compile(r"\s*")
-_FIELDS = {"name": r"[^\s<>\"'`{}\[\]()\\]", "id": r"[^\s<>\"'`{}\[\]()]", "key": r"[^<>\"'\n]", "string": r"[a-z]"}
+_BLANKS = "\0"
+"""In a template's source: some blanks, or none."""
+_TAG_SIGN = re.compile(r"</?|=|>")
+_WIDENED = {"<": "<\0", "</": "<\0/\0", "=": "\0=\0", ">": "\0>"}
+_FIELDS = {
+    "name": r"[^\s<>\"'`{}\[\]()\\]",
+    "id": r"[^\s<>\"'`{}\[\]()]",
+    "index": "[0-9]",
+    "key": r"[^<>\"'\n]",
+    "string": "[a-z]",
+    "type": "[a-z]",
+}
 
 
 def skip_space(text: str, pos: int) -> int:
@@ -40,18 +51,22 @@ class Wait(Exception):
 
 
 class Template:
-    """Literal text with fields: ``<parameter={key}>``. A space matches any white space, or none."""
+    """Literal text with fields: ``<parameter={key}>``. A space matches any white space, or none.
+
+    With `tag`, blanks may stand next to the signs of a tag, too: ``< parameter = city >``.
+    """
 
     __slots__ = ("full", "lead", "open_ended", "partial")
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, *, tag: bool = False) -> None:
         atoms: list[str] = []
         full: list[str] = []
-        for piece in re.split(r"(\{\w+\}| )", source):
-            if piece == " ":
-                atoms.append(r"\s*")
-                full.append(r"\s*")
-            elif piece[:1] == "{":
+        for piece in re.split(r"(\{\w+\}|[ \0])", _widened(source) if tag else source):
+            if piece == " " or piece == _BLANKS:
+                space = r"\s*" if piece == " " else r"[ \t]{0,8}"
+                atoms.append(space)
+                full.append(space)
+            elif piece[:1] == "{" and piece[-1] == "}":
                 field = piece[1:-1]
                 chars = _FIELDS[field]
                 atoms += (r"\s*", chars + "*", r"\s*")
@@ -68,12 +83,18 @@ class Template:
         self.full = re.compile("".join(full))
         self.partial = re.compile(nested + r"\Z")
         self.open_ended = source.endswith("}")
-        self.lead = re.split(r"[{ ]", source, maxsplit=1)[0]
+        self.lead = re.split(r"\{\w|[ ]", source, maxsplit=1)[0]
+
+
+def _widened(source: str) -> str:
+    """The source of a tag with `_BLANKS` where blanks may stand. Next to a field, its own white space is enough."""
+    wide = _TAG_SIGN.sub(lambda sign: _WIDENED[sign.group()], source)
+    return wide.replace("\0{", "{").replace("}\0", "}")
 
 
 @cache
-def templates(sources: tuple[str, ...]) -> tuple[Template, ...]:
-    return tuple(map(Template, sources))
+def templates(sources: tuple[str, ...], *, tags: bool = False) -> tuple[Template, ...]:
+    return tuple(Template(source, tag=tags) for source in sources)
 
 
 def match_template(choices: Sequence[Template], text: str, pos: int, *, final: bool) -> re.Match[str] | None:

@@ -37,7 +37,7 @@ class Unmarked(Attempt):
     end. python: the reader of Python calls, if these may come without marks, too.
     """
 
-    __slots__ = ("_close", "_closed", "_follows_text", "_literals", "_new_reader")
+    __slots__ = ("_close", "_closed", "_follows_text", "_literals", "_new_reader", "_wrapped")
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Unmarked(Attempt):
         self._follows_text = follows_text
         self._new_reader = python
         self._close: list[str] = []
-        self._closed = False
+        self._closed = self._wrapped = False
 
     # -- between calls -------------------------------------------------------------------------
 
@@ -90,7 +90,8 @@ class Unmarked(Attempt):
             return self._read(JsonCalls(self._spec, self.trial, self._schemas, bare=True), at)
         if self._new_reader is not None and not self._close and self._begins_python(text, at, final):
             return self._read(self._new_reader(self._spec, self.trial, self._schemas, bare=True), at)
-        self._refuse(json=_OTHER_LIST.match(text, at) is not None)
+        other_json = _OTHER_LIST.match(text, at) is not None
+        self._refuse(json=other_json, prose=not other_json)
         return pos
 
     def _read(self, reader: Region, pos: int) -> int:
@@ -102,11 +103,12 @@ class Unmarked(Attempt):
         if found is None or FENCE in self._close:
             if not final and FENCE.startswith(text[at:]):
                 raise Wait
-            self._refuse(json=False)
+            self._refuse()
             return at
         if found.end() == len(text) and not final:
             raise Wait
         self._close.append(FENCE)
+        self._wrapped = True
         return found.end()
 
     def _open_wrapper(self, text: str, at: int, final: bool) -> int:
@@ -114,9 +116,10 @@ class Unmarked(Attempt):
         if found is None:
             if not final and any(f"<{name}>".startswith(text[at:]) for name in _WRAPPERS):
                 raise Wait
-            self._refuse(json=False)
+            self._refuse()
             return at
         self._close.append(f"</{found[1]}>")
+        self._wrapped = True
         return found.end()
 
     def _begins_python(self, text: str, at: int, final: bool) -> bool:
@@ -144,8 +147,8 @@ class Unmarked(Attempt):
         trial = self.trial
         self._refuse(json=trial.failed and not trial.undeclared and len(trial.calls) == self._counted)
 
-    def _refuse(self, *, json: bool) -> None:
+    def _refuse(self, *, json: bool = False, prose: bool = False) -> None:
         """Something isn't a call. json: it is other JSON, such as a result that the model invented."""
-        counts = (json and self._spec.unmarked == "last") or (self._spec.inline and not self._close)
+        counts = (json and self._spec.unmarked == "last") or (prose and self._spec.inline and not self._wrapped)
         counts = counts and self._counted > 0 and not self._follows_text
         self.verdict = "calls" if counts else "text"

@@ -53,7 +53,7 @@ class SchemaIndex:
                 self._tools[name] = parameters if isinstance(parameters, Mapping) else {}
         self.names = frozenset(self._tools)
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: object) -> bool:
         return name in self._tools
 
     def schema(self, tool: str) -> Mapping[str, Any]:
@@ -83,12 +83,25 @@ class SchemaIndex:
         items = None if schema is None else (resolve(schema, self._tools[tool]) or schema).get("items")
         return schema_types(items, self._tools[tool]) if isinstance(items, Mapping) else None
 
+    def choices(self, tool: str, key: str) -> frozenset[str] | None:
+        """The strings that the parameter accepts; None if the schema doesn't list them."""
+        schema = self.parameter(tool, key)
+        return None if schema is None else _choices(schema, self._tools[tool], 0, count())
+
     def coerced(self, tool: str, key: str, value: str) -> str:
         """The JSON text `value`, coerced to a type that the parameter accepts if possible."""
         return coerced(value, self.types(tool, key))
 
     def text(self, tool: str, key: str, text: str) -> str:
-        """The JSON of an argument that the model wrote as plain text."""
+        """The JSON of an argument that the model wrote as plain text.
+
+        Quotes and white space around a string aren't part of it if only the string without them is one that the
+        schema lists.
+        """
+        choices = self.choices(tool, key)
+        if choices and text not in choices:
+            word = text.strip()
+            text = next((choice for choice in (word, _unquoted(word)) if choice in choices), text)
         return text_value(text, self.types(tool, key))
 
     def positional(self, tool: str, position: int) -> str | None:
@@ -135,6 +148,33 @@ def _types(
     return _implied_types(schema)
 
 
+def schema_part(schema: Mapping[str, Any], root: Mapping[str, Any], key: str | None) -> Mapping[str, Any] | None:
+    """The schema of an object's property, or of an array's items if `key` is None; None if nothing declares it."""
+    for branch in _alternatives(schema, root, 0, count()):
+        properties = branch.get("properties")
+        found = properties.get(key) if key is not None and isinstance(properties, Mapping) else None
+        if found is None:
+            found = branch.get("items" if key is None else "additionalProperties")
+        if isinstance(found, Mapping):
+            return found
+    return None
+
+
+def _alternatives(
+    schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, read: Iterator[int]
+) -> Iterator[Mapping[str, Any]]:
+    """The schema and all branches of it, with local $ref resolved."""
+    if depth > _MAX_DEPTH or next(read) >= _MAX_READ:
+        return
+    yield schema
+    if (target := resolve(schema, root)) is not None:
+        yield from _alternatives(target, root, depth + 1, read)
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        for branch in _branches(schema, keyword):
+            if isinstance(branch, Mapping):
+                yield from _alternatives(branch, root, depth + 1, read)
+
+
 def _branches(schema: Mapping[str, Any], keyword: str) -> Sequence[object]:
     branches = schema.get(keyword)
     return branches if isinstance(branches, Sequence) and not isinstance(branches, str) else ()
@@ -152,6 +192,32 @@ def _implied_types(schema: Mapping[str, Any]) -> frozenset[str] | None:
     if "items" in schema:
         return frozenset({"array"})
     return None
+
+
+def _choices(
+    schema: Mapping[str, Any], root: Mapping[str, Any], depth: int, read: Iterator[int]
+) -> frozenset[str] | None:
+    """The strings that a schema accepts, through anyOf, oneOf and local $ref; None if it accepts others, too."""
+    if depth > _MAX_DEPTH or next(read) >= _MAX_READ:
+        return None
+    values = schema.get("enum")
+    if isinstance(values, Sequence) and not isinstance(values, str):
+        return frozenset(value for value in values if isinstance(value, str))
+    if "const" in schema:
+        return frozenset(value for value in [schema["const"]] if isinstance(value, str))
+    if (target := resolve(schema, root)) is not None:
+        return _choices(target, root, depth + 1, read)
+    branches = [*_branches(schema, "anyOf"), *_branches(schema, "oneOf")]
+    if not branches:
+        types = schema_types(schema, root)
+        return None if types is None or "string" in types else frozenset()
+    found = frozenset[str]()
+    for branch in branches:
+        strings = _choices(branch, root, depth + 1, read) if isinstance(branch, Mapping) else None
+        if strings is None:
+            return None
+        found |= strings
+    return found
 
 
 def json_type(value: object) -> str:
@@ -181,9 +247,38 @@ def coerced(value: str, types: frozenset[str] | None) -> str:
 
 def text_value(text: str, types: frozenset[str] | None) -> str:
     """The JSON of a value that the model wrote as plain text. types: that its schema accepts, None if unknown."""
-    if types is None:
-        return json.dumps(text, ensure_ascii=False)
-    return read_text(text, types) or json.dumps(text, ensure_ascii=False)
+    value = None
+    if types is not None:
+        value = read_text(text, types)
+        if value is None and types & _TYPES and "string" not in types:
+            value = read_text(_unquoted(text.strip()), types)
+    return value or json.dumps(text, ensure_ascii=False)
+
+
+def _unquoted(word: str) -> str:
+    """The string that stands in quotes, or the word as it is."""
+    if len(word) > 1 and word[0] == word[-1] == "'":
+        return word[1:-1]
+    value = json.loads(word) if word[:1] == '"' and read_json(word) else None
+    return value if isinstance(value, str) else word
+
+
+def fitted_scalar(value: str, written: str, types: frozenset[str]) -> str:
+    """A JSON number, boolean or null, as the one accepted type that it can only mean.
+
+    written: how the model spelled it. A number or boolean where the schema wants a string is a string, a whole number
+    like ``3.0`` an integer, and 1 or 0 a boolean. Anything else stays.
+    """
+    if value == "null":
+        return value
+    if value in ("true", "false"):
+        return json.dumps(written, ensure_ascii=False) if "string" in types and "boolean" not in types else value
+    if not types & NUMERIC:
+        if "string" in types:
+            return json.dumps(written, ensure_ascii=False)
+        return _BOOLEANS.get(value, value) if "boolean" in types else value
+    whole = None if "number" in types else _WHOLE.fullmatch(value)
+    return whole[1] if whole else value
 
 
 def accepts(types: frozenset[str] | None, kind: str) -> bool:
@@ -217,18 +312,26 @@ def read_text(text: str, types: frozenset[str]) -> str | None:
     """
     word = text.strip()
     lower = word.lower()
-    if "null" in types and lower == "null":
+    # Python, and so a chat template, writes null as `None`; `none` is a word.
+    if "null" in types and (lower == "null" or word == "None"):
         return "null"
-    if "number" in types or ("integer" in types and re.fullmatch(r"[+-]?\d+", word, re.ASCII)):
-        from normalizers.values.literals import json_number  # its patterns take a millisecond to compile
-
-        if (number := json_number(word)) is not None:
-            return number
+    if types & NUMERIC and (number := _number(word, types)) is not None:
+        return number
     if "boolean" in types and lower in _BOOLEANS:
         return _BOOLEANS[lower]
     if _BRACKETS.get(word[:1]) in types:
         return read_container(word)
     return None if types & _TYPES else read_json(word)
+
+
+def _number(word: str, types: frozenset[str]) -> str | None:
+    from normalizers.values.literals import json_number  # its patterns take a millisecond to compile
+
+    if "number" in types:
+        return json_number(word)
+    whole = _WHOLE.fullmatch(word)
+    # The schema decides about `3.0` if it can't be a string.
+    return json_number(whole[1]) if whole and (not whole[2] or "string" not in types) else None
 
 
 def read_json(text: str) -> str | None:
@@ -269,5 +372,7 @@ def _refuse(constant: str) -> None:
 
 
 _TYPES = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})
+NUMERIC = frozenset({"integer", "number"})
+_WHOLE = re.compile(r"([+-]?\d+)(\.0*)?", re.ASCII)
 _BRACKETS = {"{": "object", "[": "array"}
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}

@@ -28,6 +28,7 @@ _STOP |= {opening: re.compile(rf'[{opening}{closing}"\\\x00-\x1f]').search for o
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
 _ESCAPE_START = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _PUNCTUATION = {"{": "LBRACE", "}": "RBRACE", "[": "LSQB", "]": "RSQB", ",": "COMMA", ":": "COLON"}
+_CLOSING = {"{": "}", "[": "]", "(": ")"}
 _SEPARATORS = {"=": ":", "：": ":", "，": ",", ";": ",", "；": ","}
 """Signs that stand for another."""
 _MAX_LOOKAHEAD = 128
@@ -49,7 +50,8 @@ class Notation:
     quotes: tuple[tuple[str, str], ...] = ()
     """Pairs of literals that may also surround a string; nothing within them is an escape."""
     bare_keys: bool = False
-    """Keys, and words that aren't constants, are strings without quotes."""
+    """Keys, and words that aren't constants, are strings without quotes. Models that write these also put the whole
+    object in round brackets, and leave out a comma where the value before it has a certain end."""
 
 
 JSON = Notation()
@@ -87,6 +89,7 @@ class ObjectReader:
     __slots__ = (
         "_close",
         "_closes",
+        "_ended",
         "_expect",
         "_inner",
         "_key",
@@ -108,6 +111,8 @@ class ObjectReader:
         self._quote = ""
         self._inner = 0
         self._key = False
+        self._ended = False
+        """Only a comma or the end may follow the last value: it isn't a bare word."""
         self._close = ""
         self._wait = False
         self.done = False
@@ -158,6 +163,8 @@ class ObjectReader:
             return pos
         char = text[pos]
         kind = _PUNCTUATION.get(char)
+        if kind is None and self._notation.bare_keys:
+            kind = self._bare_sign(char)
         if kind:
             self._punctuation(kind, char)
             return pos + 1
@@ -187,6 +194,17 @@ class ObjectReader:
         self._scalar(word.group())
         return word.end()
 
+    def _bare_sign(self, char: str) -> str | None:
+        """What a round bracket stands for, after a comma that is missing before this character."""
+        if char == ")":
+            return "RBRACE"
+        if char == "(" and self._expect == "object":
+            return "LBRACE"
+        if self._expect == "comma or end" and self._ended and char not in _SEPARATORS:
+            self._punctuation("COMMA", ",")
+            self.repaired = True
+        return None
+
     def _scalar(self, word: str) -> None:
         writer = self._writer
         if self._expect in ("key", "key or end"):
@@ -200,6 +218,7 @@ class ObjectReader:
         if name and self._notation.bare_keys and word not in CONSTANTS:
             writer.open_string()
             writer.string(json_string_body(word))
+            self._ended = False
             return
         self.repaired |= name and CONSTANTS.get(word) != word
         writer.token("NAME" if name else "NUMBER", word)
@@ -230,28 +249,30 @@ class ObjectReader:
         if self._expect not in ("value", "value or end"):
             raise Malformed("syntax")
         self._expect = "comma or end"
+        self._ended = True
 
     def _punctuation(self, kind: str, char: str) -> None:
         expect = self._expect
         writer = self._writer
-        if char in "{[":
-            if expect == "object" and char == "{":
+        if char in "{[(":
+            if expect == "object" and char != "[":
                 writer.token("DOUBLESTAR", "")
             else:
                 self._value()
             writer.token(kind, char)
-            self._nesting.append("}" if char == "{" else "]")
-            self._expect = "key or end" if char == "{" else "value or end"
+            self._nesting.append(_CLOSING[char])
+            self._expect = "value or end" if char == "[" else "key or end"
         elif char == ":" and expect == "colon":
             writer.token(kind, char)
             self._expect = "value"
         elif char == "," and expect == "comma or end":
             writer.token(kind, char)
-            self._expect = "key or end" if self._nesting[-1] == "}" else "value or end"
+            self._expect = "value or end" if self._nesting[-1] == "]" else "key or end"
         elif expect in _ENDS and self._nesting and self._nesting[-1] == char:
             writer.token(kind, char)
             self._nesting.pop()
             self._expect = "comma or end"
+            self._ended = True
             if not self._nesting:
                 if self._closes:
                     writer.token("RPAR", ")")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from normalizers.events import ToolCall
-from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
+from normalizers.spec import ElementSyntax, FormatSpec, MessageSyntax, NamedSyntax, TagSyntax, call_format
 
 _BARE_KEY = re.compile(r"[\w$](?:[\w.\-/ $]*[\w$])?")
 
@@ -99,13 +99,16 @@ def _python(value: object) -> str:
 
 def _json_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
     opening, closing = _markers(spec)
-    arguments = "parameters" if spec.name == "llama3_json" else "arguments"
-    objects = [_json({"name": name, arguments: args}) for name, args in calls]
+    objects = [_json_call(spec, pair) for pair in calls]
+    if spec.listed:
+        return f"{opening}[{', '.join(objects)}]{closing}"
     if closing:
         return "\n".join(f"{opening}\n{one}\n{closing}" for one in objects)
-    if opening and spec.listed:
-        return f"{opening}[{', '.join(objects)}]"
     return opening + "; ".join(objects)
+
+
+def _json_call(spec: FormatSpec, pair: Pair) -> str:
+    return _json(dict(zip(spec.keys, pair, strict=True)) if spec.keys else {pair[0]: pair[1]})
 
 
 def _named_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
@@ -115,8 +118,7 @@ def _named_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
     written = []
     for index, (name, args) in enumerate(calls):
         fields = {"name": name, "index": str(index), "arguments": _object(args, syntax)}
-        pieces = re.split(r"\{(\w+)\}", syntax.written)
-        written.append("".join(fields[piece] if at % 2 else piece for at, piece in enumerate(pieces)))
+        written.append(_filled(syntax.written, fields))
     if syntax.tail:
         return opening + "".join(written) + closing
     return ("" if opening else "\n").join(opening + one + closing for one in written)
@@ -147,42 +149,109 @@ def _tag_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
     opening, closing = _markers(spec)
     syntax = spec.syntax
     assert isinstance(syntax, TagSyntax)
-    written = []
-    for name, args in calls:
-        parts = [syntax.call[0].replace("{name}", name), "\n"]
-        for key, value in args.items():
-            parts += (_parameter(syntax, key, value), "\n")
-        parts += syntax.call_end[:1]
-        written.append("".join(parts))
+    gap, written = syntax.gap, []
+    for index, (name, args) in enumerate(calls, start=1):
+        head = syntax.call[0].replace("{index}", str(index)).replace("{name}", name)
+        written.append(gap.join((head, *(_parameter(syntax, *item) for item in args.items()), *_end_of_call(syntax))))
     if syntax.call_end:
-        return f"{opening}\n" + "\n".join(written) + f"\n{closing}"
-    return "\n".join(f"{opening}{one}{closing}" for one in written)
+        return gap.join(part for part in (opening, *written, closing) if part)
+    return gap.join(f"{opening}{one}{closing}" for one in written)
+
+
+def _end_of_call(syntax: TagSyntax) -> tuple[str, ...]:
+    # Without an end of its own the call ends on a line of its own.
+    return syntax.call_end[:1] or ("",)
 
 
 def _parameter(syntax: TagSyntax, key: str, value: object) -> str:
     text = value if isinstance(value, str) else _json(value)
-    if isinstance(value, str):
+    if syntax.entities:
+        key = key.replace("&", "&amp;").replace('"', "&quot;")
+    if syntax.cdata and isinstance(value, str) and re.search(r"[<&\n]", value):
+        text = f"<![CDATA[{value}]]>"
+    elif isinstance(value, str):
         if syntax.unquote and text[:1] == '"':
             text = _json(value)
         elif text[:1] == "\n":
             text = f"\n{text}\n"
-    opening = syntax.parameter[0].replace("{key}", key)
-    opening = opening.replace("{string}", "true" if isinstance(value, str) else "false")
-    return opening.replace("</arg_key> <", "</arg_key>\n<") + text + syntax.parameter_end
+    opening = syntax.parameter[0].replace("{string}", "true" if isinstance(value, str) else "false")
+    opening = opening.replace("{type}", _TYPES[type(value)]).replace("> <", f">{syntax.gap}<")
+    return opening.replace("{key}", key) + text + syntax.parameter_end[0]
 
 
-def _harmony_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
-    return "<|start|>assistant".join(
-        f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{_json(args)}<|call|>"
-        for name, args in calls
-    )
+_TYPES: dict[type[object], str] = {
+    bool: "boolean",
+    dict: "object",
+    float: "number",
+    int: "number",
+    list: "array",
+    str: "string",
+    type(None): "null",
+}
+
+
+def _element_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
+    opening, closing = _markers(spec)
+    syntax = spec.syntax
+    assert isinstance(syntax, ElementSyntax)
+    mark, written = syntax.mark, []
+    for name, args in calls:
+        head = mark + syntax.call[0].replace("{name}", name)
+        inner = "".join(_element(syntax, key, value) for key, value in args.items())
+        written.append(f"{head}{inner}{mark}{syntax.call_end}\n")
+    return f"{opening}\n{''.join(written)}{closing}"
+
+
+def _element(syntax: ElementSyntax, key: str, value: object) -> str:
+    # JSON, which the reader takes, too, is in no doubt where tags would be.
+    inner = value if isinstance(value, str) else _json(value)
+    if isinstance(value, dict | list) and _fits_elements(value, syntax.item):
+        items = value.items() if isinstance(value, dict) else [(syntax.item, item) for item in value]
+        inner = "".join(_element(syntax, name, item) for name, item in items)
+    return f"{syntax.mark}<{key}>{inner}{syntax.mark}</{key}>"
+
+
+def _fits_elements(value: object, item: str) -> bool:
+    """Whether tags say all that the value holds, whatever the schema leaves open."""
+    match value:
+        case None:
+            return False
+        case str():
+            return bool(value.strip()) and not re.fullmatch(r"\s*([-\d.].*|true|false|null)\s*", value, re.S)
+        case dict():
+            keys = value.keys()
+            fit = all(_BARE_KEY.fullmatch(key) and key != item for key in keys)
+            return bool(keys) and fit and all(_fits_elements(part, item) for part in value.values())
+        case list():
+            return bool(value) and all(_fits_elements(part, item) for part in value)
+        case _:
+            return True
+
+
+def _message_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
+    syntax = spec.syntax
+    assert isinstance(syntax, MessageSyntax)
+    inner = call_format(spec)
+    written = []
+    for name, args in calls:
+        fields = {"name": name, "arguments": _json(args), "call": _json_call(spec, (name, args))}
+        if syntax.calls == "tags":
+            fields["call"] = _tag_calls(inner, [(name, args)])
+        written.append(_filled(syntax.written, fields))
+    return syntax.again.join(written)
+
+
+def _filled(template: str, fields: Mapping[str, str]) -> str:
+    pieces = re.split(r"\{(\w+)\}", template)
+    return "".join(fields[piece] if at % 2 else piece for at, piece in enumerate(pieces))
 
 
 _RENDERERS: dict[str, Callable[[FormatSpec, Sequence[Pair]], str]] = {
     "auto": lambda spec, calls: "\n".join(
         f"<tool_call>\n{_json({'name': name, 'arguments': args})}\n</tool_call>" for name, args in calls
     ),
-    "harmony": _harmony_calls,
+    "elements": _element_calls,
+    "messages": _message_calls,
     "json": _json_calls,
     "named": _named_calls,
     "pythonic": _pythonic_calls,

@@ -61,6 +61,20 @@ _CURRENT = _glm(
     *("</tool_call>",),
     city="X",
 )
+_K2_CALL = (
+    '<ifm|tool_calls><ifm|tool_call>{"name": "lookup", "arguments": {"limit": 9223372036854775807}}'
+    "</ifm|tool_call></ifm|tool_calls>"
+)
+_ORDER = tool(
+    "create_order",
+    user_id="integer",
+    note="string",
+    tags={"type": "array", "items": {"type": "string"}},
+    shipping={"type": "object", "properties": {"zip": {"type": "integer"}}},
+    either={"type": ["array", "string"], "items": {"type": "integer"}},
+    free="object",
+)
+_ORDERS = Source(tools=(_ORDER,))
 _DATE = _glm("<tool_call>", "get_current_date", "</tool_call>")
 
 SOURCES: dict[str, Source] = {
@@ -78,6 +92,17 @@ SOURCES: dict[str, Source] = {
     "glm47-vllm-0015": _WEATHER,
     "glm47-vllm-0021": _CURRENT,
     "glm47-vllm-0022": _CURRENT,
+    **{
+        f"k2_horizon-vllm-{number:04}": Source(
+            asserts=("calls", "content"),
+            stream=tuple(_K2_CALL),
+            calls=(("lookup", {"limit": 9223372036854775807}),),
+        )
+        for number in range(6, 41)
+        if number != 24
+    },
+    # The test declares tools that its row leaves out.
+    **{f"minimax_m3-vllm-{number:04}": _ORDERS for number in (4, 5, 8, 15, 18)},
     # "Should not raise", without an assertion: each parser may treat malformed input in its own way.
     "deepseek_v3-vllm-0009": _NOTHING,
     "granite-vllm-0009": _NOTHING,
@@ -129,8 +154,16 @@ SOURCES: dict[str, Source] = {
     "gemma4-sgl-0112": _DROPS,
     "kimi_k2-vllm-0027": Source(asserts=("calls", "content"), policy={"after": "drop"}),
     "step3p5-vllm-0014": _DROPS,
+    "longcat-vllm-0006": _DROPS,
+    "minimax_m3-vllm-0016": _DROPS,
     # The project refuses calls of undeclared tools, and asserts it.
     "glm45-sgl-0008": _REFUSES,
+    "dots-vllm-0003": _REFUSES,
+    "dots-vllm-0005": _REFUSES,
+    "hunyuan-sgl-0005": _REFUSES,
+    "hunyuan-sgl-0011": _REFUSES,
+    "minicpm5-sgl-0019": _REFUSES,
+    "minicpm5-vllm-0006": _REFUSES,
     "glm47-sgl-0047": _REFUSES,
     "minimax_m2-vllm-0021": _REFUSES,
     "minimax_m2-vllm-0022": _REFUSES,

@@ -10,21 +10,15 @@ import pytest
 
 from normalizers import ToolCall, coalesce, fold, get, names
 from normalizers.write.render import render_calls
+from tests.normalizers import families
+from tests.normalizers.families import PARIS, PARIS_2, TWO, Case
 from tests.normalizers.splits import parse, run, splits, tool
-
-Calls = list[tuple[str, dict[str, Any]]]
-Case = tuple[str, str, str, Calls, tuple[str, ...]]
-"""Text; then content, reasoning, calls and the codes of warnings."""
 
 TOOLS = [
     tool("get_weather", city="string", days="integer", metric="boolean", tags="array", options="object"),
     tool("ping"),
     tool("note", text={"type": ["string", "null"]}),
 ]
-PARIS: Calls = [("get_weather", {"city": "Paris"})]
-PARIS_2: Calls = [("get_weather", {"city": "Paris", "days": 2})]
-TWO: Calls = [*PARIS, ("ping", {})]
-
 HERMES: dict[str, Case] = {
     "one": ('<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>', "", "", PARIS, ()),
     "two, text around": (
@@ -163,7 +157,13 @@ LLAMA3: dict[str, Case] = {
         TWO,
         (),
     ),
-    "behind prose": ('Here: {"name": "ping", "parameters": {}}', "Here: ", "", [("ping", {})], ()),
+    "behind prose": (
+        'Here: {"name": "ping", "parameters": {}}',
+        'Here: {"name": "ping", "parameters": {}}',
+        "",
+        [],
+        (),
+    ),
     "within prose": (
         'Here: {"name": "ping", "parameters": {}} ok',
         'Here: {"name": "ping", "parameters": {}} ok',
@@ -710,6 +710,7 @@ AUTO: dict[str, Case] = {
 }
 
 TABLES: dict[str, dict[str, Case]] = {
+    **families.TABLES,
     "hermes": HERMES,
     "llama3_json": LLAMA3,
     "mistral": MISTRAL,
@@ -741,6 +742,14 @@ def test_format(name: str, case: str) -> None:
     assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == calls
     assert (message.content, message.reasoning) == (content, reasoning)
     assert tuple(warning.code for warning in message.warnings) == warnings
+
+
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name, table in families.TABLES.items() for case in table])
+def test_a_cut_anywhere_changes_nothing(name: str, case: str) -> None:
+    text = families.TABLES[name][case][0]
+    whole = coalesce(run(name, [text], TOOLS))
+    for at in range(1, len(text)):
+        assert coalesce(run(name, [text[:at], text[at:]], TOOLS)) == whole
 
 
 def test_every_format_has_a_table() -> None:
@@ -809,7 +818,8 @@ def test_one_call_without_parallel_calls(name: str) -> None:
     assert [warning.code for warning in message.warnings] == ["parallel_call_dropped"]
 
 
-RENDERED = [name for name in names() if not get(name).untouched and name not in ("auto", "tool_lines")]
+RENDERED = [name for name in names() if name != "auto" and (get(name).open or get(name).begins)]
+MESSAGES = [name for name in RENDERED if get(name).dialect == "messages"]
 
 
 @pytest.mark.parametrize("name", RENDERED)
@@ -834,13 +844,13 @@ def test_a_quoted_call_stays_as_it_is(name: str, reason: str, guarded: bool) -> 
     """An answer explains how a tool is called; the request declares no tools, or others."""
     spec = get(name)
     calls = [ToolCall("functions.rm:0", "rm", '{"path": "/x", "deep": [1, {"a": null}]}')]
-    quoted = render_calls(spec, calls) if name == "harmony" else f"\n It writes: {render_calls(spec, calls)} \n"
+    quoted = render_calls(spec, calls) if name in MESSAGES else f"\n It writes: {render_calls(spec, calls)} \n"
     for text in (quoted, render_calls(spec, calls * 2), render_calls(spec, calls) + " \n"):
         for declared in ([], [tool("ping")]):
             options: dict[str, Any] = {"unknown_tools": "refuse", "reason": reason, "guarded": guarded}
             message = parse(spec, text, declared, **options)
             assert not message.tool_calls
-            if name != "harmony" or declared or text is quoted:
+            if name not in MESSAGES or declared or text is quoted:
                 assert message.content == text
 
 

@@ -103,7 +103,7 @@ def test_every_text_of_the_grammar_in_lark_is_read(format: str) -> None:
     assert guard is not None
     begin = matcher(guard.text)
     syntax = spec.syntax
-    tags = (syntax.parameter_end, *syntax.call_end) if isinstance(syntax, TagSyntax) else ()
+    tags = (*syntax.parameter_end, *syntax.call_end) if isinstance(syntax, TagSyntax) else ()
     ends = ('"', "'", "}", "]", ")", *tags, *spec.close)
     for mark in (*spec.open, *spec.begins):
         for seed in range(TEXTS):

@@ -205,7 +205,7 @@ SCHEMA: dict[str, tuple[str, str]] = {
     "a valid value stays": ("set(code='42')", '{"code": "42"}'),
     "nan for a string": ("set(code=nan)", '{"code": "nan"}'),
     "infinity for a string": ("set(code=-inf)", '{"code": "-inf"}'),
-    "a constant for a string": ("set(code=true)", '{"code": true}'),
+    "a constant for a string": ("set(code=true)", '{"code": "true"}'),
     "one behind another": ("set(count='42', code='x', tags='[1]')", '{"count": 42, "code": "x", "tags": [1]}'),
     "unpacked": ("set(**{'count': '42', 'code': 7})", '{"count": 42, "code": "7"}'),
     "within an array": ("set(code=[1, 'x'], count=['1'])", '{"code": [1, "x"], "count": ["1"]}'),

@@ -9,6 +9,7 @@ import pytest
 
 from normalizers import ToolCall, get, names
 from normalizers.write.render import render_calls, render_result, render_tools
+from tests.normalizers import families
 from tests.normalizers.splits import parse, tool
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -23,6 +24,7 @@ TOOLS = [
 ]
 
 GOLDEN: dict[str, str] = {
+    **families.GOLDEN,
     "pythonic": (
         '<|tool_call_start|>[get_weather(city="São \\"P\\"", days=2, metric=True, note=None)'
         ', files.write(**{"my lines": ["x", 1.5, {"k": False}]}), ping()]<|tool_call_end|>'
@@ -263,6 +265,21 @@ ARGUMENTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "text within the format's own quotes": ("gemma4", {"x": ['a"']}, '{x:[<|"|>a"<|"|>]}'),
     "a key that needs quotes": ("functiongemma", {"a:b": 1, "-": 2, "c-d": 3}, '{"a:b":1,"-":2,c-d:3}'),
     "an index": ("kimi_k2", {}, "functions.f:0<|"),
+    "an index in a tag": ("kimi_k3", {}, '<|open|>call tool="f" index="1"<|sep|>'),
+    "a type": ("kimi_k3", {"x": 1}, '<|open|>argument key="x" type="number"<|sep|>1<'),
+    "escapes in a key": ("kimi_k3", {'a&"b': "&"}, 'key="a&amp;&quot;b" type="string"<|sep|>&<|close|>'),
+    "text that needs CDATA": ("minicpm5", {"x": "a\n<b>"}, '<param name="x"><![CDATA[a\n<b>]]></param>'),
+    "text that needs none": ("minicpm5", {"x": "a > b"}, '<param name="x">a > b</param>'),
+    "a name as the key": ("apertus", {"x": "1"}, '{"f": {"x": "1"}}'),
+    "keys of its own": ("inkling", {"x": "1"}, '{"name": "f", "args": {"x": "1"}}'),
+    "nested tags": (
+        "minimax_m3",
+        {"x": [{"a": "b"}, 2]},
+        "<x>]<]minimax[>[<item>]<]minimax[>[<a>b]<]minimax[>[</a>]<]minimax[>[</item>]<]minimax[>[<item>2]<]minimax[>[",
+    ),
+    "text in nested tags that looks like a number": ("minimax_m3", {"x": ["2"]}, '<x>["2"]]<]minimax[>[</x>'),
+    "null in nested tags": ("minimax_m3", {"x": {"a": None}}, '<x>{"a": null}]<]minimax[>[</x>'),
+    "nothing in nested tags": ("minimax_m3", {"x": []}, "<x>[]]<]minimax[>[</x>"),
 }
 
 
@@ -282,6 +299,16 @@ RESULTS = {
     "qwen3_coder": "<tool_response>\n4\n2\n</tool_response>",
     "deepseek_v3": "<｜tool▁output▁begin｜>4\n2<｜tool▁output▁end｜>",
     "deepseek_v31": "<｜tool▁output▁begin｜>4\n2<｜tool▁output▁end｜>",
+    "deepseek_json": "<｜tool▁output▁begin｜>4\n2<｜tool▁output▁end｜>",
+    "cohere": "<|START_TOOL_RESULT|>4\n2<|END_TOOL_RESULT|>",
+    "hunyuan_a13b": "<tool_response>4\n2</tool_response>",
+    "nemotron_v2": "<TOOL_RESPONSE>[4\n2]</TOOL_RESPONSE>",
+    "hy_v3": (
+        "<tool_responses:opensource>\n<tool_response:opensource>\n4\n2\n"
+        "</tool_response:opensource>\n</tool_responses:opensource>"
+    ),
+    "minicpm5": "<tool_response>\n4\n2\n</tool_response>",
+    "minimax_m3": "<response>4\n2</response>",
 }
 
 

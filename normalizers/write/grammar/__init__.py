@@ -57,7 +57,7 @@ def grammar(
     if free:
         return guarded(spec, tools, calls=calls, notation=notation)
     rules = Values(python=spec.dialect == "pythonic", marks=_marks(spec))
-    write, functions = FORMS.get(spec.dialect), _functions(tools, only)
+    write, functions = None if spec.begun else FORMS.get(spec.dialect), _functions(tools, only)
     root = write(rules, spec, functions, calls) if write is not None and functions else None
     if root is None and (tools or answer is None):
         return None

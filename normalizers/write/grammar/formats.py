@@ -11,7 +11,8 @@ from normalizers.write.grammar.gbnf import either, literal, times
 from normalizers.write.grammar.schemas import Schema, count, not_strings, parameters, properties, strings, values
 from normalizers.write.grammar.values import Values
 
-_LINE = "\n"
+_FIELD = re.compile(r"(\{\w+\})")
+_TYPES = either([literal(kind) for kind in ("array", "boolean", "null", "number", "object")])
 
 
 def _pythonic(rules: Values, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str:
@@ -32,17 +33,20 @@ def _pythonic(rules: Values, spec: FormatSpec, functions: Sequence[Schema], call
 
 
 def _json(rules: Values, spec: FormatSpec, functions: Sequence[Schema], calls: int) -> str:
-    key = "parameters" if spec.name == "llama3_json" else "arguments"
 
     def call(function: Schema) -> str:
-        head = f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "{key}": '
+        name = json.dumps(function["name"], ensure_ascii=False)
+        head = f"{{{name}: "
+        if spec.keys:
+            name_key, arguments_key = spec.keys
+            head = f'{{"{name_key}": {name}, "{arguments_key}": '
         return f'{literal(head)} {rules.arguments(function)} "}}"'
 
     one = _any_call(rules, functions, call)
+    if spec.listed:
+        return _framed(spec, f'"[" {_several(one, calls, ", ")} "]"')
     if spec.close:
         return _several(_framed(spec, one, gap="\n"), calls, "\n")
-    if spec.open and spec.listed:
-        return _framed(spec, f'"[" {_several(one, calls, ", ")} "]"')
     return _framed(spec, _several(one, calls, "; "))
 
 
@@ -67,7 +71,9 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], calls: i
     syntax = spec.syntax
     if not isinstance(syntax, TagSyntax):
         return None
-    text = rules.rule("text", '([^<] | "<" [^/<])*')
+    end, gap = syntax.parameter_end[0], syntax.gap
+    text = rules.rule("text", f'([^<] | "<" [^{end[1]}<])*')
+    closing = literal(end + gap)
 
     def call(function: Schema) -> str:
         schema = parameters(function)
@@ -77,21 +83,17 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], calls: i
             forms = [("true", plain(part, text)) for part in strings(found, schema)]
             if (rest := not_strings(found, schema)) is not None:
                 forms.append(("false", rules.value(rest, schema, f"{function['name']}-{key}") if forms else value))
-            return either(
-                [
-                    f"{literal(parameter_tag(syntax, key, string))} {form} {literal(syntax.parameter_end + _LINE)}"
-                    for string, form in forms
-                ]
-            )
+            return either([f"{parameter_tag(syntax, key, string, literal)} {form} {closing}" for string, form in forms])
 
         body = rules.members(schema, schema, function["name"], member, separator="")
-        end = f" {literal(syntax.call_end[0])}" if syntax.call_end else ""
-        return f"{literal(_filled(syntax.call[0], name=function['name']) + _LINE)} {body}{end}"
+        fields = {"{name}": literal(function["name"]), "{index}": "[1-9]"}
+        head = " ".join(fields.get(piece, literal(piece)) for piece in _FIELD.split(syntax.call[0] + gap) if piece)
+        return f"{head} {body}" + (f" {literal(syntax.call_end[0])}" if syntax.call_end else "")
 
     one = _any_call(rules, functions, call)
     if syntax.call_end:
-        return _framed(spec, _several(one, calls, "\n"), gap="\n")
-    return _several(_framed(spec, one), calls, "\n")
+        return _framed(spec, _several(one, calls, gap), gap=gap)
+    return _several(_framed(spec, one), calls, gap)
 
 
 def plain(schema: Schema, text: str) -> str:
@@ -102,8 +104,16 @@ def plain(schema: Schema, text: str) -> str:
     return text if not low and high is None else f"[^<]{times(low, high)}"
 
 
-def parameter_tag(syntax: TagSyntax, key: str, string: str) -> str:
-    return _filled(syntax.parameter[0], key=key, string=string).replace("</arg_key> <", "</arg_key>\n<")
+def parameter_tag(syntax: TagSyntax, key: str, string: str, write: Callable[[str], str]) -> str:
+    """The tag before a parameter's value; `write` makes an expression of literal text. string: whether the value is
+    text, "true" or "false".
+    """
+    template = syntax.parameter[0].replace("> <", f">{syntax.gap}<")
+    before, asked, behind = template.partition("{type}")
+    parts = [write(_filled(part, key=key, string=string)) for part in (before, behind) if part]
+    if asked:
+        parts.insert(1, literal("string") if string == "true" else _TYPES)
+    return " ".join(parts)
 
 
 FORMS: dict[str, Callable[[Values, FormatSpec, Sequence[Schema], int], str | None]] = {

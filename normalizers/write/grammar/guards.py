@@ -39,7 +39,8 @@ def guard(
     False if the format, or the name of a tool or parameter, is nothing to be sure of.
     """
     regions = _REGIONS.get(spec.dialect)
-    if regions is None or not (any_mark or all(map(_is_mark, (*spec.open, *spec.begins)))):
+    # Where the prompt writes the first mark, what follows it may be text.
+    if spec.begun or regions is None or not (any_mark or all(map(_is_mark, (*spec.open, *spec.begins)))):
         return False
     rules.exact = False
     bodies = regions(rules, spec, functions, several)
@@ -109,12 +110,13 @@ def _pythonic(rules: Values, spec: FormatSpec, functions: Sequence[Schema], seve
 
 
 def _json(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several: bool) -> dict[str, str]:
-    return dict.fromkeys(spec.open, _json_body(rules, functions, _by_tool(rules, functions, rules.arguments), several))
+    arguments = _by_tool(rules, functions, rules.arguments)
+    call = _json_call if spec.keys else _json_call_by_key
+    return dict.fromkeys(spec.open, _json_body(rules, call(rules, functions, arguments), several))
 
 
-def _json_body(rules: Values, functions: Sequence[Schema], arguments: Sequence[str], several: bool) -> str:
+def _json_body(rules: Values, one: str, several: bool) -> str:
     ws, comma = rules.shared("ws"), rules.shared("comma")
-    one = _json_call(rules, functions, arguments)
     more, listed = (f"({ws}? [,;]? {ws}? {one})*", f"({comma} {one})*") if several else ("", "")
     return rules.rule("body", f'{ws}? ({one} {more} | "[" {ws}? {one} {listed} {ws}? "]")')
 
@@ -135,6 +137,13 @@ def _json_call(rules: Values, functions: Sequence[Schema], arguments: Sequence[s
     inner = rules.rule("inner", f"{either(calls)} {ws}?")
     nested = rules.rule("nested", f'{_word(rules, ["function"])} {colon} "{{" {ws}? {inner} "}}" {ws}?')
     return rules.rule("object", f'"{{" {ws}? {further}{{0,2}} ({inner} | {nested}) "}}"')
+
+
+def _json_call_by_key(rules: Values, functions: Sequence[Schema], arguments: Sequence[str]) -> str:
+    """A call whose tool's name is the key of its arguments."""
+    ws, colon = rules.shared("ws"), rules.shared("colon")
+    named = [f"{rules.constant(f['name'])} {colon} {given}" for f, given in zip(functions, arguments, strict=True)]
+    return rules.rule("object", f'"{{" {ws}? {either(named)} {ws}? "}}"')
 
 
 def _word(rules: Values, words: Sequence[str]) -> str:
@@ -162,7 +171,7 @@ def _named(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several
     more = f" ({ws}? {calls(marked)})*" if several and marked else ""
     first = f"{ws}? {calls(syntax.head)}{more}"
     if not spec.close:
-        first = f"{first} | {_json_body(rules, functions, objects, several)}"
+        first = f"{first} | {_json_body(rules, _json_call(rules, functions, objects), several)}"
     bodies = dict.fromkeys(spec.open, rules.rule("body", first))
     for mark in spec.begins:
         begun = [head.removeprefix(mark) for head in marked if head.startswith(mark)]
@@ -174,7 +183,7 @@ def _head(template: str, name: str, ws: str) -> str:
     """What a head stands for, for one tool."""
     # Without a field for the name the id holds it.
     call_id = _ANY_ID if "{name}" in template else f"{literal(f'functions.{name}:')} [0-9]{{1,4}}"
-    fields = {"{name}": f"{literal(name)} {ws}?", "{id}": f"{call_id} {ws}?", " ": ws}
+    fields = {"{name}": f"{literal(name)} {ws}?", "{id}": f"{call_id} {ws}?", "{index}": "[0-9]{1,4}", " ": ws}
     return " ".join(fields.get(piece, literal(piece)) for piece in _FIELD.split(template) if piece)
 
 
@@ -188,15 +197,19 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
     ws = rules.shared("ws")
     leads = [template.partition("{")[0] for template in (*syntax.call, *syntax.parameter)]
     dead = [*syntax.call_end, *spec.close, *spec.open, *(lead for lead in leads if lead)]
-    text = rules.until("text", syntax.parameter_end, dead)
-    end = literal(syntax.parameter_end)
-    asks = "{string}" in syntax.parameter[0]
+    text = rules.until("text", syntax.parameter_end[0], [*dead, *syntax.parameter_end[1:]])
+    end = literal(syntax.parameter_end[0])
+    asks = "{string}" in syntax.parameter[0] or "{type}" in syntax.parameter[0]
+
+    def layout(template: str) -> str:
+        return _layout(template, ws)
 
     def arguments(function: Schema) -> str:
         schema = parameters(function)
         if not rules.exact and open_ended(schema):
-            before, _, behind = parameter_tag(syntax, _ANY_KEY, "true").partition(_ANY_KEY)
-            return f"({_layout(before, ws)} [a-zA-Z_] [a-zA-Z0-9_]{{0,40}} {_layout(behind, ws)} {text} {ws}?)*"
+            written = parameter_tag(syntax, _ANY_KEY, "true", layout)
+            before, _, behind = written.partition(_ANY_KEY)
+            return f'({before}" [a-zA-Z_] [a-zA-Z0-9_]{{0,40}} "{behind} {text} {ws}?)*'
 
         def member(key: str, value: str) -> str:
             found = properties(schema).get(key)
@@ -209,7 +222,7 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
             if rest is not None and (asks or not any(form == text for _, form in forms)):
                 other = rules.value(rest, schema, f"{function['name']}-{key}") if forms else value
                 forms.append(("false", f"{ws}? {other} {ws}? {end}"))
-            return either([f"{_layout(parameter_tag(syntax, key, string), ws)} {form}" for string, form in forms])
+            return either([f"{parameter_tag(syntax, key, string, layout)} {form}" for string, form in forms])
 
         return rules.members(schema, schema, function["name"], member, separator="")
 

@@ -1,6 +1,6 @@
-"""Harmony, the channels of gpt-oss: reasoning, content and each call are messages with a header.
+"""Answers in messages: reasoning, content and each call have a header.
 
-``<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>``.
+``<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>`` is gpt-oss's call.
 No header raises: its message becomes content, reasoning, a call or a warning.
 """
 
@@ -9,45 +9,35 @@ from __future__ import annotations
 import re
 
 from normalizers.base import CallWriter
+from normalizers.read.json_calls import JsonCalls
 from normalizers.read.region import NOT_A_CALL, Region, Search
-from normalizers.spec import FormatSpec
+from normalizers.read.scan import Wait
+from normalizers.read.tags import TagCalls
+from normalizers.spec import FormatSpec, MessageSyntax, call_format
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.loose_json import Malformed, ObjectReader
 
-_ENDS = ("<|end|>", "<|call|>", "<|return|>")
-_HEADS = ("<|start|>", "<|channel|>")
-_STOPS = (*_ENDS, "<|start|>")
-_MESSAGE = "<|message|>"
-_MAX_HEADER = 512
-_HEADER = re.compile(
-    r"(?:<\|start\|>(?:(?:assistant|user|system|developer|tool|functions)\b[^\n<]*)?)?"
-    r"(?:<\|channel\|>\s*(?:(?:analysis|commentary|final)\b[\s\S]*)?|to=functions\.[\w.\-]*\s*(?:<[\s\S]*|json|code)?\s*)?"
-)
-_WORDS = (
-    "assistant",
-    "user",
-    "system",
-    "developer",
-    "tool",
-    "functions",
-    "analysis",
-    "commentary",
-    "final",
-    "json",
-    "code",
-)
-_LAST_WORD = re.compile(r"([a-z]*|<\|?[a-z]*\|?)\Z")
 _RECIPIENT = re.compile(r"to=([^\s<]*\w)")
+_MARK = re.compile(r"<[^<>\s]{0,40}(?:>|\Z)")
+_WORD = re.compile(r"[^\W\d][\w.=:/\-]*")
+_MAX_HEADER = 512
+_MAX_WORDS = 5
+_ROLES = ("assistant", "user", "system", "developer", "tool", "analysis", "commentary", "final", "self", "json", "code")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
-class Harmony(Region):
-    __slots__ = ("_kind", "_reader")
+class Messages(Region):
+    __slots__ = ("_heads", "_kind", "_reader", "_stops", "_syntax")
 
     def __init__(
         self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
     ) -> None:
         super().__init__(spec, writer, schemas, bare=bare, opener=opener)
+        assert isinstance(spec.syntax, MessageSyntax)
+        self._syntax = spec.syntax
+        self._heads = spec.channels
+        self._close = ()  # a message ends by its own literals
+        self._stops = (*spec.syntax.ends, spec.channels[0])
         self._kind = ""
         self._reader: ObjectReader | None = None
 
@@ -55,10 +45,14 @@ class Harmony(Region):
         return self._reader.stop if self._reader else None
 
     def _begin(self, text: str, pos: int, final: bool) -> int:
-        """Read a header, up to ``<|message|>``."""
-        at, literal = self._skip_to_marker(text, pos, final, (_MESSAGE, *_ENDS))
+        """Read a header, up to the literal that begins the body."""
+        if self._at_call(text, pos, final):
+            self._read_call()
+            return pos
+        syntax = self._syntax
+        at, literal = self._skip_to_marker(text, pos, final, (*syntax.bodies, *syntax.ends))
         header = text[pos:at]
-        if at - pos > _MAX_HEADER or not _may_be_header(header):
+        if not _may_be_header(header) or (final and not literal and not _is_cut_header(header)):
             if self._first:
                 raise Malformed(NOT_A_CALL)
             self.done = True  # the text's reader looks at the mark again
@@ -67,38 +61,59 @@ class Harmony(Region):
             self._wait = True
             return at if final else pos
         end = at + len(literal)
-        if literal != _MESSAGE:
+        if literal not in syntax.bodies:
             self._calls.warn("empty_message", self._take_span(text, end))
             self._state = self._between
             return end
-        self._open_message(header)
+        self._open_message(header, literal)
         return end
 
-    def _open_message(self, header: str) -> None:
+    def _at_call(self, text: str, pos: int, final: bool) -> bool:
+        """Whether a call begins here without a header. Raises `Wait`."""
+        for literal in call_format(self._spec).open:
+            if text.startswith(literal, pos):
+                return True
+            if not final and literal.startswith(text[pos:]):
+                raise Wait
+        return False
+
+    def _open_message(self, header: str, body: str) -> None:
         recipients = _RECIPIENT.findall(header)
         channels = _CHANNEL.findall(header)
-        name = recipients[-1] if recipients else "assistant"
+        name = recipients[-1] if recipients else ""
+        words = {name} if name not in ("", "assistant") else {body, *channels[-1:]}
+        syntax = self._syntax
         self._state = self._read_message
         self.quoted = False
-        if name.startswith("functions.") or name in self._schemas:
-            self._arguments.begin(name.removeprefix("functions."))
+        if not words.isdisjoint(syntax.reasoning):
+            self._kind = "reasoning"
+        elif not words.isdisjoint(syntax.content):
+            self._kind = "content"
+        elif not name.startswith(syntax.tools) and name not in self._schemas:
+            self._kind = "foreign"
+        elif syntax.calls != "arguments":
+            self._read_call()
+        else:
+            self._arguments.begin(name.removeprefix(syntax.tools))
             self._reader = ObjectReader(self._arguments)
             self._state = self._read_arguments
-        elif name != "assistant":
-            self._kind = "foreign"
-        else:
-            self._kind = "reasoning" if channels and channels[-1] == "analysis" else "content"
+
+    def _read_call(self) -> None:
+        """Let the dialect of the message's body read it."""
+        inner = call_format(self._spec)
+        dialect = TagCalls if inner.dialect == "tags" else JsonCalls
+        self._hand_over(dialect(inner, self._calls, self._schemas, bare=self._bare))
 
     def _between(self, text: str, pos: int, final: bool) -> int:
         at = self._blank_end(text, pos)
-        tail = text[at : at + len(_HEADS[1])]
+        tail = text[at : at + max(map(len, self._heads))]
         if not tail:
             self._wait = True
-        elif tail.startswith(_HEADS):
+        elif tail.startswith(self._heads):
             self._take_span(text, at)
             self._state = self._begin
             return at
-        elif final or not any(head.startswith(tail) for head in _HEADS):
+        elif final or not any(head.startswith(tail) for head in self._heads):
             self.done = True
         else:
             self._wait = True
@@ -111,7 +126,7 @@ class Harmony(Region):
         return super()._overflow()
 
     def _read_message(self, text: str, pos: int, final: bool) -> int:
-        at, literal = self._skip_to_marker(text, pos, final, _STOPS)
+        at, literal = self._skip_to_marker(text, pos, final, self._stops)
         if self._kind == "reasoning":
             self._calls.reasoning(text[pos:at])
         elif self._kind == "content":
@@ -122,7 +137,7 @@ class Harmony(Region):
         return self._end_message(text, at, literal)
 
     def _end_message(self, text: str, at: int, literal: str) -> int:
-        end = at + len(literal) if literal in _ENDS else at
+        end = at + len(literal) if literal in self._syntax.ends else at
         if self.quoted:
             self._pass_span(text, end)
         raw = self._take_span(text, end)
@@ -135,7 +150,7 @@ class Harmony(Region):
         reader = self._reader
         assert reader is not None
         if reader.done:
-            at, literal = self._skip_to_marker(text, pos, final, _STOPS)
+            at, literal = self._skip_to_marker(text, pos, final, self._stops)
             if literal:
                 self._kind = ""
                 return self._end_message(text, at, literal)
@@ -154,7 +169,7 @@ class Harmony(Region):
         super()._finish(text, pos, reason)
 
     def _skip(self, text: str, pos: int, final: bool) -> int:
-        at, literal = self._skip_to_marker(text, pos, final, _STOPS)
+        at, literal = self._skip_to_marker(text, pos, final, self._stops)
         if not literal:
             self._wait = True
             return at
@@ -165,8 +180,12 @@ class Harmony(Region):
 
 def _may_be_header(text: str) -> bool:
     """Whether the text is a header, or the beginning of one; False for prose that holds a header's mark."""
-    if _HEADER.fullmatch(text):
-        return True
-    word = _LAST_WORD.search(text)
-    unfinished = word is not None and any(known.startswith(word[1]) for known in (*_WORDS, *_HEADS, _MESSAGE))
-    return word is not None and unfinished and _HEADER.fullmatch(text[: word.start()]) is not None
+    words = _MARK.sub(" ", text).split()
+    short = len(text) <= _MAX_HEADER and len(words) <= _MAX_WORDS and "\n" not in text.strip()
+    return short and all(map(_WORD.fullmatch, words))
+
+
+def _is_cut_header(text: str) -> bool:
+    """Whether the text is the beginning of a header that the answer's end cuts off."""
+    words = _MARK.sub(" ", text).split()
+    return all(word.startswith("to=") or any(role.startswith(word) for role in _ROLES) for word in words)
